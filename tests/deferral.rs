@@ -1,80 +1,85 @@
 //! Faults of deferral, by the rows of the table in FAULTS.md: each ends with a look into the books.
 
-#[path = "deferral/cancel.rs"]
-mod cancel;
-#[path = "deferral/clock.rs"]
-mod clock;
+#[path = "deferral/cancel_race.rs"]
+mod cancel_race;
 #[path = "deferral/cluster.rs"]
 mod cluster;
 #[path = "deferral/crash.rs"]
 mod crash;
-#[path = "deferral/crowd.rs"]
-mod crowd;
 #[path = "deferral/drain.rs"]
 mod drain;
-#[path = "deferral/limits.rs"]
-mod limits;
-#[path = "deferral/lost.rs"]
-mod lost;
-#[path = "deferral/memory.rs"]
-mod memory;
-#[path = "deferral/mixed.rs"]
-mod mixed;
-#[path = "deferral/newer.rs"]
-mod newer;
-#[path = "deferral/options.rs"]
-mod options;
-#[path = "deferral/poison.rs"]
-mod poison;
-#[path = "deferral/restart.rs"]
-mod restart;
-#[path = "deferral/sealed.rs"]
-mod sealed;
-#[path = "deferral/stopped.rs"]
-mod stopped;
-#[path = "deferral/wake.rs"]
-mod wake;
+#[path = "deferral/full_memory.rs"]
+mod full_memory;
+#[path = "deferral/large_backlog.rs"]
+mod large_backlog;
+#[path = "deferral/local_clock_audit.rs"]
+mod local_clock_audit;
+#[path = "deferral/lost_replies.rs"]
+mod lost_replies;
+#[path = "deferral/mixed_frameworks.rs"]
+mod mixed_frameworks;
+#[path = "deferral/paused_worker.rs"]
+mod paused_worker;
+#[path = "deferral/poison_job.rs"]
+mod poison_job;
+#[path = "deferral/route_options.rs"]
+mod route_options;
+#[path = "deferral/run_limits.rs"]
+mod run_limits;
+#[path = "deferral/sealed_jobs.rs"]
+mod sealed_jobs;
+#[path = "deferral/server_restart.rs"]
+mod server_restart;
+#[path = "deferral/unreadable_requests.rs"]
+mod unreadable_requests;
+#[path = "deferral/wakeups.rs"]
+mod wakeups;
 
 use std::{path::Path, time::Duration};
 
 use lockgate_tests::{
-    Framework,
-    fleet::{Plan, conduct},
-    ledger::{Books, Fleet, Setup},
+    WebFramework,
+    fleet::{HistoryPlan, run_history},
+    ledger::{JobDomain, JobFleet, NodeSetup},
 };
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_lockgate-faults");
+const FAULTS_BINARY: &str = env!("CARGO_BIN_EXE_lockgate-faults");
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A part of `cargo xtask faults deferred`.
 #[tokio::test]
-async fn a_short_history_is_good() {
+async fn short_job_fault_history_has_no_violations() {
     let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
     // The last eight are without faults.
-    let plan = Plan { program: PROGRAM.into(), time: 14 * SECOND, seed, soak: None };
-    let verdict = conduct::<Books>(&plan).await;
-    assert!(verdict.wrong.is_empty(), "{verdict}");
+    let plan = HistoryPlan {
+        program: FAULTS_BINARY.into(),
+        duration: 14 * SECOND,
+        seed,
+        soak_interval: None,
+    };
+    let verdict = run_history::<JobDomain>(&plan).await;
+    assert!(verdict.violations.is_empty(), "{verdict}");
     println!("{verdict}");
 }
 
-async fn fleet() -> Fleet {
-    Fleet::new(Path::new(PROGRAM)).await
+async fn start_fleet() -> JobFleet {
+    JobFleet::new(Path::new(FAULTS_BINARY)).await
 }
 
 /// A lease that a loaded machine does not let end, and that a test can wait for.
-const LEASE: Duration = Duration::from_secs(5);
+const LONG_LEASE: Duration = Duration::from_secs(5);
 
 /// A node with a worker.
-fn steady(framework: Framework) -> Setup {
-    Setup { lease: LEASE, ..Setup::new(framework) }
+fn long_lease_setup(framework: WebFramework) -> NodeSetup {
+    NodeSetup { lease: LONG_LEASE, ..NodeSetup::new(framework) }
 }
 
 /// A fleet of one node without a worker, whose requests others run.
-async fn with_web(framework: Framework) -> (Fleet, usize) {
-    let mut fleet = fleet().await;
-    let web = fleet.join(steady(framework).web_only()).await;
+async fn start_fleet_without_worker(framework: WebFramework) -> (JobFleet, usize) {
+    let mut fleet = start_fleet().await;
+    let web = fleet.start_node(long_lease_setup(framework).without_worker()).await;
     (fleet, web)
 }
 
-const BOTH: [Framework; 2] = [Framework::Axum, Framework::Actix];
+const BOTH_FRAMEWORKS: [WebFramework; 2] = [WebFramework::Axum, WebFramework::Actix];

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use lockgate::{Key, LockGuard, Store};
 use lockgate_tests::{
-    Answer, Demo, Framework, Pending, eventually, patient_store, shared_server, within,
+    DemoProcess, PendingResponse, TestResponse, WebFramework, connect_with_long_timeout,
+    eventually, shared_server, with_timeout,
 };
 use serde_json::Value;
 
@@ -15,16 +16,16 @@ use serde_json::Value;
 macro_rules! contract {
     ($store:expr => $($part:ident),+ $(,)?) => {$(
         mod $part {
-            use lockgate_tests::Framework;
+            use lockgate_tests::WebFramework;
 
             #[tokio::test]
             async fn axum() {
-                crate::contract::$part(Framework::Axum, $store).await;
+                crate::contract::$part(WebFramework::Axum, $store).await;
             }
 
             #[tokio::test]
             async fn actix() {
-                crate::contract::$part(Framework::Actix, $store).await;
+                crate::contract::$part(WebFramework::Actix, $store).await;
             }
         }
     )+};
@@ -32,22 +33,22 @@ macro_rules! contract {
 
 mod on_memory {
     contract! { "memory" =>
-        it_says_where_it_listens_and_what_it_has,
-        its_quota_is_ten,
-        it_tells_what_it_has_done,
-        pay_ship_and_refund_exclude_each_other,
-        a_refund_waits_for_its_turn,
-        a_panic_is_not_its_end,
-        told_to_stop_it_ends_what_it_has_begun,
+        start_lists_address_and_routes,
+        limited_route_admits_ten_requests,
+        order_events_are_recorded,
+        order_operations_exclude_each_other,
+        busy_refund_is_deferred,
+        panicking_handler_does_not_stop_the_demo,
+        sigterm_finishes_active_request,
     }
 }
 
 /// Those in which the store takes part.
 mod on_redis {
     contract! { &crate::namespace().await =>
-        its_quota_is_ten,
-        pay_ship_and_refund_exclude_each_other,
-        a_refund_waits_for_its_turn,
+        limited_route_admits_ten_requests,
+        order_operations_exclude_each_other,
+        busy_refund_is_deferred,
     }
 }
 
@@ -58,7 +59,7 @@ async fn namespace() -> String {
 }
 
 /// Keeps an order busy, and returns when it is. It waits in line, so nothing takes its place.
-async fn busy(demo: &Demo, order: &str, ms: u32) -> Pending {
+async fn start_long_ship(demo: &DemoProcess, order: &str, ms: u32) -> PendingResponse {
     let work = demo.post(&format!("/orders/{order}/ship?ms={ms}")).spawn();
     eventually("the order to be busy", async || {
         let probe = format!("/orders/{order}/pay?ms=0");
@@ -69,12 +70,12 @@ async fn busy(demo: &Demo, order: &str, ms: u32) -> Pending {
 }
 
 /// The status document of a 202, when it is no longer pending.
-async fn ended(demo: &Demo, accepted: &Answer) -> Value {
-    let location = accepted.field("location").to_owned();
-    within("the refund to end", async {
+async fn wait_for_final_status(demo: &DemoProcess, accepted: &TestResponse) -> Value {
+    let location = accepted.header("location").to_owned();
+    with_timeout("the refund to end", async {
         loop {
             let wait = demo.get(&location).header("prefer", "wait=1");
-            let document = wait.send().await.expect(200).json();
+            let document = wait.send().await.expect_status(200).json();
             if !matches!(document["state"].as_str(), Some("queued" | "running")) {
                 return document;
             }
@@ -83,27 +84,27 @@ async fn ended(demo: &Demo, accepted: &Answer) -> Value {
     .await
 }
 
-async fn events(demo: &Demo, order: &str) -> Vec<Value> {
-    let answer = demo.get(&format!("/orders/{order}")).send().await.expect(200);
+async fn order_events(demo: &DemoProcess, order: &str) -> Vec<Value> {
+    let answer = demo.get(&format!("/orders/{order}")).send().await.expect_status(200);
     assert_eq!(answer.json()["order"], order);
     answer.json()["events"].as_array().expect("a list").clone()
 }
 
-async fn both(store: &str) -> (Demo, Demo) {
-    let axum = Demo::start(Framework::Axum, store).await;
-    (axum, Demo::start(Framework::Actix, store).await)
+async fn start_both_demos(store: &str) -> (DemoProcess, DemoProcess) {
+    let axum = DemoProcess::start(WebFramework::Axum, store).await;
+    (axum, DemoProcess::start(WebFramework::Actix, store).await)
 }
 
 /// The lock of an order, held by the test.
-async fn held(store: &Store, order: &str) -> LockGuard {
+async fn acquire_order_lock(store: &Store, order: &str) -> LockGuard {
     let request = store.lock(Key::path_param("id", order));
     let request = request.wait(Duration::from_secs(30));
     request.acquire().await.expect("the lock")
 }
 
 #[tokio::test]
-async fn the_demos_can_not_be_told_apart() {
-    let (axum, actix) = both("memory").await;
+async fn demos_give_equal_responses() {
+    let (axum, actix) = start_both_demos("memory").await;
     let exchanges = [
         ("POST", "/orders/7/pay?ms=0"),
         ("GET", "/orders/7"),
@@ -126,17 +127,17 @@ async fn the_demos_can_not_be_told_apart() {
         ("GET", "/orders/"),
     ];
     for (method, target) in exchanges {
-        let shape = |answer: Answer| {
+        let shape = |answer: TestResponse| {
             let json = serde_json::from_slice::<Value>(&answer.body).ok();
             let keys = json.and_then(|json| {
                 let keys = json.as_object()?.keys().cloned();
                 Some(keys.collect::<Vec<_>>())
             });
-            let kind = answer.list("content-type").to_lowercase();
+            let kind = answer.header_list("content-type").to_lowercase();
             let told = ["retry-after", "ratelimit", "ratelimit-policy", "cache-control"];
-            let told: Vec<_> = told.map(|name| (name, answer.has(name))).into();
+            let told: Vec<_> = told.map(|name| (name, answer.has_header(name))).into();
             // Also where it says how many there would be, if they were sent.
-            let length = answer.list("content-length");
+            let length = answer.header_list("content-length");
             let has_bytes = !answer.body.is_empty() || !matches!(&*length, "" | "0");
             (answer.status, kind, told, keys, has_bytes)
         };
@@ -147,22 +148,22 @@ async fn the_demos_can_not_be_told_apart() {
 }
 
 /// Accepted by one, whose process is killed while it holds the lock and watches the job; run by the other.
-async fn takes_over_from_the_killed(first: Framework, second: Framework) {
+async fn check_takeover(first: WebFramework, second: WebFramework) {
     let url = namespace().await;
-    let store = patient_store(&url).await;
-    let mut first = Demo::start(first, &url).await;
-    let _work = busy(&first, "7", 60_000).await;
+    let store = connect_with_long_timeout(&url).await;
+    let mut first = DemoProcess::start(first, &url).await;
+    let _work = start_long_ship(&first, "7", 60_000).await;
     let refund = first.post("/orders/7/refund?ms=1").body("note");
-    let accepted = refund.send().await.expect(202);
-    let second = Demo::start(second, &url).await;
+    let accepted = refund.send().await.expect_status(202);
+    let second = DemoProcess::start(second, &url).await;
     let killed = Instant::now();
     first.kill();
-    let lock = held(&store, "7").await;
+    let lock = acquire_order_lock(&store, "7").await;
     let took = killed.elapsed();
     // A lease of 10 s, and a look every second at most.
     assert!(took < Duration::from_secs(25), "the lock came free after {took:?}");
     lock.release().await;
-    let document = ended(&second, &accepted).await;
+    let document = wait_for_final_status(&second, &accepted).await;
     assert_eq!(document["state"], "done", "{document}");
     let event = &document["response"]["body"];
     assert_eq!(event["pid"], second.pid(), "{document}");
@@ -170,51 +171,51 @@ async fn takes_over_from_the_killed(first: Framework, second: Framework) {
 }
 
 #[tokio::test]
-async fn actix_takes_over_when_axum_is_killed() {
-    takes_over_from_the_killed(Framework::Axum, Framework::Actix).await;
+async fn actix_runs_job_of_killed_axum() {
+    check_takeover(WebFramework::Axum, WebFramework::Actix).await;
 }
 
 #[tokio::test]
-async fn axum_takes_over_when_actix_is_killed() {
-    takes_over_from_the_killed(Framework::Actix, Framework::Axum).await;
+async fn axum_runs_job_of_killed_actix() {
+    check_takeover(WebFramework::Actix, WebFramework::Axum).await;
 }
 
 /// Its handler runs for longer than it may when the demo is told to stop. A lease would be 10 s more.
 #[tokio::test]
-async fn axum_gives_back_what_it_cuts_off() {
-    gives_back_what_it_cuts_off(Framework::Axum).await;
+async fn axum_releases_lock_of_aborted_request() {
+    check_lock_of_aborted_request(WebFramework::Axum).await;
 }
 
 #[tokio::test]
-async fn actix_gives_back_what_it_cuts_off() {
-    gives_back_what_it_cuts_off(Framework::Actix).await;
+async fn actix_releases_lock_of_aborted_request() {
+    check_lock_of_aborted_request(WebFramework::Actix).await;
 }
 
-async fn gives_back_what_it_cuts_off(framework: Framework) {
+async fn check_lock_of_aborted_request(framework: WebFramework) {
     let url = namespace().await;
-    let store = patient_store(&url).await;
-    let mut demo = Demo::start(framework, &url).await;
-    let work = busy(&demo, "7", 60_000).await;
+    let store = connect_with_long_timeout(&url).await;
+    let mut demo = DemoProcess::start(framework, &url).await;
+    let work = start_long_ship(&demo, "7", 60_000).await;
     demo.terminate();
-    let _ = work.answer().await.expect(503);
-    assert_eq!(demo.ended().await.code(), Some(0));
+    let _ = work.response().await.expect_status(503);
+    assert_eq!(demo.wait_for_exit().await.code(), Some(0));
     let request = store.lock(Key::path_param("id", "7")).wait(Duration::from_secs(4));
     request.acquire().await.expect("it was given back").release().await;
 }
 
 #[tokio::test]
-async fn a_store_may_be_reached_by_tls() {
+async fn demos_accept_tls_store_url() {
     // Nobody listens there; the URL is one that the demos understand.
-    let (axum, actix) = both("rediss://127.0.0.1:1/?ns=tls").await;
+    let (axum, actix) = start_both_demos("rediss://127.0.0.1:1/?ns=tls").await;
     for demo in [&axum, &actix] {
-        let _ = demo.get("/healthz").send().await.expect(503);
+        let _ = demo.get("/healthz").send().await.expect_status(503);
     }
 }
 
 #[tokio::test]
-async fn health_follows_the_store() {
-    let mut server = lockgate_tests::Server::start().await;
-    let (axum, actix) = both(&server.url("health")).await;
+async fn health_check_reports_store_outage() {
+    let mut server = lockgate_tests::RedisServer::start().await;
+    let (axum, actix) = start_both_demos(&server.url("health")).await;
     let healthy = async |status: u16| {
         for demo in [&axum, &actix] {
             eventually("the health to be told", async || {
@@ -227,8 +228,9 @@ async fn health_follows_the_store() {
     server.kill();
     healthy(503).await;
     for demo in [&axum, &actix] {
-        let _ = demo.post("/orders/7/pay?ms=0").send().await.expect(503).retry_after();
-        let _ = demo.get("/limited").send().await.expect(200);
+        let _ =
+            demo.post("/orders/7/pay?ms=0").send().await.expect_status(503).retry_after_seconds();
+        let _ = demo.get("/limited").send().await.expect_status(200);
     }
     server.restart().await;
     healthy(200).await;

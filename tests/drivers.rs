@@ -22,7 +22,7 @@ use lockgate::{
     middleware::{GateLayer, PlainHttp},
     rate_limit::RateLimitGate,
 };
-use lockgate_tests::{Demo, within};
+use lockgate_tests::{DemoProcess, with_timeout};
 use tokio::net::TcpListener;
 use tonic::{
     Code, Status,
@@ -32,27 +32,27 @@ use tonic::{
 };
 use tower::ServiceBuilder;
 
-use self::greeter::{GREET, Greeter, Text};
+use self::greeter::{GREET_PATH, Greeter, TextCodec};
 
 /// So many in an hour: no test sees the window end.
-fn quota(requests: u64) -> Quota {
+fn quota_per_hour(requests: u64) -> Quota {
     Quota::requests(requests).per(Duration::from_secs(3600))
 }
 
 /// A limit that answers in the words of gRPC.
-fn limit(key: KeySource<Parts>, quota: Quota) -> RateLimitGate<Parts> {
+fn grpc_rate_limit(key: KeySource<Parts>, quota: Quota) -> RateLimitGate<Parts> {
     let limit = RateLimitGate::new(key, quota).store(&Store::memory());
-    limit.response_options(|facing| facing.refusal_response(grpc::refused))
+    limit.response_options(|facing| facing.refusal_response(grpc::grpc_refusal))
 }
 
 /// The greeter behind a limit for each client address, and how often it is asked.
-async fn serve(quota: Quota) -> (SocketAddr, Arc<AtomicUsize>) {
-    let limit = limit(KeySource::ip(), quota);
+async fn serve_greeter(quota: Quota) -> (SocketAddr, Arc<AtomicUsize>) {
+    let limit = grpc_rate_limit(KeySource::ip(), quota);
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&calls);
     let layers = ServiceBuilder::new()
-        .map_response(grpc::told)
-        .map_request(grpc::with_peer)
+        .map_response(grpc::grpc_response)
+        .map_request(grpc::insert_peer_addr)
         .layer(GateLayer::<_, PlainHttp>::new(limit))
         .map_request(move |request: Request<Body>| {
             counted.fetch_add(1, Ordering::Relaxed);
@@ -65,9 +65,9 @@ async fn serve(quota: Quota) -> (SocketAddr, Arc<AtomicUsize>) {
     (address, calls)
 }
 
-async fn connect(address: SocketAddr) -> Channel {
+async fn connect_channel(address: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("an address");
-    within("a connection", endpoint.connect()).await.expect("it listens")
+    with_timeout("a connection", endpoint.connect()).await.expect("it listens")
 }
 
 /// One call, as a generated client makes it.
@@ -80,71 +80,77 @@ where
     let mut client = Grpc::new(service.clone());
     client.ready().await.map_err(|error| Status::from_error(error.into()))?;
     let request = tonic::Request::new(name.to_owned());
-    within("an answer", client.unary(request, PathAndQuery::from_static(GREET), Text)).await
+    with_timeout(
+        "an answer",
+        client.unary(request, PathAndQuery::from_static(GREET_PATH), TextCodec),
+    )
+    .await
 }
 
-fn field<'a>(metadata: &'a tonic::metadata::MetadataMap, name: &str) -> &'a str {
+fn metadata_value<'a>(metadata: &'a tonic::metadata::MetadataMap, name: &str) -> &'a str {
     let value = metadata.get(name).unwrap_or_else(|| panic!("no {name} in {metadata:?}"));
     value.to_str().expect("text")
 }
 
 /// The call is refused in the words of gRPC, and told when to come back.
-fn is_refused(answer: Result<tonic::Response<String>, Status>, quota: u64, window: u64) {
+fn assert_refused(answer: Result<tonic::Response<String>, Status>, quota: u64, window: u64) {
     let status = answer.expect_err("a refusal");
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     let metadata = status.metadata();
-    let wait: u64 = field(metadata, "retry-after").parse().expect("seconds");
+    let wait: u64 = metadata_value(metadata, "retry-after").parse().expect("seconds");
     assert!((1..=window).contains(&wait), "{wait}");
-    assert_eq!(field(metadata, "grpc-retry-pushback-ms"), (wait * 1000).to_string());
-    assert!(field(metadata, "ratelimit").contains(";r=0;"));
-    assert!(field(metadata, "ratelimit-policy").contains(&format!(";q={quota};w={window}")));
+    assert_eq!(metadata_value(metadata, "grpc-retry-pushback-ms"), (wait * 1000).to_string());
+    assert!(metadata_value(metadata, "ratelimit").contains(";r=0;"));
+    assert!(
+        metadata_value(metadata, "ratelimit-policy").contains(&format!(";q={quota};w={window}"))
+    );
 }
 
 #[tokio::test]
-async fn a_tonic_server_refuses_with_a_status() {
-    let (address, calls) = serve(quota(3)).await;
-    let channel = connect(address).await;
+async fn tonic_server_refuses_with_grpc_status() {
+    let (address, calls) = serve_greeter(quota_per_hour(3)).await;
+    let channel = connect_channel(address).await;
 
     let answer = greet(&channel, "ada").await.expect("within the quota");
     assert_eq!(answer.get_ref(), "hello ada");
-    assert!(field(answer.metadata(), "ratelimit").contains(";r=2;"));
+    assert!(metadata_value(answer.metadata(), "ratelimit").contains(";r=2;"));
     // What the service itself says goes through the gate as it is.
     let nobody = greet(&channel, "").await.expect_err("nobody to greet");
     assert_eq!((nobody.code(), nobody.message()), (Code::InvalidArgument, "nobody to greet"));
     greet(&channel, "grace").await.expect("within the quota");
 
-    is_refused(greet(&channel, "ada").await, 3, 3600);
+    assert_refused(greet(&channel, "ada").await, 3, 3600);
     // Another connection is the same client.
-    is_refused(greet(&connect(address).await, "ada").await, 3, 3600);
+    assert_refused(greet(&connect_channel(address).await, "ada").await, 3, 3600);
     assert_eq!(calls.load(Ordering::Relaxed), 3, "a refused call reaches no service");
 }
 
 #[tokio::test]
-async fn a_tonic_client_refuses_itself() {
-    let (address, calls) = serve(quota(100)).await;
-    let channel = connect(address).await;
+async fn tonic_client_limits_its_own_calls() {
+    let (address, calls) = serve_greeter(quota_per_hour(100)).await;
+    let channel = connect_channel(address).await;
     // A quota for each method, whatever the server would allow.
     let method = KeySource::<Parts>::function(|parts| Some(parts.uri.path().to_owned()));
-    let limit = limit(method, quota(2));
+    let limit = grpc_rate_limit(method, quota_per_hour(2));
     let limited = ServiceBuilder::new()
-        .map_response(grpc::told)
+        .map_response(grpc::grpc_response)
         .layer(GateLayer::<_, PlainHttp>::new(limit))
         .service(channel.clone());
 
     for _ in 0..2 {
         assert_eq!(greet(&limited, "ada").await.expect("within").get_ref(), "hello ada");
     }
-    is_refused(greet(&limited, "ada").await, 2, 3600);
+    assert_refused(greet(&limited, "ada").await, 2, 3600);
     assert_eq!(calls.load(Ordering::Relaxed), 2, "what is refused is not sent");
     greet(&channel, "ada").await.expect("the server has no such limit");
 }
 
 #[tokio::test]
-async fn a_client_whose_address_is_unknown_is_refused() {
-    let limit = limit(KeySource::ip(), quota(1));
+async fn request_without_peer_address_is_internal_error() {
+    let limit = grpc_rate_limit(KeySource::ip(), quota_per_hour(1));
     // Nobody has put the peer into the requests: it is wired wrongly, and nobody is let through for it.
     let unwired = ServiceBuilder::new()
-        .map_response(grpc::told)
+        .map_response(grpc::grpc_response)
         .layer(GateLayer::<_, PlainHttp>::new(limit))
         .service(Greeter);
     let status = greet(&unwired, "ada").await.expect_err("no address");
@@ -153,33 +159,33 @@ async fn a_client_whose_address_is_unknown_is_refused() {
 }
 
 #[tokio::test]
-async fn the_tonic_example_runs() {
-    let mut demo = Demo::start_example("example-tonic", "memory").await;
-    let channel = connect(demo.addr).await;
+async fn tonic_example_limits_calls() {
+    let mut demo = DemoProcess::start_example("example-tonic", "memory").await;
+    let channel = connect_channel(demo.addr).await;
     for _ in 0..10 {
         assert_eq!(greet(&channel, "ada").await.expect("within").get_ref(), "hello ada");
     }
-    is_refused(greet(&channel, "ada").await, 10, 10);
+    assert_refused(greet(&channel, "ada").await, 10, 10);
     drop(channel);
     demo.terminate();
-    assert!(within("the end", demo.ended()).await.success());
+    assert!(with_timeout("the end", demo.wait_for_exit()).await.success());
 }
 
 #[tokio::test]
-async fn the_hyper_example_runs() {
-    let mut demo = Demo::start_example("example-hyper", "memory").await;
-    let answer = demo.get("/").send().await.expect(200);
+async fn hyper_example_locks_and_limits() {
+    let mut demo = DemoProcess::start_example("example-hyper", "memory").await;
+    let answer = demo.get("/").send().await.expect_status(200);
     assert_eq!(answer.text(), "9 requests left\n");
-    assert_eq!(answer.field("ratelimit-policy"), "\"limited\";q=10;w=10");
-    let done = demo.post("/").header("order", "7").send().await.expect(200);
+    assert_eq!(answer.header("ratelimit-policy"), "\"limited\";q=10;w=10");
+    let done = demo.post("/").header("order", "7").send().await.expect_status(200);
     assert!(done.text().starts_with("done under the lock, fence "), "{}", done.text());
     let no_order = demo.post("/").send().await;
     assert_eq!(no_order.status, 400);
     for _ in 0..7 {
         assert_eq!(demo.get("/").send().await.status, 200);
     }
-    let refused = demo.get("/").send().await.expect(429);
-    assert!((1..=10).contains(&refused.retry_after()));
+    let refused = demo.get("/").send().await.expect_status(429);
+    assert!((1..=10).contains(&refused.retry_after_seconds()));
     demo.terminate();
-    assert!(within("the end", demo.ended()).await.success());
+    assert!(with_timeout("the end", demo.wait_for_exit()).await.success());
 }

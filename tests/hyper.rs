@@ -22,28 +22,31 @@ use tower::ServiceBuilder;
 
 /// A handler that says when it has begun, and ends when it may.
 #[derive(Clone)]
-struct Handler {
-    begun: Arc<Notify>,
-    may_end: Arc<Semaphore>,
+struct BlockingHandler {
+    started: Arc<Notify>,
+    finish_permits: Arc<Semaphore>,
 }
 
-impl Handler {
+impl BlockingHandler {
     fn new() -> Self {
-        Self { begun: Arc::default(), may_end: Arc::new(Semaphore::new(0)) }
+        Self { started: Arc::default(), finish_permits: Arc::new(Semaphore::new(0)) }
     }
 
-    async fn call(self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    async fn handle_request(
+        self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Full<Bytes>>, Infallible> {
         let fence = request.extensions().get::<HeldLock>().and_then(HeldLock::fence);
         let body = request.into_body().collect().await.expect("a whole body").to_bytes();
-        self.begun.notify_one();
-        self.may_end.acquire().await.expect("never closed").forget();
+        self.started.notify_one();
+        self.finish_permits.acquire().await.expect("never closed").forget();
         let fence = fence.map(|fence| fence.to_string()).unwrap_or_default();
         Ok(Response::builder().header("fence", fence).body(Full::new(body)).expect("valid"))
     }
 }
 
 /// Serves each connection with its peer's address in the requests, as a server of one's own would.
-async fn serve(handler: Handler) -> SocketAddr {
+async fn start_server(handler: BlockingHandler) -> SocketAddr {
     let store = Store::memory();
     let quota = Quota::requests(4).per(Duration::from_secs(60));
     let lock = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
@@ -60,7 +63,7 @@ async fn serve(handler: Handler) -> SocketAddr {
                 })
                 .layer(GateLayer::<_, PlainHttp>::new(limit.clone()))
                 .layer(GateLayer::<_, PlainHttp>::new(lock.clone()))
-                .service_fn(move |request| handler.clone().call(request));
+                .service_fn(move |request| handler.clone().handle_request(request));
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
             tokio::spawn(connection);
@@ -69,7 +72,7 @@ async fn serve(handler: Handler) -> SocketAddr {
     address
 }
 
-async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Response<Incoming> {
+async fn send_request(address: SocketAddr, request: Request<Full<Bytes>>) -> Response<Incoming> {
     let stream = TcpStream::connect(address).await.expect("it listens");
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
     let (mut sender, connection) = handshake.await.expect("http");
@@ -77,7 +80,7 @@ async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Response<In
     sender.send_request(request).await.expect("an answer")
 }
 
-fn post(order: Option<&str>) -> Request<Full<Bytes>> {
+fn order_request(order: Option<&str>) -> Request<Full<Bytes>> {
     let mut request = Request::post("/").header("host", "x");
     if let Some(order) = order {
         request = request.header("order", order);
@@ -86,37 +89,37 @@ fn post(order: Option<&str>) -> Request<Full<Bytes>> {
 }
 
 #[tokio::test]
-async fn gates_work_in_plain_hyper() {
-    let handler = Handler::new();
-    let address = serve(handler.clone()).await;
+async fn lock_and_rate_gates_work_in_plain_hyper() {
+    let handler = BlockingHandler::new();
+    let address = start_server(handler.clone()).await;
 
-    let first = tokio::spawn(send(address, post(Some("7"))));
-    handler.begun.notified().await;
-    let busy = send(address, post(Some("7"))).await;
+    let first = tokio::spawn(send_request(address, order_request(Some("7"))));
+    handler.started.notified().await;
+    let busy = send_request(address, order_request(Some("7"))).await;
     assert_eq!(busy.status(), StatusCode::CONFLICT);
     assert_eq!(busy.headers()["content-type"], "application/problem+json");
     assert!(busy.headers().contains_key("retry-after"));
     // Of known length, so not in chunks.
     assert!(busy.headers().contains_key("content-length"));
 
-    handler.may_end.add_permits(1);
+    handler.finish_permits.add_permits(1);
     let first = first.await.expect("no panic");
     assert_eq!(first.status(), StatusCode::OK);
     assert!(!first.headers()["fence"].is_empty());
     assert_eq!(first.headers()["ratelimit"], "\"default\";r=3;t=60");
     assert_eq!(first.into_body().collect().await.expect("whole").to_bytes(), "hello");
 
-    let missing = send(address, post(None)).await;
+    let missing = send_request(address, order_request(None)).await;
     assert_eq!(missing.status(), StatusCode::BAD_REQUEST);
 
-    handler.may_end.add_permits(1);
-    assert_eq!(send(address, post(Some("7"))).await.status(), StatusCode::OK);
-    let spent = send(address, post(Some("7"))).await;
+    handler.finish_permits.add_permits(1);
+    assert_eq!(send_request(address, order_request(Some("7"))).await.status(), StatusCode::OK);
+    let spent = send_request(address, order_request(Some("7"))).await;
     assert_eq!(spent.status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test]
-async fn a_gate_passes_errors_and_readiness_on() {
+async fn service_error_passes_through_gate_and_releases_lock() {
     let store = Store::memory();
     let gate = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
     let mut service = ServiceBuilder::new().layer(GateLayer::<_, PlainHttp>::new(gate)).service_fn(

@@ -16,30 +16,30 @@ use lockgate::{
         DeadLetterCursor, PushError, PushedTask, Queue, QueueWorker, Task, TaskFailure, TaskState,
     },
 };
-use lockgate_tests::{Case, eventually, on_both_stores};
+use lockgate_tests::{TestCase, eventually, on_both_stores};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
 on_both_stores!(
-    a_key_is_taken_for_as_long_as_was_said,
-    a_task_is_run_at_its_time,
-    one_at_a_time_in_all_workers,
-    bytes_that_wait_are_bounded,
-    bytes_of_one_are_bounded,
-    bytes_of_the_dead_are_bounded,
-    a_handler_sees_which_attempt_it_is,
-    what_waits_is_thrown_away_and_the_dead_stay,
-    what_is_sealed_is_run_by_who_has_the_key,
+    unique_key_is_reserved_for_its_window,
+    scheduled_task_runs_at_its_time,
+    queue_concurrency_of_one_holds_across_workers,
+    waiting_payload_bytes_are_limited,
+    payload_size_is_limited,
+    dead_letter_bytes_are_limited,
+    handler_sees_attempt_number,
+    purge_waiting_keeps_dead_letters,
+    sealed_task_runs_only_with_its_key,
 );
 
-async fn queue(case: &Case) -> Queue<String> {
-    case.store().await.queue("texts")
+async fn text_queue(case: &TestCase) -> Queue<String> {
+    case.new_store().await.queue("texts")
 }
 
 /// Works for as long as that takes.
-async fn while_they_work<T>(workers: Vec<QueueWorker>, test: impl Future<Output = T>) -> T {
+async fn run_with_workers<T>(workers: Vec<QueueWorker>, test: impl Future<Output = T>) -> T {
     let mut stops = Vec::new();
     let mut ends = Vec::new();
     for worker in workers {
@@ -57,8 +57,8 @@ async fn while_they_work<T>(workers: Vec<QueueWorker>, test: impl Future<Output 
     answer
 }
 
-async fn a_key_is_taken_for_as_long_as_was_said(case: Case) {
-    let queue = queue(&case).await;
+async fn unique_key_is_reserved_for_its_window(case: TestCase) {
+    let queue = text_queue(&case).await;
     let push = |key: &str, window| queue.push(&"x".to_owned()).unique_for(key, window);
     let first = push("long", HOUR).await.expect("there is room").into_id();
     assert_eq!(
@@ -79,8 +79,8 @@ async fn a_key_is_taken_for_as_long_as_was_said(case: Case) {
     assert_eq!(info.state, TaskState::Waiting);
 }
 
-async fn a_task_is_run_at_its_time(case: Case) {
-    let queue = queue(&case).await;
+async fn scheduled_task_runs_at_its_time(case: TestCase) {
+    let queue = text_queue(&case).await;
     let push = |text: &str, at| queue.push(&text.to_owned()).run_at(at);
     let now = SystemTime::now();
     let later = push("later", now + HOUR).await.expect("there is room").into_id();
@@ -97,7 +97,7 @@ async fn a_task_is_run_at_its_time(case: Case) {
         noted.lock().push(task.payload);
         async { Ok::<(), TaskFailure>(()) }
     });
-    while_they_work(vec![worker], async {
+    run_with_workers(vec![worker], async {
         eventually("it to run", async || queue.get(&past).await.expect("it is there").is_none())
             .await;
     })
@@ -106,8 +106,8 @@ async fn a_task_is_run_at_its_time(case: Case) {
 }
 
 /// Each handler asks the store meanwhile, so that others would have all the time to begin.
-async fn one_at_a_time_in_all_workers(case: Case) {
-    let (one, other) = (queue(&case).await, queue(&case).await);
+async fn queue_concurrency_of_one_holds_across_workers(case: TestCase) {
+    let (one, other) = (text_queue(&case).await, text_queue(&case).await);
     for n in 0..12 {
         let _ = one.push(&n.to_string()).await.expect("there is room");
     }
@@ -128,15 +128,15 @@ async fn one_at_a_time_in_all_workers(case: Case) {
         });
         handler.concurrency(16).queue_concurrency(1)
     };
-    while_they_work(vec![worker(&one), worker(&other)], async {
+    run_with_workers(vec![worker(&one), worker(&other)], async {
         eventually("all to run", async || one.stats().await.expect("it is there").done == 12).await;
     })
     .await;
     assert_eq!(most.load(Ordering::SeqCst), 1, "at once");
 }
 
-async fn bytes_that_wait_are_bounded(case: Case) {
-    let queue = queue(&case).await.capacity_bytes(1_500);
+async fn waiting_payload_bytes_are_limited(case: TestCase) {
+    let queue = text_queue(&case).await.capacity_bytes(1_500);
     let kilobyte = "x".repeat(1_000);
     let first = queue.push(&kilobyte).await.expect("there is room").into_id();
     assert!(matches!(queue.push(&kilobyte).await, Err(PushError::Full)));
@@ -146,14 +146,14 @@ async fn bytes_that_wait_are_bounded(case: Case) {
 }
 
 /// As JSON, so with the quotation marks. What is too long leaves nothing behind, not even its unique key.
-async fn bytes_of_one_are_bounded(case: Case) {
-    let usual = queue(&case).await;
+async fn payload_size_is_limited(case: TestCase) {
+    let usual = text_queue(&case).await;
     for (queue, limit) in [(usual.clone(), 256 * 1024), (usual.payload_limit(1_000), 1_000)] {
         let before = queue.stats().await.expect("it is there");
         let longest = "x".repeat(limit - 2);
         let refused = queue.push(&format!("{longest}x")).unique("one").await;
         let Err(error @ PushError::TooLarge { .. }) = refused else { panic!("{refused:?}") };
-        let said = format!("a payload of {} bytes; the queue takes {limit} at most", limit + 1);
+        let said = format!("the payload has {} bytes; the queue takes at most {limit}", limit + 1);
         assert_eq!(error.to_string(), said);
         assert_eq!(queue.stats().await.expect("it is there"), before);
         let pushed = queue.push(&longest).unique("one").await.expect("it fits");
@@ -162,13 +162,13 @@ async fn bytes_of_one_are_bounded(case: Case) {
     }
 }
 
-async fn bytes_of_the_dead_are_bounded(case: Case) {
-    let queue = queue(&case).await.once();
+async fn dead_letter_bytes_are_limited(case: TestCase) {
+    let queue = text_queue(&case).await.once();
     for _ in 0..3 {
         let _ = queue.push(&"x".repeat(1_000)).await.expect("there is room");
     }
     let worker = queue.worker(|_| async { Err(TaskFailure::dead_letter("hopeless")) });
-    while_they_work(vec![worker.concurrency(1).max_dead_bytes(2_500)], async {
+    run_with_workers(vec![worker.concurrency(1).max_dead_bytes(2_500)], async {
         eventually("the oldest to go", async || {
             let stats = queue.stats().await.expect("it is there");
             (stats.dead, stats.trimmed, stats.dead_letters) == (3, 1, 2)
@@ -178,8 +178,8 @@ async fn bytes_of_the_dead_are_bounded(case: Case) {
     .await;
 }
 
-async fn a_handler_sees_which_attempt_it_is(case: Case) {
-    let queue = queue(&case).await.max_attempts(2);
+async fn handler_sees_attempt_number(case: TestCase) {
+    let queue = text_queue(&case).await.max_attempts(2);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
     let worker = queue.worker(move |task: Task<String>| {
@@ -189,7 +189,7 @@ async fn a_handler_sees_which_attempt_it_is(case: Case) {
     let id = queue.push(&"x".to_owned()).await.expect("there is room").into_id();
     let pushed = queue.get(&id).await.expect("it is there").expect("it waits").pushed_at;
     let moment = Duration::from_millis(1);
-    while_they_work(vec![worker.backoff(moment, moment)], async {
+    run_with_workers(vec![worker.backoff(moment, moment)], async {
         eventually("it to die", async || {
             let info = queue.get(&id).await.expect("it is there").expect("it is kept");
             info.state == TaskState::Dead
@@ -201,14 +201,14 @@ async fn a_handler_sees_which_attempt_it_is(case: Case) {
 }
 
 /// The pages' places go through text, as in an address.
-async fn what_waits_is_thrown_away_and_the_dead_stay(case: Case) {
-    let queue = queue(&case).await.once();
+async fn purge_waiting_keeps_dead_letters(case: TestCase) {
+    let queue = text_queue(&case).await.once();
     let mut ids = Vec::new();
     for _ in 0..3 {
         ids.push(queue.push(&"x".to_owned()).await.expect("there is room").into_id());
     }
     let worker = queue.worker(|_| async { Err(TaskFailure::dead_letter("hopeless")) });
-    while_they_work(vec![worker.concurrency(1)], async {
+    run_with_workers(vec![worker.concurrency(1)], async {
         eventually("them to die", async || {
             queue.stats().await.expect("it is there").dead_letters == 3
         })
@@ -231,9 +231,9 @@ async fn what_waits_is_thrown_away_and_the_dead_stay(case: Case) {
     assert!("x".parse::<DeadLetterCursor>().is_err());
 }
 
-async fn what_is_sealed_is_run_by_who_has_the_key(case: Case) {
+async fn sealed_task_runs_only_with_its_key(case: TestCase) {
     let ring = || Keyring::new("one", [7; 32]).require_sealed();
-    let (one, other) = (case.store().await, case.store().await.with_keyring(ring()));
+    let (one, other) = (case.new_store().await, case.new_store().await.with_keyring(ring()));
     let (without, queue): (Queue<String>, Queue<String>) =
         (one.queue("texts"), other.queue("texts"));
     let id = queue.push(&"secret".to_owned()).await.expect("there is room").into_id();
@@ -246,7 +246,7 @@ async fn what_is_sealed_is_run_by_who_has_the_key(case: Case) {
         noted.lock().push(task.payload);
         async { Ok::<(), TaskFailure>(()) }
     });
-    while_they_work(vec![worker], async {
+    run_with_workers(vec![worker], async {
         eventually("it to run", async || queue.get(&id).await.expect("it is there").is_none())
             .await;
     })

@@ -6,38 +6,38 @@ use std::{
 };
 
 use lockgate::{AcquireError, ErrorKind, Quorum, QuorumGuard, ReleaseStatus, Store};
-use lockgate_tests::{PATIENCE, Server, eventually, within};
+use lockgate_tests::{RedisServer, TEST_TIMEOUT, eventually, with_timeout};
 
 /// Long enough for a node's share of it, and for a holder to be sure of it, on a machine that does much else.
-const LEASE: Duration = Duration::from_secs(5);
+const QUORUM_LEASE: Duration = Duration::from_secs(5);
 
-struct Site {
-    servers: Vec<Server>,
+struct QuorumServers {
+    servers: Vec<RedisServer>,
     quorum: Quorum,
 }
 
-impl Site {
+impl QuorumServers {
     async fn new() -> Self {
         let mut servers = Vec::new();
         for _ in 0..5 {
-            servers.push(Server::start().await);
+            servers.push(RedisServer::start().await);
         }
-        let quorum = quorum(&servers).await;
+        let quorum = connect_quorum(&servers).await;
         Self { servers, quorum }
     }
 
     async fn acquire(&self) -> Result<QuorumGuard, AcquireError> {
-        within("an answer", self.quorum.lock("x").lease(LEASE).acquire()).await
+        with_timeout("an answer", self.quorum.lock("x").lease(QUORUM_LEASE).acquire()).await
     }
 
     /// With some patience: a machine that stands still for a moment is no matter here.
-    async fn sure(&self) -> QuorumGuard {
-        let request = self.quorum.lock("x").lease(LEASE).wait(PATIENCE);
-        within("the lock", request.acquire()).await.expect("a majority is there")
+    async fn acquire_with_wait(&self) -> QuorumGuard {
+        let request = self.quorum.lock("x").lease(QUORUM_LEASE).wait(TEST_TIMEOUT);
+        with_timeout("the lock", request.acquire()).await.expect("a majority is there")
     }
 
     /// Somebody else has it. Where three of five live, one that stands still for a moment is no majority for either.
-    async fn is_busy(&self) {
+    async fn wait_until_busy(&self) {
         eventually("it to be busy", async || {
             matches!(self.acquire().await, Err(AcquireError::Busy(_)))
         })
@@ -45,17 +45,19 @@ impl Site {
     }
 
     /// Nothing is left on the servers that run, but for what lasts by design.
-    async fn is_clean(&self, alive: &[usize]) {
+    async fn wait_until_clean(&self, alive: &[usize]) {
         for at in alive {
             let server = &self.servers[*at];
-            eventually("the node to be clean", async || server.keys_left("*").await.is_empty())
-                .await;
+            eventually("the node to be clean", async || {
+                server.leftover_lock_keys("*").await.is_empty()
+            })
+            .await;
         }
     }
 }
 
 /// As another process has it.
-async fn quorum(servers: &[Server]) -> Quorum {
+async fn connect_quorum(servers: &[RedisServer]) -> Quorum {
     let mut stores = Vec::new();
     for server in servers {
         stores.push(Store::connect(&server.url("quorum")).await.expect("the URL is right"));
@@ -64,23 +66,23 @@ async fn quorum(servers: &[Server]) -> Quorum {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_of_five_may_die_and_three_may_not() {
-    let mut site = Site::new().await;
+async fn quorum_survives_two_dead_nodes_and_fails_with_three() {
+    let mut site = QuorumServers::new().await;
     let mut last = 0;
     for dead in [4, 0] {
-        let guard = site.sure().await;
+        let guard = site.acquire_with_wait().await;
         assert!(guard.fence() > last);
         last = guard.fence();
         assert_eq!(guard.release().await, ReleaseStatus::Released);
         site.servers[dead].kill();
     }
-    let guard = site.sure().await;
+    let guard = site.acquire_with_wait().await;
     assert!(guard.fence() > last);
-    site.is_busy().await;
+    site.wait_until_busy().await;
     assert_eq!(guard.release().await, ReleaseStatus::Released);
     site.servers[2].kill();
     let started = Instant::now();
-    let request = site.quorum.lock("x").lease(LEASE * 10).wait(Duration::from_millis(500));
+    let request = site.quorum.lock("x").lease(QUORUM_LEASE * 10).wait(Duration::from_millis(500));
     let Err(AcquireError::Fault(error)) = request.acquire().await else {
         panic!("two of five are no majority")
     };
@@ -89,20 +91,20 @@ async fn two_of_five_may_die_and_three_may_not() {
     println!("figure: refused without a majority after {} ms", refused.as_millis());
     assert!(refused < Duration::from_secs(10), "{refused:?}");
     // Long before the leases of what they had granted would have ended.
-    site.is_clean(&[1, 3]).await;
+    site.wait_until_clean(&[1, 3]).await;
     let clean = started.elapsed();
     println!("figure: votes given back after {} ms", clean.as_millis());
-    assert!(clean < LEASE * 5, "{clean:?}");
+    assert!(clean < QUORUM_LEASE * 5, "{clean:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn frozen_nodes_cost_nothing_until_they_decide() {
-    let site = Site::new().await;
-    drop(site.sure().await);
+async fn two_frozen_nodes_are_tolerated_and_three_refuse_acquire() {
+    let site = QuorumServers::new().await;
+    drop(site.acquire_with_wait().await);
     site.servers[0].pause();
     site.servers[3].pause();
-    let guard = site.sure().await;
-    site.is_busy().await;
+    let guard = site.acquire_with_wait().await;
+    site.wait_until_busy().await;
     assert_eq!(guard.release().await, ReleaseStatus::Released);
     site.servers[1].pause();
     let started = Instant::now();
@@ -114,16 +116,16 @@ async fn frozen_nodes_cost_nothing_until_they_decide() {
         site.servers[at].resume();
     }
     // What lay in their sockets is granted now, to nobody, and given back.
-    site.is_clean(&[0, 1, 2, 3, 4]).await;
-    drop(site.sure().await);
-    site.is_clean(&[0, 1, 2, 3, 4]).await;
+    site.wait_until_clean(&[0, 1, 2, 3, 4]).await;
+    drop(site.acquire_with_wait().await);
+    site.wait_until_clean(&[0, 1, 2, 3, 4]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_outlives_two_nodes_and_is_told_of_the_third() {
-    let mut site = Site::new().await;
-    let guard = site.sure().await;
-    let all = async |site: &Site| {
+async fn holder_survives_two_nodes_and_is_lost_with_the_third() {
+    let mut site = QuorumServers::new().await;
+    let guard = site.acquire_with_wait().await;
+    let all = async |site: &QuorumServers| {
         let mut taken = 0;
         for server in &site.servers {
             let Ok(store) = Store::connect(&server.url("quorum")).await else { continue };
@@ -135,30 +137,30 @@ async fn a_holder_outlives_two_nodes_and_is_told_of_the_third() {
     eventually("all to have granted it", async || all(&site).await == 5).await;
     site.servers[1].kill();
     site.servers[4].pause();
-    tokio::time::sleep(LEASE * 5 / 4).await;
+    tokio::time::sleep(QUORUM_LEASE * 5 / 4).await;
     assert_eq!(guard.loss(), None);
     // It comes back empty, and is asked again: the holder is as safe as before.
     site.servers[1].restart().await;
     eventually("the restarted one to have granted it", async || all(&site).await == 4).await;
     site.servers[0].kill();
-    tokio::time::sleep(LEASE * 5 / 4).await;
+    tokio::time::sleep(QUORUM_LEASE * 5 / 4).await;
     assert_eq!(guard.loss(), None);
     let started = Instant::now();
     site.servers[2].kill();
-    within("the loss", guard.lost()).await;
-    assert!(started.elapsed() <= LEASE + Duration::from_secs(5), "{:?}", started.elapsed());
+    with_timeout("the loss", guard.lost()).await;
+    assert!(started.elapsed() <= QUORUM_LEASE + Duration::from_secs(5), "{:?}", started.elapsed());
     assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
     site.servers[4].resume();
-    site.is_clean(&[1, 3, 4]).await;
+    site.wait_until_clean(&[1, 3, 4]).await;
 }
 
 /// Also when the one node that two majorities have in common was told of the fence, and did not give it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fences_grow_over_majorities_and_after_a_loss_of_data() {
-    let mut site = Site::new().await;
+async fn fences_grow_across_majorities_and_data_loss() {
+    let mut site = QuorumServers::new().await;
     // What the first node has given is far ahead of its clock, and of all others.
-    drop(site.sure().await);
-    site.is_clean(&[0, 1, 2, 3, 4]).await;
+    drop(site.acquire_with_wait().await);
+    site.wait_until_clean(&[0, 1, 2, 3, 4]).await;
     let mut connection = site.servers[0].connection().await;
     let marks: Vec<String> =
         redis::cmd("KEYS").arg("*}:f").query_async(&mut connection).await.expect("it answers");
@@ -172,7 +174,7 @@ async fn fences_grow_over_majorities_and_after_a_loss_of_data() {
     for round in 0..5 {
         for down in [[3, 4], [0, 1], [1, 2], [2, 4], [0, 3]] {
             down.iter().for_each(|at: &usize| site.servers[*at].pause());
-            let guard = site.sure().await;
+            let guard = site.acquire_with_wait().await;
             assert!(guard.fence() > last, "round {round} without {down:?}");
             assert!(guard.fence() > far);
             last = guard.fence();
@@ -184,33 +186,33 @@ async fn fences_grow_over_majorities_and_after_a_loss_of_data() {
     site.servers[0].kill();
     site.servers[0].restart().await;
     site.servers[1].kill();
-    let guard = site.sure().await;
+    let guard = site.acquire_with_wait().await;
     assert!(guard.fence() > last);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_is_dropped_is_given_back() {
-    let site = Site::new().await;
-    drop(site.sure().await);
+async fn dropped_acquires_are_released_on_all_nodes() {
+    let site = QuorumServers::new().await;
+    drop(site.acquire_with_wait().await);
     site.servers[2].pause();
     for micros in (0..3_000).step_by(60) {
-        let acquire = site.quorum.lock("x").lease(LEASE * 12).acquire();
+        let acquire = site.quorum.lock("x").lease(QUORUM_LEASE * 12).acquire();
         let _ = tokio::time::timeout(Duration::from_micros(micros), acquire).await;
     }
     site.servers[2].resume();
     // Their leases would be a minute.
-    site.is_clean(&[0, 1, 2, 3, 4]).await;
+    site.wait_until_clean(&[0, 1, 2, 3, 4]).await;
 }
 
 /// When somebody was sure to have it: from the grant until it was given back, or until the last moment of
 /// which he knew that it was his.
-struct Turn {
+struct HeldInterval {
     from: Instant,
     to: Instant,
     fence: u64,
 }
 
-async fn take_turns(quorum: Quorum, until: Instant) -> Vec<Turn> {
+async fn record_holds(quorum: Quorum, until: Instant) -> Vec<HeldInterval> {
     let mut turns = Vec::new();
     while Instant::now() < until {
         let request = quorum.lock("x").lease(Duration::from_secs(1)).wait(Duration::from_secs(1));
@@ -223,7 +225,7 @@ async fn take_turns(quorum: Quorum, until: Instant) -> Vec<Turn> {
             sure = now + guard.remaining();
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
-        let turn = Turn { from, to: sure.min(Instant::now()), fence: guard.fence() };
+        let turn = HeldInterval { from, to: sure.min(Instant::now()), fence: guard.fence() };
         // A loss may come to light with the release alone; then the turn says too much.
         let released =
             if guard.loss().is_some() { ReleaseStatus::Released } else { guard.release().await };
@@ -237,12 +239,12 @@ async fn take_turns(quorum: Quorum, until: Instant) -> Vec<Turn> {
 /// Nodes are frozen and killed one after the other, up to two at a time; one that was killed, and forgets, is
 /// started again after a lease, as the docs demand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_never_meet_while_nodes_come_and_go() {
-    let mut site = Site::new().await;
+async fn holds_never_overlap_while_nodes_restart() {
+    let mut site = QuorumServers::new().await;
     let until = Instant::now() + Duration::from_secs(9);
     let mut tasks = Vec::new();
     for _ in 0..4 {
-        tasks.push(tokio::spawn(take_turns(quorum(&site.servers).await, until)));
+        tasks.push(tokio::spawn(record_holds(connect_quorum(&site.servers).await, until)));
     }
     let mut round = 0;
     while Instant::now() < until {
@@ -262,7 +264,7 @@ async fn holders_never_meet_while_nodes_come_and_go() {
     }
     let mut turns = Vec::new();
     for task in tasks {
-        turns.extend(within("the last turn", task).await.expect("no holder panics"));
+        turns.extend(with_timeout("the last turn", task).await.expect("no holder panics"));
     }
     println!("figure: fewest turns while nodes come and go {}", turns.len());
     assert!(turns.len() > 10, "only {} turns", turns.len());
@@ -272,5 +274,5 @@ async fn holders_never_meet_while_nodes_come_and_go() {
         assert!(pair[0].fence < pair[1].fence, "{} came after {}", pair[1].fence, pair[0].fence);
     }
     let site = Arc::new(site);
-    site.is_clean(&[0, 1, 2, 3, 4]).await;
+    site.wait_until_clean(&[0, 1, 2, 3, 4]).await;
 }

@@ -7,7 +7,7 @@
 mod rows;
 
 /// One test of a row in each framework on each of these stores.
-macro_rules! table {
+macro_rules! scenario_tests {
     ($stores:ident { $($module:ident: $($row:ident),+ $(,)?;)+ }) => {$(
         mod $module {$(
             mod $row {
@@ -18,356 +18,356 @@ macro_rules! table {
 }
 
 /// Four tests.
-macro_rules! each_store {
+macro_rules! tests_on_each_store {
     ($module:ident, $row:ident) => {
-        test!($module, $row, axum_on_memory, Axum, Memory);
-        test!($module, $row, actix_on_memory, Actix, Memory);
-        only_redis!($module, $row);
+        scenario_test!($module, $row, axum_on_memory, Axum, Memory);
+        scenario_test!($module, $row, actix_on_memory, Actix, Memory);
+        tests_on_redis!($module, $row);
     };
 }
 
 /// Two tests, for what only a server can do.
-macro_rules! only_redis {
+macro_rules! tests_on_redis {
     ($module:ident, $row:ident) => {
-        test!($module, $row, axum_on_redis, Axum, Redis);
-        test!($module, $row, actix_on_redis, Actix, Redis);
+        scenario_test!($module, $row, axum_on_redis, Axum, Redis);
+        scenario_test!($module, $row, actix_on_redis, Actix, Redis);
     };
 }
 
 /// One test, of what several servers do together: which framework asks them makes no difference to them.
-macro_rules! a_cluster {
+macro_rules! test_on_cluster {
     ($module:ident, $row:ident) => {
-        test!($module, $row, axum_on_a_cluster, Axum, Cluster);
+        scenario_test!($module, $row, axum_on_a_cluster, Axum, Cluster);
     };
 }
 
-macro_rules! test {
+macro_rules! scenario_test {
     ($module:ident, $row:ident, $name:ident, $framework:ident, $backing:ident) => {
         #[test]
         fn $name() {
-            lockgate_tests::run(
-                lockgate_tests::Framework::$framework,
-                lockgate_tests::Backing::$backing,
+            lockgate_tests::run_case(
+                lockgate_tests::WebFramework::$framework,
+                lockgate_tests::StoreKind::$backing,
                 crate::rows::$module::$row,
             );
         }
     };
 }
 
-table! { each_store {
+scenario_tests! { tests_on_each_store {
     quota:
-        a_request_is_told_its_quota_and_a_refused_one_is_not_charged,
+        responses_report_quota_and_refusals_are_not_charged,
         policies_of_different_names_share_no_quota,
-        who_comes_back_in_time_gets_in,
-        of_thirty_at_once_ten_pass,
-        two_layers_tell_two_quotas,
-        each_key_has_a_quota,
-        forged_addresses_change_nothing,
-        a_route_has_one_quota,
+        request_after_retry_after_is_admitted,
+        thirty_concurrent_requests_admit_ten,
+        two_layers_report_two_quotas,
+        each_key_has_its_own_quota,
+        forged_forwarding_headers_do_not_change_the_key,
+        route_key_has_one_quota,
         processes_share_a_quota;
-    limits:
-        several_policies_of_one_key_are_all_kept,
-        several_policies_of_several_keys_are_all_kept,
-        a_group_counts_by_itself,
-        a_shadow_refuses_nobody,
-        one_policy_twice_is_charged_once,
-        quotas_can_be_those_of_a_plan,
-        requests_can_cost_more_than_others,
-        a_quota_of_zero_refuses_all,
-        what_a_handler_charges_is_bounded,
-        failures_can_be_free,
-        the_handler_can_say_what_it_cost,
-        processes_lease_of_one_quota,
-        refusals_can_be_punished,
-        a_punishment_ends,
-        a_look_tells_what_is_left_and_costs_nothing,
-        a_reset_forgets_what_was_spent;
-    client:
-        a_proxy_is_believed_whom_it_speaks_for,
-        translated_clients_are_told_apart,
-        nobody_else_is_believed,
-        the_field_is_the_one_that_is_named,
-        hops_are_counted_from_the_right,
-        whom_nobody_tells_is_refused_or_as_was_said,
-        networks_are_as_wide_as_they_are_set,
-        a_lock_can_be_a_clients,
-        what_a_layer_further_out_knows_is_a_key,
-        sources_of_different_names_share_no_quota,
-        sources_of_different_names_share_no_lock,
-        each_part_of_a_key_counts,
-        addresses_can_be_let_through_or_denied,
-        keys_can_be_let_through_or_denied;
-    told:
-        the_fields_are_those_of_choice,
-        other_origins_may_read_them,
-        a_preflight_is_not_charged,
-        the_answer_can_be_ones_own,
-        the_answer_can_be_grpcs;
+    rate_policies:
+        all_policies_of_one_key_are_enforced,
+        all_policies_of_several_keys_are_enforced,
+        groups_are_counted_separately,
+        shadow_policy_refuses_no_request,
+        duplicate_policy_is_charged_once,
+        quota_lookup_selects_quota_by_plan,
+        request_cost_is_charged,
+        zero_quota_refuses_all_requests,
+        handler_cost_debt_is_bounded,
+        failed_requests_can_be_refunded,
+        handler_can_set_the_cost,
+        quota_leases_of_two_processes_share_one_quota,
+        penalty_blocks_key_after_refusals,
+        penalty_ends_after_its_duration,
+        peek_reports_remaining_without_charge,
+        reset_restores_the_quota;
+    client_identity:
+        trusted_proxy_names_the_client,
+        nat64_addresses_map_to_their_clients,
+        untrusted_peer_cannot_name_the_client,
+        only_configured_client_header_is_read,
+        trusted_hops_count_from_the_right,
+        unidentified_client_follows_the_configured_policy,
+        ipv6_clients_are_grouped_by_prefix_length,
+        lock_can_be_keyed_by_client_address,
+        request_extension_can_be_the_key,
+        key_sources_with_different_names_share_no_quota,
+        key_sources_with_different_names_share_no_lock,
+        composite_keys_differ_in_each_part,
+        addresses_can_be_allowed_or_denied,
+        keys_can_be_allowed_or_denied;
+    rate_headers:
+        configured_rate_headers_are_sent,
+        rate_headers_are_exposed_to_other_origins,
+        preflight_is_not_charged,
+        custom_refusal_response_is_sent,
+        grpc_refusal_response_is_sent;
     lock:
-        a_busy_lock_is_409,
+        busy_lock_is_answered_with_409,
         routes_share_the_lock_of_a_parameter,
-        scopes_are_apart,
-        a_header_can_name_the_lock,
+        lock_scopes_are_separate,
+        header_can_name_the_lock,
         nested_layers_of_one_key_do_not_block_each_other,
         safe_methods_and_preflights_take_no_lock,
-        what_is_not_routed_leaves_no_lock,
-        a_body_that_arrives_under_the_lock_is_streamed;
-    line:
-        waiters_pass_in_the_order_they_came,
-        all_waiters_pass_one_by_one,
-        who_waits_too_long_is_told_so,
-        a_waiter_that_leaves_keeps_no_place,
-        a_second_waiter_passes_when_the_first_has_left;
-    end_of_lock:
-        returned,
-        returned_in_the_background,
-        panicked,
-        disconnected,
-        disconnected_in_the_middle_of_the_body,
-        stopped;
+        unrouted_requests_take_no_lock,
+        request_body_is_streamed_under_the_lock;
+    wait_queue:
+        waiters_are_served_in_order_of_arrival,
+        waiters_are_served_one_at_a_time,
+        wait_timeout_is_reported,
+        cancelled_waiter_leaves_the_queue,
+        second_waiter_is_served_after_first_leaves;
+    lock_release:
+        lock_is_released_before_the_response,
+        background_release_frees_lock_soon,
+        handler_panic_releases_lock,
+        client_disconnect_releases_lock,
+        client_disconnect_during_body_releases_lock,
+        shutdown_waits_for_request_and_releases_lock;
     hold_until:
-        answered_is_before_the_body_has_ended,
-        the_body_has_ended,
-        a_body_of_known_length_or_none_has_ended,
-        the_body_was_dropped,
-        the_body_broke_off,
-        a_slow_reader_holds_it,
-        the_handler_ended_otherwise,
-        a_loss_breaks_the_body_off,
-        a_loss_lets_the_body_go_on,
-        a_run_holds_its_own;
+        hold_until_response_releases_before_body_ends,
+        hold_until_body_end_releases_before_last_chunk,
+        fixed_length_and_empty_bodies_release_lock,
+        dropped_body_releases_lock,
+        failed_body_releases_lock,
+        slow_reader_keeps_lock_until_body_ends,
+        failed_handler_releases_lock,
+        lock_loss_aborts_the_body,
+        finish_on_loss_completes_the_body,
+        deferred_run_holds_its_lock_until_body_ends;
     body_deadline:
-        who_stops_is_told,
-        who_dribbles_is_told,
-        a_handler_that_has_its_body_may_take_its_time,
-        a_handler_that_does_not_wait_is_not_stopped;
+        stalled_body_is_answered_with_408,
+        slow_body_is_answered_with_408,
+        handler_with_whole_body_has_no_deadline,
+        handler_that_does_not_read_body_is_not_stopped;
     on_loss:
-        a_handler_is_stopped,
-        a_handler_may_finish_and_is_marked,
-        an_answer_is_replaced,
-        layers_further_out_see_the_answer,
-        a_deferred_run_is_not_stopped_by_the_layer;
-    policy:
-        all_methods_or_exactly_the_named_ones_lock,
-        the_busy_answer_has_the_status_of_choice,
-        who_asks_again_passes_in_the_end,
-        a_wait_can_be_taken_back;
-    keys:
-        one_stripe_is_one_lock,
-        parameters_can_share_a_name,
-        both_parts_of_a_key_count,
-        a_transfer_locks_both_accounts,
-        transfers_there_and_back_never_wait_in_a_circle,
-        a_request_of_several_locks_is_not_deferred,
-        a_function_can_name_several_locks,
-        readers_share_and_writers_do_not,
-        two_at_once_and_no_more;
-    within:
-        its_handler_has_the_lock_already,
-        a_middleware_that_rebuilds_it_changes_nothing,
-        a_deferred_run_has_its_lock,
-        what_it_shares_it_does_not_get_alone,
-        a_permit_of_many_is_none_of_few,
-        a_lock_of_another_database_is_taken,
-        a_lock_of_another_handle_is_there,
-        upstreams_are_told_the_fence_and_nothing_else,
-        another_service_takes_its_word;
-    odd_keys:
-        one_value_is_one_lock_in_both_frameworks,
-        different_values_are_different_locks,
-        a_number_is_one_key_however_it_is_spelt,
-        bytes_that_are_no_text_are_refused,
-        the_handler_sees_the_same_value_in_both_frameworks,
-        an_empty_value_is_no_way_around;
-    wiring:
-        without_a_store_nothing_passes,
-        a_parameter_that_the_route_lacks_is_our_fault,
-        a_parameter_that_matches_twice_is_our_fault,
-        a_defer_layer_inside_the_lock_is_our_fault,
-        a_defer_layer_outside_the_lock_is_right;
+        handler_is_stopped_on_loss_by_default,
+        finish_on_loss_marks_the_response,
+        replace_on_loss_discards_the_response,
+        outer_layers_see_the_lock_lost_response,
+        layer_max_hold_does_not_stop_deferred_run;
+    lock_policy:
+        all_methods_or_only_named_ones_take_the_lock,
+        busy_response_has_configured_status,
+        polling_requests_acquire_the_lock_eventually,
+        reject_overrides_wait;
+    lock_keys:
+        keys_of_one_stripe_share_a_lock,
+        parameters_with_shared_name_share_a_lock,
+        two_part_keys_differ_in_each_part,
+        lock_set_locks_both_accounts,
+        opposite_lock_sets_never_deadlock,
+        request_for_several_locks_is_not_deferred,
+        function_can_name_several_locks,
+        readers_share_and_writers_exclude,
+        two_permits_admit_two_requests;
+    reentrant_locks:
+        handler_acquires_its_own_lock_reentrantly,
+        reentrant_lock_survives_rebuilt_request,
+        deferred_run_acquires_its_lock_reentrantly,
+        shared_lock_cannot_be_upgraded,
+        permit_of_larger_limit_is_not_reentrant_for_smaller,
+        lock_of_another_database_is_acquired,
+        lock_of_another_store_handle_is_reentrant,
+        fence_header_replaces_forged_values,
+        delegation_shares_lock_with_called_service;
+    key_encoding:
+        equal_values_share_a_lock_in_both_frameworks,
+        different_values_have_different_locks,
+        number_is_one_key_in_every_spelling,
+        invalid_utf8_values_are_refused,
+        handlers_of_both_frameworks_see_the_same_value,
+        empty_value_does_not_bypass_the_lock;
+    misconfiguration:
+        missing_store_is_server_error,
+        unknown_path_parameter_is_server_error,
+        duplicate_path_parameter_is_server_error,
+        defer_layer_inside_lock_layer_is_server_error,
+        defer_layer_outside_lock_layer_works;
     defer:
-        a_busy_resource_defers_the_request,
-        a_nested_route_runs_by_its_whole_path,
-        the_response_is_given_back_as_it_was,
-        a_response_that_has_no_body_is_given_back_without,
-        bytes_that_are_no_text_come_back_too,
+        request_for_busy_lock_is_deferred_and_runs,
+        nested_route_runs_by_its_full_path,
+        stored_response_is_returned_unchanged,
+        bodyless_response_is_replayed_without_body,
+        binary_bodies_are_preserved,
         jobs_run_in_the_order_of_acceptance,
-        the_other_framework_runs_it,
-        the_run_holds_the_lock,
-        a_stopping_site_lets_its_run_end,
+        job_can_run_in_the_other_framework,
+        run_holds_the_lock,
+        shutdown_waits_for_active_run,
         namespaces_share_nothing;
-    status:
-        positions_move_up,
-        a_wait_ends_when_something_changes,
-        a_wait_ends_when_the_run_does,
-        a_wait_of_nothing_is_over_at_once,
-        a_cancelled_job_never_runs,
-        what_runs_or_has_run_is_not_cancelled,
-        an_offered_job_can_be_cancelled,
-        ids_that_are_none_are_all_alike,
-        a_job_is_shown_to_its_owner_alone,
-        each_change_is_an_event,
-        a_stream_ends_with_its_client,
-        what_is_known_is_not_sent_again,
-        dead_letters_are_put_back,
-        a_dead_letter_can_be_read,
-        what_waits_and_runs_is_listed,
+    job_status:
+        queue_positions_move_up,
+        long_poll_ends_when_state_changes,
+        long_poll_ends_when_run_ends,
+        zero_or_invalid_wait_returns_at_once,
+        cancelled_job_never_runs,
+        running_and_done_jobs_cannot_be_cancelled,
+        offered_job_can_be_cancelled,
+        invalid_ids_are_answered_alike,
+        job_is_visible_only_to_its_owner,
+        state_changes_are_sent_as_events,
+        event_stream_ends_with_its_client,
+        unchanged_document_is_304,
+        dead_letters_can_be_redriven_and_purged,
+        dead_letter_request_can_be_read,
+        pending_jobs_are_listed_by_page,
         other_methods_are_405;
-    accepting:
-        who_waits_long_enough_is_not_deferred,
-        who_waits_too_long_is_deferred,
-        a_client_may_rather_have_a_202,
-        a_background_request_never_runs_at_once,
-        a_background_request_without_a_lock_is_refused,
-        a_worker_can_be_required,
-        bodies_have_no_more_room_than_there_is,
-        methods_can_be_named,
-        of_several_the_first_can_win,
-        of_several_the_last_can_win,
-        each_of_several_is_known_by_its_own_key,
-        a_delay_is_kept,
-        what_is_too_late_expires,
-        every_method_can_run_again;
-    remembered:
-        what_ran_at_once_does_not_run_again,
-        another_request_under_the_key_of_one_that_ran_is_refused,
-        what_was_not_let_in_runs_again,
-        what_a_gate_within_refuses_runs_again,
-        what_the_handler_refuses_has_run,
-        what_failed_may_have_run,
-        what_failed_and_does_nothing_twice_runs_again,
-        what_lost_its_lock_may_have_run,
-        a_stream_is_remembered_when_it_has_ended,
-        a_stream_that_breaks_off_may_have_run,
-        a_stream_goes_on_when_its_client_has_left,
-        a_long_answer_is_passed_through,
-        a_retry_meanwhile_of_what_fails_may_run,
-        a_client_that_leaves_ends_nothing,
-        a_client_that_leaves_before_it_begins_may_come_again,
-        a_body_that_was_cut_off_locks_nobody_out,
-        runs_are_bounded,
-        what_was_accepted_while_it_waited_is_known,
-        what_ran_under_several_locks_or_a_permit_does_not_run_again;
+    defer_options:
+        request_that_waits_long_enough_is_not_deferred,
+        request_is_deferred_after_its_wait,
+        respond_async_defers_on_a_free_lock,
+        always_deferred_request_never_runs_directly,
+        always_deferred_request_without_lock_is_refused,
+        required_worker_must_be_alive_to_defer,
+        body_beyond_buffer_budget_is_not_deferred,
+        only_named_methods_are_deferred,
+        first_wins_merges_equal_requests,
+        last_wins_supersedes_queued_request,
+        merged_requests_keep_their_idempotency_keys,
+        delayed_job_runs_after_its_delay,
+        job_expires_after_its_deadline,
+        rerunnable_post_is_retried;
+    direct_runs:
+        completed_direct_run_is_not_repeated,
+        key_of_direct_run_with_different_request_is_refused,
+        unauthorized_request_may_run_again,
+        request_refused_by_inner_gate_may_run_again,
+        response_of_refusing_handler_is_final,
+        failed_post_is_not_repeated,
+        failed_rerunnable_request_runs_again,
+        run_that_lost_its_lock_is_not_repeated,
+        stream_is_recorded_when_it_ends,
+        failed_stream_is_not_repeated,
+        stream_continues_after_client_disconnect,
+        response_over_storage_limit_is_passed_through,
+        retry_after_unauthorized_run_may_run,
+        client_disconnect_does_not_stop_keyed_run,
+        client_that_leaves_before_the_run_may_retry,
+        truncated_body_does_not_block_the_key,
+        direct_runs_are_limited,
+        waiting_request_finds_job_accepted_meanwhile,
+        runs_under_lock_sets_and_permits_are_not_repeated;
     not_deferred:
-        a_body_over_the_limit,
-        a_head_that_is_too_long,
-        one_client_leaves_room_for_the_bodies_of_others,
-        a_body_that_says_it_is_too_long,
-        a_long_body_of_unknown_length,
-        a_body_that_takes_too_long,
-        a_line_that_is_full,
-        an_owner_who_has_too_many,
-        each_bound_that_is_set,
-        an_upgrade,
-        a_credential,
-        a_busy_answer_that_was_rewritten,
-        a_busy_answer_that_was_made_anew_still_is;
-    kept:
-        what_was_evicted_is_gone_for_its_owner_alone,
-        what_ran_at_once_is_evicted_and_does_not_run_again,
-        a_key_too_many_is_refused_and_old_ones_are_known;
+        body_over_the_limit_is_not_deferred,
+        head_over_the_limit_is_not_deferred,
+        one_client_cannot_exhaust_the_body_budget,
+        long_content_length_is_refused_before_the_body,
+        chunked_body_over_the_limit_is_not_deferred,
+        slow_body_is_not_deferred,
+        request_beyond_full_queue_is_not_deferred,
+        request_beyond_owner_limit_is_not_deferred,
+        request_beyond_any_storage_limit_is_not_deferred,
+        upgrade_is_not_deferred,
+        request_with_credential_is_not_deferred,
+        rewritten_busy_response_is_not_deferred,
+        rebuilt_busy_response_is_deferred;
+    retention:
+        evicted_job_is_gone_for_its_owner_and_unknown_to_others,
+        evicted_direct_run_is_not_repeated,
+        keys_beyond_limit_are_refused_and_known_keys_work;
     replay:
-        the_request_is_the_same_without_its_connection,
-        lines_of_any_names_come_along,
-        a_credential_that_is_kept_comes_along,
-        who_it_was_comes_along_and_not_the_credential,
-        who_lost_the_right_to_it_does_not_run,
-        a_key_is_made_if_none_was_sent,
-        a_stream_is_not_kept,
-        a_body_of_no_known_length_is_kept_up_to_the_limit,
-        what_is_sealed_runs_and_is_told,
-        the_client_keeps_its_address,
-        a_quota_is_charged_once,
-        authentication_in_the_way_is_a_dead_letter,
-        a_route_that_is_missing_is_waited_for,
-        forged_markers_are_nothing,
-        a_post_that_fails_or_panics_is_a_dead_letter,
-        a_put_that_fails_runs_again,
-        a_post_whose_worker_died_is_a_dead_letter,
-        a_put_whose_worker_died_runs_again,
-        without_a_worker_the_others_go_on;
-    elsewhere:
-        a_run_takes_place_there,
-        a_handler_is_heeded_for_so_long;
-    crowded:
-        an_owner_cannot_fill_the_shard_of_another,
-        a_few_locks_cannot_fill_the_shard_of_another,
-        requests_without_an_owner_leave_room_for_owners;
-    users:
-        a_key_is_its_users_alone,
-        a_direct_run_is_remembered_for_its_user_alone,
-        the_first_wins_among_the_requests_of_one_user,
-        the_last_supersedes_no_other_users,
-        a_key_of_a_user_whom_nothing_names_is_our_fault,
-        clients_of_a_kept_credential_share_neither_keys_nor_merges,
-        users_who_share_all_share_keys_and_merges,
-        a_layer_that_would_share_users_requests_is_refused;
+        replay_keeps_request_without_connection_headers,
+        arbitrary_headers_are_replayed,
+        kept_credential_is_replayed,
+        user_snapshot_is_replayed_without_credential,
+        revoked_user_does_not_run,
+        missing_idempotency_key_is_generated,
+        event_stream_is_not_stored,
+        body_of_unknown_length_is_stored_up_to_limit,
+        sealed_job_runs_and_is_readable_with_key,
+        replay_keeps_client_address,
+        deferred_request_is_charged_once,
+        authentication_around_worker_routes_is_a_dead_letter,
+        job_without_route_stays_queued,
+        forged_replay_markers_are_ignored,
+        failed_or_panicked_post_is_a_dead_letter,
+        failed_put_is_retried,
+        post_of_crashed_worker_is_a_dead_letter,
+        put_of_crashed_worker_is_retried,
+        jobs_without_worker_do_not_block_requests;
+    remote_replay:
+        remote_run_stores_response_up_to_limit,
+        retry_after_of_handler_is_capped;
+    shard_fairness:
+        one_owner_cannot_fill_a_shard,
+        few_locks_cannot_fill_a_shard,
+        unowned_requests_leave_room_for_owned_ones;
+    user_scoping:
+        idempotency_keys_are_scoped_by_user,
+        direct_runs_are_scoped_by_user,
+        first_wins_is_scoped_by_user,
+        last_wins_is_scoped_by_user,
+        key_without_owner_scope_is_misconfiguration,
+        kept_credentials_share_neither_keys_nor_merges,
+        shared_scope_shares_keys_and_merges,
+        merge_layer_without_owner_scope_is_rejected;
     idempotency:
-        one_key_is_one_job,
-        a_key_may_be_any_string,
-        another_request_under_the_key_is_refused,
-        a_retry_gets_the_job,
-        methods_and_routes_do_not_share_keys,
-        a_malformed_key_is_refused;
+        equal_keys_create_one_job,
+        quoted_keys_may_contain_escapes,
+        key_reuse_with_different_request_is_refused,
+        retry_with_same_key_returns_the_job,
+        keys_are_scoped_by_method_and_route,
+        malformed_keys_are_refused;
 }}
 
-table! { only_redis {
+scenario_tests! { tests_on_redis {
     outage:
-        a_lock_is_503_and_comes_back,
-        what_is_always_deferred_is_503,
-        a_lock_and_a_quota_can_admit,
-        a_quota_is_kept_by_the_process_alone,
-        a_request_is_not_deferred,
-        an_acceptance_without_an_answer,
-        a_store_that_hangs_is_away;
+        lock_is_503_during_outage_and_recovers,
+        always_deferred_request_is_503_during_outage,
+        fail_open_lock_and_quota_admit_during_outage,
+        outage_limiter_enforces_quota_in_process,
+        request_is_not_deferred_during_outage,
+        uncertain_enqueue_returns_503_with_location,
+        frozen_store_is_unavailable;
     recovery:
-        a_store_that_is_not_there_yet,
-        killed_and_restarted_under_load,
-        a_lock_that_was_held_is_given_up,
-        the_worker_goes_on;
+        store_that_starts_later_is_used_once_reachable,
+        restarts_under_load_admit_or_refuse_promptly,
+        held_lock_is_lost_when_server_restarts_empty,
+        worker_resumes_after_server_restarts;
 }}
 
-mod shards {
-    table! { a_cluster {
+mod cluster {
+    scenario_tests! { test_on_cluster {
         quota:
-            of_thirty_at_once_ten_pass,
+            thirty_concurrent_requests_admit_ten,
             processes_share_a_quota;
-        limits:
-            several_policies_of_several_keys_are_all_kept,
-            processes_lease_of_one_quota,
-            refusals_can_be_punished,
-            a_reset_forgets_what_was_spent;
+        rate_policies:
+            all_policies_of_several_keys_are_enforced,
+            quota_leases_of_two_processes_share_one_quota,
+            penalty_blocks_key_after_refusals,
+            reset_restores_the_quota;
         lock:
-            a_busy_lock_is_409,
+            busy_lock_is_answered_with_409,
             routes_share_the_lock_of_a_parameter,
             nested_layers_of_one_key_do_not_block_each_other;
-        line:
-            waiters_pass_in_the_order_they_came,
-            all_waiters_pass_one_by_one,
-            a_waiter_that_leaves_keeps_no_place,
-            a_second_waiter_passes_when_the_first_has_left;
-        end_of_lock:
-            returned,
-            panicked,
-            disconnected;
+        wait_queue:
+            waiters_are_served_in_order_of_arrival,
+            waiters_are_served_one_at_a_time,
+            cancelled_waiter_leaves_the_queue,
+            second_waiter_is_served_after_first_leaves;
+        lock_release:
+            lock_is_released_before_the_response,
+            handler_panic_releases_lock,
+            client_disconnect_releases_lock;
         defer:
-            a_busy_resource_defers_the_request,
+            request_for_busy_lock_is_deferred_and_runs,
             jobs_run_in_the_order_of_acceptance,
-            the_other_framework_runs_it,
-            a_stopping_site_lets_its_run_end;
-        status:
-            a_wait_ends_when_the_run_does,
-            each_change_is_an_event,
-            dead_letters_are_put_back;
+            job_can_run_in_the_other_framework,
+            shutdown_waits_for_active_run;
+        job_status:
+            long_poll_ends_when_run_ends,
+            state_changes_are_sent_as_events,
+            dead_letters_can_be_redriven_and_purged;
         replay:
-            a_put_whose_worker_died_runs_again,
-            without_a_worker_the_others_go_on;
+            put_of_crashed_worker_is_retried,
+            jobs_without_worker_do_not_block_requests;
         idempotency:
-            a_retry_gets_the_job;
+            retry_with_same_key_returns_the_job;
     }}
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_a_fault_of_the_configuration() {
-    rows::outage::a_wrong_password_is_a_fault_of_the_configuration().await;
+async fn wrong_password_is_a_configuration_error() {
+    rows::outage::wrong_password_is_a_configuration_error().await;
 }

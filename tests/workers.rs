@@ -13,21 +13,21 @@ use axum::{
 };
 use lockgate::Store;
 use lockgate_axum::{DeferLayer, DeferWorker, LockLayer};
-use lockgate_tests::{Case, eventually, on_both_stores};
+use lockgate_tests::{TestCase, eventually, on_both_stores};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tower::ServiceExt as _;
 
 on_both_stores!(
-    no_more_run_at_once_than_the_queue_allows,
-    no_more_start_per_time_than_the_queue_allows
+    queue_concurrency_limits_runs_of_all_workers,
+    queue_rate_limits_starts_of_all_workers
 );
 
 /// When each run began and ended, in the order of their ends.
-type Log = Arc<Mutex<Vec<(Instant, Instant)>>>;
+type RunIntervals = Arc<Mutex<Vec<(Instant, Instant)>>>;
 
 /// An order is charged later, in any case; meanwhile the store is asked, so that others would have all the time to begin.
-fn app(store: &Store, log: &Log) -> Router {
+fn recording_app(store: &Store, log: &RunIntervals) -> Router {
     let (asked, log) = (store.clone(), Arc::clone(log));
     let charge = move |Path(_): Path<String>| async move {
         let began = Instant::now();
@@ -45,17 +45,17 @@ fn app(store: &Store, log: &Log) -> Router {
 }
 
 /// So many orders of as many resources, run by two processes.
-async fn orders(
-    case: &Case,
+async fn run_orders(
+    case: &TestCase,
     jobs: usize,
     limited: fn(DeferWorker) -> DeferWorker,
 ) -> Vec<(Instant, Instant)> {
-    let log = Log::default();
+    let log = RunIntervals::default();
     let (mut stops, mut ends) = (Vec::new(), Vec::new());
     let mut last = None;
     for _ in 0..2 {
-        let store = case.store().await;
-        let app = app(&store, &log);
+        let store = case.new_store().await;
+        let app = recording_app(&store, &log);
         let (stop, stopped) = oneshot::channel::<()>();
         stops.push(stop);
         let worker = limited(DeferWorker::new(&store, app.clone()));
@@ -80,8 +80,8 @@ async fn orders(
     runs
 }
 
-async fn no_more_run_at_once_than_the_queue_allows(case: Case) {
-    let runs = orders(&case, 40, |worker| worker.concurrency(16).queue_concurrency(2)).await;
+async fn queue_concurrency_limits_runs_of_all_workers(case: TestCase) {
+    let runs = run_orders(&case, 40, |worker| worker.concurrency(16).queue_concurrency(2)).await;
     let at = |moment: Instant| {
         runs.iter().filter(|(began, ended)| *began <= moment && moment < *ended).count()
     };
@@ -90,10 +90,10 @@ async fn no_more_run_at_once_than_the_queue_allows(case: Case) {
 }
 
 /// The first at once, then one each 50 ms: what is late makes none of the others early.
-async fn no_more_start_per_time_than_the_queue_allows(case: Case) {
+async fn queue_rate_limits_starts_of_all_workers(case: TestCase) {
     let second = Duration::from_secs(1);
     let limited = |worker: DeferWorker| worker.queue_rate(20, Duration::from_secs(1));
-    let runs = orders(&case, 30, limited).await;
+    let runs = run_orders(&case, 30, limited).await;
     let first = runs.iter().map(|(began, _)| *began).min().expect("they ran");
     let last = runs.iter().map(|(began, _)| *began).max().expect("they ran");
     // Nine tenths, since the first may have been late.

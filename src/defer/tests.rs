@@ -1,26 +1,26 @@
 //! The worker and the status on the embedded store, with tokio's clock stopped.
 
-mod alone;
-mod authorized;
-mod beside;
-mod callbacks;
-mod jobs;
-mod kit;
-mod limits;
-mod logs;
-mod many;
-mod others;
-mod outcomes;
-mod polls;
-mod quotas;
-mod rows;
-mod sooner;
-mod status;
-mod stops;
-mod takeover;
-mod terms;
-mod trouble;
-mod turn;
+mod client_visible_settings;
+mod dispatch_order;
+mod due_retries;
+mod job_administration;
+mod job_and_waiter_order;
+mod job_stepper;
+mod log_messages;
+mod long_polls;
+mod many_locks;
+mod missing_worker;
+mod queue_limits;
+mod quota_inside_lock;
+mod run_authorization;
+mod run_outcomes;
+mod shard_takeover;
+mod status_resource;
+mod store_faults;
+mod two_workers;
+mod webhooks;
+mod worker_capabilities;
+mod worker_shutdown;
 
 use std::{collections::HashMap, future::pending, sync::Arc, time::Duration};
 
@@ -45,16 +45,16 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Routes that note what runs, by target; what they do is in the target too.
 #[derive(Clone, Default)]
-struct Routes(Arc<Mutex<HashMap<String, u32>>>);
+struct CountingReplayer(Arc<Mutex<HashMap<String, u32>>>);
 
-impl Routes {
+impl CountingReplayer {
     /// How often it ran.
-    fn runs(&self, target: &str) -> u32 {
+    fn run_count(&self, target: &str) -> u32 {
         self.0.lock().get(target).copied().unwrap_or(0)
     }
 }
 
-impl Replayer for Routes {
+impl Replayer for CountingReplayer {
     fn replay(
         &self,
         head: HttpRequestHead,
@@ -67,7 +67,7 @@ impl Replayer for Routes {
         let long = head.target.ends_with("/long");
         async move {
             // As the job's own lock does when it lets the run pass.
-            marker.pass(&key_of(&head.target));
+            marker.pass_own_lock(&lock_key_of(&head.target));
             ReplayOutcome::Answered(ReplayResponse {
                 status: 200,
                 headers: Vec::new(),
@@ -80,11 +80,11 @@ impl Replayer for Routes {
 
 /// Routes that are a function.
 #[derive(Clone)]
-struct Function(
+struct FnReplayer(
     Arc<dyn Fn(HttpRequestHead, ReplayMarker) -> BoxFuture<'static, ReplayOutcome> + Send + Sync>,
 );
 
-impl Function {
+impl FnReplayer {
     fn new<F>(run: impl Fn(HttpRequestHead, ReplayMarker) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = ReplayOutcome> + Send + 'static,
@@ -93,7 +93,7 @@ impl Function {
     }
 }
 
-impl Replayer for Function {
+impl Replayer for FnReplayer {
     fn replay(
         &self,
         head: HttpRequestHead,
@@ -105,28 +105,28 @@ impl Replayer for Function {
     }
 }
 
-fn answered(status: u16) -> ReplayOutcome {
+fn outcome_with_status(status: u16) -> ReplayOutcome {
     let body = ReplayBody::Full(Bytes::new());
     ReplayOutcome::Answered(ReplayResponse { status, headers: Vec::new(), body })
 }
 
 /// The lock of `/<name>/..` is `<name>`.
-fn key_of(target: &str) -> Key {
+fn lock_key_of(target: &str) -> Key {
     Key::custom(target.split(['/', '?']).nth(1).expect("a path"))
 }
 
 /// A worker that runs until it is told to stop.
-struct Working {
+struct SpawnedWorker {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-impl Working {
-    fn on(store: &Store, routes: &Routes) -> Self {
-        Self::with(DeferWorker::new(store, routes.clone()))
+impl SpawnedWorker {
+    fn spawn_on(store: &Store, routes: &CountingReplayer) -> Self {
+        Self::spawn_worker(DeferWorker::new(store, routes.clone()))
     }
 
-    fn with(worker: DeferWorker) -> Self {
+    fn spawn_worker(worker: DeferWorker) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let task = crate::store::spawn(worker.run(async {
             if stopped.await.is_err() {
@@ -142,48 +142,48 @@ impl Working {
     }
 
     /// As in a crash: nothing is settled, nobody is told.
-    async fn die(self) {
+    async fn kill(self) {
         self.task.abort();
         assert!(self.task.await.is_err_and(|error| error.is_cancelled()));
     }
 }
 
 /// A job that runs once.
-async fn put_off(store: &Store, target: &str) -> JobId {
-    put_off_with(store, target, 1, Vec::new()).await
+async fn enqueue_job(store: &Store, target: &str) -> JobId {
+    enqueue_with_attempts(store, target, 1, Vec::new()).await
 }
 
 /// A job that runs once, of any request.
-async fn put_off_request(store: &Store, head: HttpRequestHead, body: &[u8]) -> JobId {
-    put_in(store, request(store, head, body)).await
+async fn enqueue_request(store: &Store, head: HttpRequestHead, body: &[u8]) -> JobId {
+    send_enqueue(store, enqueue_command(store, head, body)).await
 }
 
 /// The call that stores a job that runs once, of any request.
-fn request(store: &Store, head: HttpRequestHead, body: &[u8]) -> EnqueueCommand {
-    let key = key_of(&head.target);
+fn enqueue_command(store: &Store, head: HttpRequestHead, body: &[u8]) -> EnqueueCommand {
+    let key = lock_key_of(&head.target);
     let id = JobId::new(&key);
     let at = EnvelopeBinding { store, id: &id, lock: &key };
     let envelope = encode_request(at, head.clone(), head.headers, Vec::new(), 1, body);
-    stored_as(key.clone(), id, 1, envelope)
+    envelope_command(key.clone(), id, 1, envelope)
 }
 
 /// A job of so many runs that carries this.
-async fn put_off_with(
+async fn enqueue_with_attempts(
     store: &Store,
     target: &str,
     max_attempts: u32,
     carried: Vec<(String, Vec<u8>)>,
 ) -> JobId {
-    let key = key_of(target);
+    let key = lock_key_of(target);
     let head = HttpRequestHead::new("POST", target, Vec::new(), None);
     let id = JobId::new(&key);
     let at = EnvelopeBinding { store, id: &id, lock: &key };
     let envelope = encode_request(at, head, Vec::new(), carried, max_attempts, b"body");
-    put_in(store, stored_as(key.clone(), id, max_attempts, envelope)).await
+    send_enqueue(store, envelope_command(key.clone(), id, max_attempts, envelope)).await
 }
 
 /// A job of these bytes.
-fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> EnqueueCommand {
+fn envelope_command(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> EnqueueCommand {
     let policy =
         JobPolicy { retry_after_crash: max_attempts > 1, max_attempts, ..JobPolicy::default() };
     EnqueueCommand {
@@ -206,29 +206,33 @@ fn stored_as(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> Enqueue
 }
 
 /// A job that runs once, not before this time.
-async fn put_late(store: &Store, target: &str, delay: Duration) -> JobId {
-    let call = request(store, HttpRequestHead::new("POST", target, Vec::new(), None), b"body");
-    put_in(store, EnqueueCommand { policy: JobPolicy { delay, ..JobPolicy::default() }, ..call })
-        .await
+async fn enqueue_delayed(store: &Store, target: &str, delay: Duration) -> JobId {
+    let call =
+        enqueue_command(store, HttpRequestHead::new("POST", target, Vec::new(), None), b"body");
+    send_enqueue(
+        store,
+        EnqueueCommand { policy: JobPolicy { delay, ..JobPolicy::default() }, ..call },
+    )
+    .await
 }
 
-async fn put_in(store: &Store, call: EnqueueCommand) -> JobId {
+async fn send_enqueue(store: &Store, call: EnqueueCommand) -> JobId {
     let id = call.id.clone();
     let stored = store.backend().enqueue(call).await;
     assert!(matches!(stored, Ok(EnqueueOutcome::Stored { .. })), "{stored:?}");
     id
 }
 
-async fn look(store: &Store, id: &JobId) -> JobView {
+async fn get_job(store: &Store, id: &JobId) -> JobView {
     let job = store.backend().job_view(id.clone()).await;
     job.expect("the store is there").expect("it is kept")
 }
 
 /// Waits until nothing more will happen to it; how it ended.
-async fn ended(store: &Store, id: &JobId) -> JobState {
+async fn wait_until_ended(store: &Store, id: &JobId) -> JobState {
     let state = async {
         loop {
-            let job = look(store, id).await;
+            let job = get_job(store, id).await;
             if !job.state.is_pending() {
                 return job.state;
             }
@@ -240,6 +244,6 @@ async fn ended(store: &Store, id: &JobId) -> JobState {
 }
 
 /// Lets everything that can happen now happen: with the clock stopped, that is when a sleep ends.
-async fn settled() {
+async fn let_tasks_settle() {
     tokio::time::sleep(Duration::from_millis(200)).await;
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Texts of the letters by which parts could run into each other, and now and then a long one.
-fn odd_text() -> impl Strategy<Value = String> {
+fn collision_prone_text() -> impl Strategy<Value = String> {
     let letters = vec![
         'a', 'b', ':', '@', '+', '%', '~', '-', '.', ',', ' ', '/', '\n', '{', '}', '検', '登',
     ];
@@ -15,14 +15,15 @@ fn odd_text() -> impl Strategy<Value = String> {
 }
 
 /// Kind, name, scopes and value. An empty scope is none.
-type Source = (u8, String, Vec<String>, String);
+type KeyTemplate = (u8, String, Vec<String>, String);
 
-fn source() -> impl Strategy<Value = Source> {
-    let scope = odd_text().prop_filter("an empty scope is none", |scope| !scope.is_empty());
-    (0..5u8, odd_text(), prop::collection::vec(scope, 0..3), odd_text())
+fn key_template() -> impl Strategy<Value = KeyTemplate> {
+    let scope =
+        collision_prone_text().prop_filter("an empty scope is none", |scope| !scope.is_empty());
+    (0..5u8, collision_prone_text(), prop::collection::vec(scope, 0..3), collision_prone_text())
 }
 
-fn key_of((kind, name, scopes, value): &Source) -> Key {
+fn key_from_template((kind, name, scopes, value): &KeyTemplate) -> Key {
     let key = match kind {
         0 => Key::path_param(name, value),
         1 => Key::header(name, value.as_bytes()),
@@ -38,16 +39,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn distinct_parts_are_distinct_keys(sources in prop::collection::vec(source(), 2..60)) {
+    fn distinct_parts_give_distinct_keys(sources in prop::collection::vec(key_template(), 2..60)) {
         let mut seen = HashMap::new();
         for source in &sources {
-            let first = *seen.entry(key_of(source)).or_insert(source);
+            let first = *seen.entry(key_from_template(source)).or_insert(source);
             prop_assert_eq!(first, source);
         }
         // So are keys of two.
         let mut pairs = HashMap::new();
         for pair in sources.windows(2) {
-            let key = key_of(&pair[0]).and(&key_of(&pair[1]));
+            let key = key_from_template(&pair[0]).and(&key_from_template(&pair[1]));
             let first = *pairs.entry(key).or_insert(pair);
             prop_assert_eq!(first, pair);
         }
@@ -55,7 +56,7 @@ proptest! {
 }
 
 #[test]
-fn odd_values_are_short_plain_and_distinct() {
+fn unusual_values_give_short_ascii_keys() {
     let long = "x".repeat(10_000);
     for value in ["a/b", "a\0b", "ä", " ", "~", "*", &long] {
         let key = Key::path_param("id", value);
@@ -66,7 +67,7 @@ fn odd_values_are_short_plain_and_distinct() {
 }
 
 #[test]
-fn a_callback_lies_in_the_shard_of_its_job() {
+fn webhook_key_lies_in_the_shard_of_its_job() {
     for shard in 0..SHARD_COUNT {
         for job in ["", "00ff", "3f0123456789abcdef0123456789abcdef"] {
             let key = Key::for_webhook(job, shard);
@@ -90,7 +91,7 @@ fn addresses_are_normalised() {
 }
 
 #[test]
-fn the_stripe_is_part_of_the_wire_layout() {
+fn stripe_numbers_are_stable_wire_layout() {
     // Processes of different versions must agree on these for ever.
     let stripe = |value: &str, n| Key::path_param("id", value).stripe(n).as_str().to_owned();
     assert_eq!(stripe("7", 64), "s:p.id::64.10");
@@ -100,7 +101,7 @@ fn the_stripe_is_part_of_the_wire_layout() {
 }
 
 #[test]
-fn stripes_are_keys_of_their_own() {
+fn stripes_differ_from_all_other_keys() {
     let key = Key::path_param("id", "7");
     let one = |key: &Key| key.stripe(1);
     assert_eq!(one(&key), one(&Key::path_param("id", "8")), "they share the only one");
@@ -127,14 +128,14 @@ fn stripes_are_used_evenly() {
 }
 
 #[test]
-fn a_number_of_stripes_that_is_none_is_refused() {
+fn invalid_stripe_count_panics() {
     for n in [0, 65_537, u32::MAX] {
         assert!(std::panic::catch_unwind(|| Key::custom("a").stripe(n)).is_err());
     }
 }
 
 #[test]
-fn the_shard_is_part_of_the_wire_layout() {
+fn shard_numbers_are_stable_wire_layout() {
     // Processes of different versions must agree on these for ever.
     assert_eq!(Key::path_param("id", "7").shard(), 51);
     assert_eq!(Key::path_param("id", "8").shard(), 10);
@@ -142,7 +143,7 @@ fn the_shard_is_part_of_the_wire_layout() {
 
 /// Keys can be read in the store by whoever lists them.
 #[test]
-fn of_a_credential_nothing_is_in_its_key() {
+fn credential_key_hides_the_credential() {
     for name in [
         "authorization",
         "Proxy-Authorization",

@@ -1,8 +1,8 @@
 //! The driver around a lock whose store is slow, with tokio's clock stopped: what waits for what.
 
-mod kept;
-mod sizes;
-mod stopped;
+mod future_sizes;
+mod interrupted_body;
+mod response_body_capture;
 
 use std::{
     convert::Infallible, error::Error as StdError, future::Future, sync::Arc, time::Duration,
@@ -22,17 +22,17 @@ use super::{BoxError, GateBody, GateLayer, PlainHttp};
 use crate::{
     gate::KeySource,
     lock::{HoldUntil, LockGate},
-    store::{Fault, Store, faulty},
+    store::{BackendFault, Store, faulty_store},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn gate(store: &Store) -> LockGate<Parts> {
+fn lock_gate(store: &Store) -> LockGate<Parts> {
     LockGate::new(KeySource::header("order")).store(store)
 }
 
 /// What the layer answers around a handler.
-async fn answer<F, R>(
+async fn call_under_lock<F, R>(
     gate: LockGate<Parts>,
     handler: impl Fn() -> F + Clone + Send + 'static,
 ) -> Response<GateBody<R>>
@@ -45,77 +45,77 @@ where
         async { Ok::<_, Infallible>(Response::new(answer.await)) }
     });
     let service = GateLayer::<_, PlainHttp>::new(gate).layer(handler);
-    service.oneshot(post(Empty::<Bytes>::new())).await.expect("it does not fail")
+    service.oneshot(post_request(Empty::<Bytes>::new())).await.expect("it does not fail")
 }
 
 /// A store that takes a second for the next release.
-fn slow() -> Store {
-    let (store, faults) = faulty();
-    faults.set("release", Fault::Slow(SECOND), 1);
+fn slow_release_store() -> Store {
+    let (store, faults) = faulty_store();
+    faults.set("release", BackendFault::SlowReply(SECOND), 1);
     store
 }
 
-async fn is_free(store: &Store) -> bool {
+async fn is_lock_free(store: &Store) -> bool {
     let key = crate::Key::header("order", b"7");
     let lock = store.as_another_process().lock(key).acquire().await;
     lock.is_ok()
 }
 
-fn chunks() -> impl Body<Data = Bytes, Error = Infallible> + Send + 'static {
+fn two_chunk_body() -> impl Body<Data = Bytes, Error = Infallible> + Send + 'static {
     let chunks = ["one", "two"].map(|chunk| Ok(Frame::data(Bytes::from(chunk))));
     StreamBody::new(stream::iter(chunks))
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_head_waits_for_the_release() {
-    let store = slow();
+async fn response_head_waits_for_the_release() {
+    let store = slow_release_store();
     let began = Instant::now();
-    let answer = answer(gate(&store), async || chunks()).await;
+    let answer = call_under_lock(lock_gate(&store), async || two_chunk_body()).await;
     assert_eq!(began.elapsed(), SECOND);
     assert_eq!(answer.collect().await.expect("whole").to_bytes(), "onetwo");
     assert_eq!(began.elapsed(), SECOND);
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_body_waits_for_the_release() {
-    let store = slow();
+async fn body_end_waits_for_the_release() {
+    let store = slow_release_store();
     let began = Instant::now();
-    let gate = gate(&store).hold_until(HoldUntil::BodyEnd);
-    let mut body = answer(gate, async || chunks()).await.into_body();
+    let gate = lock_gate(&store).hold_until(HoldUntil::BodyEnd);
+    let mut body = call_under_lock(gate, async || two_chunk_body()).await.into_body();
     for _ in 0..2 {
         assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
-        assert!(!body.is_end_stream() && !is_free(&store).await);
+        assert!(!body.is_end_stream() && !is_lock_free(&store).await);
     }
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert!(body.frame().await.is_none());
     assert_eq!(began.elapsed(), SECOND);
     assert!(body.frame().await.is_none(), "and it stays at its end");
-    assert!(is_free(&store).await);
+    assert!(is_lock_free(&store).await);
 }
 
 /// hyper asks for no end after it: the client has it all.
 #[tokio::test(start_paused = true)]
-async fn the_last_chunk_waits_for_the_release() {
-    let store = slow();
+async fn last_chunk_of_sized_body_waits_for_the_release() {
+    let store = slow_release_store();
     let began = Instant::now();
-    let gate = gate(&store).hold_until(HoldUntil::BodyEnd);
-    let mut body = answer(gate, async || Full::from("whole")).await.into_body();
+    let gate = lock_gate(&store).hold_until(HoldUntil::BodyEnd);
+    let mut body = call_under_lock(gate, async || Full::from("whole")).await.into_body();
     assert_eq!(began.elapsed(), Duration::ZERO);
     assert_eq!(body.size_hint().exact(), Some(5));
     assert!(!body.is_end_stream());
     assert!(body.frame().await.is_some_and(|frame| frame.is_ok()));
     assert_eq!(began.elapsed(), SECOND);
-    assert!(body.is_end_stream() && is_free(&store).await);
+    assert!(body.is_end_stream() && is_lock_free(&store).await);
 }
 
-fn post<B>(body: B) -> Request<B> {
+fn post_request<B>(body: B) -> Request<B> {
     Request::post("/").header("order", "7").body(body).expect("valid")
 }
 
-type Boxed = UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>;
+type BoxedTestBody = UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>;
 
 /// A body of so many bytes, each of which takes so long.
-fn dribble<E: Send + 'static>(bytes: usize, each: Duration) -> UnsyncBoxBody<Bytes, E> {
+fn slow_body<E: Send + 'static>(bytes: usize, each: Duration) -> UnsyncBoxBody<Bytes, E> {
     let frames = stream::iter(0..bytes).then(move |_| async move {
         tokio::time::sleep(each).await;
         Ok(Frame::data(Bytes::from_static(b".")))
@@ -124,16 +124,16 @@ fn dribble<E: Send + 'static>(bytes: usize, each: Duration) -> UnsyncBoxBody<Byt
 }
 
 /// What is answered to a dribbling client, and when.
-async fn answered<F, E>(
+async fn timed_status<F, E>(
     gate: LockGate<Parts>,
-    body: Boxed,
-    handler: impl Fn(Boxed) -> F + Clone + Send + 'static,
+    body: BoxedTestBody,
+    handler: impl Fn(BoxedTestBody) -> F + Clone + Send + 'static,
 ) -> (Duration, Result<u16, E>)
 where
     F: Future<Output = Result<StatusCode, E>> + Send + 'static,
     E: Send + 'static,
 {
-    let handler = service_fn(move |request: Request<Boxed>| {
+    let handler = service_fn(move |request: Request<BoxedTestBody>| {
         let status = handler(request.into_body());
         async {
             let mut response = Response::new(Empty::<Bytes>::new());
@@ -142,33 +142,34 @@ where
         }
     });
     let began = Instant::now();
-    let answer = GateLayer::<_, PlainHttp>::new(gate).layer(handler).oneshot(post(body)).await;
+    let answer =
+        GateLayer::<_, PlainHttp>::new(gate).layer(handler).oneshot(post_request(body)).await;
     (began.elapsed(), answer.map(|answer| answer.status().as_u16()))
 }
 
 /// A handler that makes the best of it.
-async fn reads(mut body: Boxed) -> Result<StatusCode, Infallible> {
+async fn drain_body(mut body: BoxedTestBody) -> Result<StatusCode, Infallible> {
     while let Some(Ok(_)) = body.frame().await {}
     Ok(StatusCode::OK)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dribble_ends_after_five_seconds_of_waiting() {
+async fn slow_request_body_is_408_after_five_seconds() {
     let store = Store::memory();
-    let second = |bytes| dribble(bytes, SECOND);
-    assert_eq!(answered(gate(&store), second(4), reads).await, (4 * SECOND, Ok(200)));
-    let (took, status) = answered(gate(&store), second(60), reads).await;
+    let second = |bytes| slow_body(bytes, SECOND);
+    assert_eq!(timed_status(lock_gate(&store), second(4), drain_body).await, (4 * SECOND, Ok(200)));
+    let (took, status) = timed_status(lock_gate(&store), second(60), drain_body).await;
     assert_eq!((took.as_secs(), status), (5, Ok(408)));
-    assert!(is_free(&store).await);
+    assert!(is_lock_free(&store).await);
     let store = Store::memory();
-    let longer = gate(&store).body_read_timeout(Duration::MAX);
-    assert_eq!(answered(longer, second(50), reads).await, (50 * SECOND, Ok(200)));
+    let longer = lock_gate(&store).body_read_timeout(Duration::MAX);
+    assert_eq!(timed_status(longer, second(50), drain_body).await, (50 * SECOND, Ok(200)));
 }
 
 /// Between two bytes the handler is busy for longer than the client.
 #[tokio::test(start_paused = true)]
-async fn what_the_handler_does_meanwhile_does_not_count() {
-    let works = |mut body: Boxed| async move {
+async fn handler_time_does_not_count_as_body_wait() {
+    let works = |mut body: BoxedTestBody| async move {
         tokio::time::sleep(10 * SECOND).await;
         while let Some(Ok(_)) = body.frame().await {
             tokio::time::sleep(10 * SECOND).await;
@@ -177,43 +178,45 @@ async fn what_the_handler_does_meanwhile_does_not_count() {
     };
     let store = Store::memory();
     let each = Duration::from_millis(1500);
-    assert_eq!(answered(gate(&store), dribble(3, each), works).await.1, Ok(200));
-    assert_eq!(answered(gate(&store), dribble(4, each), works).await.1, Ok(408));
+    assert_eq!(timed_status(lock_gate(&store), slow_body(3, each), works).await.1, Ok(200));
+    assert_eq!(timed_status(lock_gate(&store), slow_body(4, each), works).await.1, Ok(408));
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_the_handler_makes_of_it_the_answer_is_408() {
+async fn body_timeout_is_408_for_each_handler_reaction() {
     let store = Store::memory();
-    let fails = |mut body: Boxed| async move {
+    let fails = |mut body: BoxedTestBody| async move {
         while let Some(frame) = body.frame().await {
             frame.map_err(|error| error.to_string())?;
         }
         Ok::<_, String>(StatusCode::OK)
     };
-    assert_eq!(answered(gate(&store), dribble(60, SECOND), fails).await.1, Ok(408));
-    let ignores = |body: Boxed| async move {
-        let _ = reads(body).await;
+    assert_eq!(timed_status(lock_gate(&store), slow_body(60, SECOND), fails).await.1, Ok(408));
+    let ignores = |body: BoxedTestBody| async move {
+        let _ = drain_body(body).await;
         std::future::pending::<Result<_, Infallible>>().await
     };
-    assert_eq!(answered(gate(&store), dribble(60, SECOND), ignores).await.1, Ok(408));
+    assert_eq!(timed_status(lock_gate(&store), slow_body(60, SECOND), ignores).await.1, Ok(408));
     // In a task of its own, which nothing else tells the driver of.
-    let spawns = |body: Boxed| async move {
-        crate::store::spawn(reads(body));
+    let spawns = |body: BoxedTestBody| async move {
+        crate::store::spawn(drain_body(body));
         std::future::pending::<Result<_, Infallible>>().await
     };
-    assert_eq!(answered(gate(&store), dribble(60, SECOND), spawns).await.1, Ok(408));
-    assert!(is_free(&store).await);
+    assert_eq!(timed_status(lock_gate(&store), slow_body(60, SECOND), spawns).await.1, Ok(408));
+    assert!(is_lock_free(&store).await);
 }
 
 /// Each of them would stop it. The outer one, whose answer goes out, must not say that it has ended.
 #[tokio::test(start_paused = true)]
-async fn of_nested_layers_the_outer_one_stops_the_handler() {
+async fn outer_of_nested_layers_stops_the_handler() {
     let store = Store::memory();
-    let gate = || gate(&store).max_hold(SECOND);
-    let handler = service_fn(|_| std::future::pending::<Result<Response<Boxed>, Infallible>>());
+    let gate = || lock_gate(&store).max_hold(SECOND);
+    let handler =
+        service_fn(|_| std::future::pending::<Result<Response<BoxedTestBody>, Infallible>>());
     let inner = GateLayer::<_, PlainHttp>::new(gate()).layer(handler);
     let service = GateLayer::<_, PlainHttp>::new(gate()).layer(inner);
-    let answer = service.oneshot(post(Empty::<Bytes>::new())).await.expect("it does not fail");
+    let answer =
+        service.oneshot(post_request(Empty::<Bytes>::new())).await.expect("it does not fail");
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     let body = answer.into_body().collect().await.expect("whole").to_bytes();
     let detail = String::from_utf8_lossy(&body).into_owned();
@@ -222,24 +225,24 @@ async fn of_nested_layers_the_outer_one_stops_the_handler() {
 
 /// What the handler had begun has ended before the lock is given back.
 #[tokio::test(start_paused = true)]
-async fn a_handler_is_dropped_before_its_lock_is_given_back() {
-    struct Work(Arc<Mutex<Option<Instant>>>);
+async fn handler_is_dropped_before_its_lock_is_released() {
+    struct DropTimeRecorder(Arc<Mutex<Option<Instant>>>);
 
-    impl Drop for Work {
+    impl Drop for DropTimeRecorder {
         fn drop(&mut self) {
             *self.0.lock() = Some(Instant::now());
         }
     }
 
-    let store = slow();
+    let store = slow_release_store();
     let ended = Arc::new(Mutex::new(None));
     let place = Arc::clone(&ended);
     let began = Instant::now();
-    let (took, status) = answered(gate(&store), dribble(60, SECOND), move |body| {
-        let work = Work(Arc::clone(&place));
+    let (took, status) = timed_status(lock_gate(&store), slow_body(60, SECOND), move |body| {
+        let work = DropTimeRecorder(Arc::clone(&place));
         async move {
             let _work = work;
-            let _ = reads(body).await;
+            let _ = drain_body(body).await;
             std::future::pending::<Result<_, Infallible>>().await
         }
     })
@@ -251,31 +254,33 @@ async fn a_handler_is_dropped_before_its_lock_is_given_back() {
 
 /// Nothing can be put into it, so nothing is counted; it is logged.
 #[tokio::test(start_paused = true)]
-async fn a_body_of_another_type_is_left_alone() {
+async fn unsupported_body_type_has_no_timeout() {
     let store = Store::memory();
     let handler = service_fn(|request: Request<UnsyncBoxBody<Bytes, Infallible>>| async {
         let whole = request.into_body().collect().await?.to_bytes();
         Ok::<_, Infallible>(Response::new(Full::new(whole)))
     });
-    let service = GateLayer::<_, PlainHttp>::new(gate(&store)).layer(handler);
-    let answer = service.oneshot(post(dribble(9, SECOND))).await.expect("it does not fail");
+    let service = GateLayer::<_, PlainHttp>::new(lock_gate(&store)).layer(handler);
+    let answer =
+        service.oneshot(post_request(slow_body(9, SECOND))).await.expect("it does not fail");
     assert_eq!(answer.status(), StatusCode::OK);
 }
 
 /// The request's body becomes the answer's: the head is out when the client turns out to be slow.
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_waits_for_its_request_breaks_off() {
+async fn echoed_body_under_lock_fails_on_a_slow_client() {
     for (until, whole) in [(HoldUntil::BodyEnd, false), (HoldUntil::Answered, true)] {
         let store = Store::memory();
-        let echo = service_fn(|request: Request<Boxed>| async {
+        let echo = service_fn(|request: Request<BoxedTestBody>| async {
             Ok::<_, Infallible>(Response::new(request.into_body()))
         });
-        let gate = gate(&store).hold_until(until);
+        let gate = lock_gate(&store).hold_until(until);
         let service = GateLayer::<_, PlainHttp>::new(gate).layer(echo);
-        let answer = service.oneshot(post(dribble(9, SECOND))).await.expect("it does not fail");
+        let answer =
+            service.oneshot(post_request(slow_body(9, SECOND))).await.expect("it does not fail");
         assert_eq!(answer.status(), StatusCode::OK);
         let echoed = answer.into_body().collect().await;
         assert_eq!(echoed.is_ok(), whole, "without a lock there is nothing to protect");
-        assert!(store.shutdown(SECOND).await && is_free(&store).await);
+        assert!(store.shutdown(SECOND).await && is_lock_free(&store).await);
     }
 }

@@ -1,17 +1,17 @@
 //! Workers on the embedded store, with tokio's clock stopped.
 
-mod ends;
-mod failures;
-mod idle;
-#[cfg(feature = "test-kit")]
-mod kit;
-mod leases;
-mod lone;
+mod handler_errors;
+mod idle_worker;
+mod run_lease;
 #[cfg(feature = "seal")]
-mod sealed;
-mod stops;
-mod trouble;
-mod unreadable;
+mod sealed_payloads;
+mod serial_worker;
+mod task_outcomes;
+#[cfg(feature = "test-kit")]
+mod test_queue_worker;
+mod undecodable_payloads;
+mod worker_faults;
+mod worker_stop;
 
 use std::{future::pending, sync::Arc, time::Duration};
 
@@ -29,10 +29,10 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// What ran, in order: payload, attempt, and when it began.
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<(String, u32, Instant)>>>);
+struct TaskRunLog(Arc<Mutex<Vec<(String, u32, Instant)>>>);
 
-impl Log {
-    fn note(&self, task: &Task<String>) {
+impl TaskRunLog {
+    fn record(&self, task: &Task<String>) {
         self.0.lock().push((task.payload.clone(), task.attempt(), Instant::now()));
     }
 
@@ -45,21 +45,21 @@ impl Log {
     }
 
     /// When each began.
-    fn times(&self) -> Vec<Instant> {
+    fn start_times(&self) -> Vec<Instant> {
         self.0.lock().iter().map(|(.., at)| *at).collect()
     }
 }
 
-fn queue(store: &Store) -> Queue<String> {
+fn text_queue(store: &Store) -> Queue<String> {
     store.queue("texts")
 }
 
 /// A worker whose handler does what the payload says: `fail`, `dead`, `panic`, `sleep <ms>`, anything else is
 /// done.
-fn obedient(queue: &Queue<String>, log: &Log) -> QueueWorker {
+fn scripted_worker(queue: &Queue<String>, log: &TaskRunLog) -> QueueWorker {
     let log = log.clone();
     queue.worker(move |task: Task<String>| {
-        log.note(&task);
+        log.record(&task);
         assert!(task.payload != "panic outside", "outside of the future");
         async move {
             match task.payload.split(' ').collect::<Vec<_>>()[..] {
@@ -78,12 +78,12 @@ fn obedient(queue: &Queue<String>, log: &Log) -> QueueWorker {
 }
 
 /// A worker that runs until it is told to stop.
-struct Working {
+struct SpawnedQueueWorker {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
-impl Working {
+impl SpawnedQueueWorker {
     fn start(worker: QueueWorker) -> Self {
         let (stop, stopped) = oneshot::channel::<()>();
         let task = crate::store::spawn(worker.run(async {
@@ -100,15 +100,15 @@ impl Working {
     }
 }
 
-async fn push(queue: &Queue<String>, payload: &str) -> TaskId {
+async fn push_text(queue: &Queue<String>, payload: &str) -> TaskId {
     queue.push(&payload.to_owned()).await.expect("there is room").into_id()
 }
 
-async fn state(queue: &Queue<String>, id: &TaskId) -> Option<TaskState> {
+async fn task_state(queue: &Queue<String>, id: &TaskId) -> Option<TaskState> {
     queue.get(id).await.unwrap().map(|info| info.state)
 }
 
 /// Lets everything that can happen now happen: with the clock stopped, that is when a sleep ends.
-async fn settled() {
+async fn wait_until_idle() {
     sleep(Duration::from_millis(50)).await;
 }

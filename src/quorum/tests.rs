@@ -1,8 +1,8 @@
 //! On embedded stores that fail as they are told, with tokio's clock stopped.
 
-mod ends;
 mod fences;
-mod split;
+mod renewal_and_release;
+mod split_votes;
 mod votes;
 
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
@@ -11,25 +11,25 @@ use super::{Quorum, QuorumGuard};
 use crate::{
     clock::Clock,
     lock::AcquireError,
-    store::{Fault, Faults, Store, faulty_with_clock},
+    store::{BackendFault, FaultSchedule, Store, faulty_store_with_clock},
 };
 
 /// More calls than any test makes.
-const ALWAYS: usize = 1_000_000;
+const UNLIMITED_FAULTS: usize = 1_000_000;
 
 const LEASE: Duration = Duration::from_secs(3);
 
 /// How long a node may take, of that lease.
-const PATIENCE: Duration = Duration::from_millis(250);
+const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 
-struct Rig {
+struct TestQuorum {
     stores: Vec<Store>,
-    faults: Vec<Faults>,
+    faults: Vec<FaultSchedule>,
     quorum: Quorum,
 }
 
 /// After one more look at it.
-async fn is_done<F: Future + Unpin>(future: &mut F) -> bool {
+async fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx).is_ready())).await
 }
 
@@ -37,33 +37,37 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-impl Rig {
+impl TestQuorum {
     fn new(nodes: usize) -> Self {
         Self::with_clocks((0..nodes).map(|_| Clock::system()))
     }
 
     fn with_clocks(clocks: impl Iterator<Item = Clock>) -> Self {
-        let (stores, faults): (Vec<_>, Vec<_>) = clocks.map(faulty_with_clock).unzip();
+        let (stores, faults): (Vec<_>, Vec<_>) = clocks.map(faulty_store_with_clock).unzip();
         let quorum = Store::quorum(stores.clone()).unwrap();
         Self { stores, faults, quorum }
     }
 
     /// The next calls of these nodes meet this fault, whatever they are.
-    fn fail(&self, nodes: &[usize], fault: Fault) {
+    fn fail_nodes(&self, nodes: &[usize], fault: BackendFault) {
         for at in nodes {
-            self.faults[*at].set("acquire", fault, ALWAYS);
+            self.faults[*at].set("acquire", fault, UNLIMITED_FAULTS);
             // A store's own deadline ends these.
-            let fault = if matches!(fault, Fault::Silence) { Fault::NoReply } else { fault };
+            let fault = if matches!(fault, BackendFault::NeverReplies) {
+                BackendFault::ReplyTimeout
+            } else {
+                fault
+            };
             for step in ["renew", "release", "raise_fence"] {
-                self.faults[*at].set(step, fault, ALWAYS);
+                self.faults[*at].set(step, fault, UNLIMITED_FAULTS);
             }
         }
     }
 
-    fn mend(&self) {
+    fn clear_faults(&self) {
         for faults in &self.faults {
             for step in ["acquire", "renew", "release", "raise_fence"] {
-                faults.set(step, Fault::Away, 0);
+                faults.set(step, BackendFault::Unavailable, 0);
             }
         }
     }
@@ -73,7 +77,7 @@ impl Rig {
     }
 
     /// Which nodes say that somebody has it.
-    async fn taken(&self) -> Vec<usize> {
+    async fn busy_nodes(&self) -> Vec<usize> {
         let mut taken = Vec::new();
         for (at, store) in self.stores.iter().enumerate() {
             match store.as_another_process().lock("x").acquire().await {
@@ -86,14 +90,16 @@ impl Rig {
     }
 
     /// How many nodes it has a lease of.
-    fn held_by(&self, guard: &QuorumGuard) -> usize {
-        guard.held().hold_states().len()
+    fn lease_count(&self, guard: &QuorumGuard) -> usize {
+        guard.quorum_hold().hold_states().len()
     }
 
     /// These nodes forget who has it.
-    async fn forget(&self, guard: &QuorumGuard, nodes: &[usize]) {
+    async fn delete_leases(&self, guard: &QuorumGuard, nodes: &[usize]) {
         for at in nodes {
-            let Some(facts) = guard.held().facts_of(*at) else { panic!("node {at} has none") };
+            let Some(facts) = guard.quorum_hold().hold_state_of(*at) else {
+                panic!("node {at} has none")
+            };
             let (key, me) = (facts.key().clone(), facts.lease.token.clone());
             let gone =
                 self.stores[*at].backend().release(key, me, crate::store::LockMode::Exclusive);
@@ -102,16 +108,16 @@ impl Rig {
     }
 
     /// All that was dropped has been given back, and nobody has anything.
-    async fn is_clean(&self) {
+    async fn assert_all_free(&self) {
         for store in &self.stores {
             assert!(store.shutdown(LEASE * 2).await, "something is left to give back");
         }
-        assert_eq!(self.taken().await, [0; 0]);
+        assert_eq!(self.busy_nodes().await, [0; 0]);
     }
 }
 
 #[test]
-fn a_quorum_is_of_an_odd_number_of_stores() {
+fn quorum_requires_an_odd_number_of_distinct_stores() {
     let stores = |n: usize| (0..n).map(|_| Store::memory());
     for n in [0, 1, 2, 4, 6, 8, 10, 11] {
         let refused = Store::quorum(stores(n)).unwrap_err();
@@ -127,10 +133,11 @@ fn a_quorum_is_of_an_odd_number_of_stores() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_is_well_while_a_majority_is() {
-    let rig = Rig::new(5);
-    let away =
-        |nodes: &[usize]| nodes.iter().for_each(|at| rig.faults[*at].set("ping", Fault::Away, 1));
+async fn ping_succeeds_while_a_majority_answers() {
+    let rig = TestQuorum::new(5);
+    let away = |nodes: &[usize]| {
+        nodes.iter().for_each(|at| rig.faults[*at].set("ping", BackendFault::Unavailable, 1))
+    };
     away(&[0, 4]);
     assert!(rig.quorum.ping().await.is_ok());
     away(&[0, 2, 4]);

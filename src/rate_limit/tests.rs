@@ -1,18 +1,18 @@
 //! The limiter on the embedded store, with tokio's clock stopped: time passes when nothing runs.
 
-mod ahead;
-mod algorithms;
-mod away;
-mod bounds;
-mod cancel;
-mod gate;
-mod leases;
-mod listed;
-mod names;
-mod nested;
-mod remembered;
-mod settled;
-mod several;
+mod access_lists;
+mod cancellation;
+mod charge_settlement;
+mod gate_requests;
+mod lease_prefetch;
+mod multiple_policies;
+mod nested_layers;
+mod policy_names;
+mod quota_bounds;
+mod quota_lease;
+mod refusal_cache;
+mod single_policy;
+mod store_outage;
 
 use std::time::Duration;
 
@@ -22,16 +22,16 @@ use crate::store::Store;
 const SECOND: Duration = Duration::from_secs(1);
 
 /// So many per minute.
-fn minute(requests: u64) -> Quota {
+fn per_minute(requests: u64) -> Quota {
     Quota::requests(requests).per(60 * SECOND)
 }
 
-fn named(name: &str, quota: Quota) -> Policy {
+fn named_policy(name: &str, quota: Quota) -> Policy {
     Policy::new(quota).with_name(name)
 }
 
 #[track_caller]
-fn admitted(decision: &Decision, remaining: u64) {
+fn assert_admitted(decision: &Decision, remaining: u64) {
     assert!(decision.is_admitted(), "{decision:?}");
     assert_eq!(decision.remaining(), remaining, "{decision:?}");
     assert_eq!(decision.retry_after(), Duration::ZERO, "{decision:?}");
@@ -39,7 +39,7 @@ fn admitted(decision: &Decision, remaining: u64) {
 
 /// How long it has to wait.
 #[track_caller]
-fn refused(decision: &Decision, by: &[&str]) -> Duration {
+fn assert_refused(decision: &Decision, by: &[&str]) -> Duration {
     assert!(!decision.is_admitted(), "{decision:?}");
     let names: Vec<_> = decision.violated().map(|each| each.policy().name()).collect();
     assert_eq!(names, by, "{decision:?}");
@@ -47,7 +47,7 @@ fn refused(decision: &Decision, by: &[&str]) -> Duration {
 }
 
 /// What the store has left, asked by another process.
-async fn left(store: &Store, policy: &Policy, key: &str) -> u64 {
+async fn remaining_in_store(store: &Store, policy: &Policy, key: &str) -> u64 {
     let other = store.as_another_process();
     let decision = other.rate_limiter(policy.clone()).peek(key, 1).await.expect("it answers");
     decision.policies()[0].remaining().expect("it was asked")

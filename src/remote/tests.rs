@@ -1,7 +1,7 @@
 //! A worker here, and a server over there.
 
-mod away;
-mod far;
+mod remote_layers;
+mod unanswered_runs;
 
 use std::{
     convert::Infallible,
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use super::{
     HttpReplayer, ReplayVerifier, VerifyError,
-    replay_claims::{REPLAY_HEADER, ReplayClaims, SignatureInput as Signed},
+    replay_claims::{REPLAY_HEADER, ReplayClaims, SignatureInput as SignedInput},
 };
 use crate::{
     clock::{Clock, ceil_millis},
@@ -41,7 +41,7 @@ fn secret(byte: u8) -> SharedSecret {
 }
 
 #[test]
-fn the_field_is_as_it_is_described() {
+fn replay_header_has_the_documented_form() {
     let word = ReplayClaims {
         store_identity: "00112233445566778899aabbccddeeff".to_owned(),
         id: "2a00112233445566778899aabbccddeeff".to_owned(),
@@ -50,7 +50,7 @@ fn the_field_is_as_it_is_described() {
         first_seen_ms: 1_700_000_000_000,
         end_ms: 1_700_000_060_000,
     };
-    let request = Signed { method: "POST", target: "/orders/7/refund?a=b", body: b"note" };
+    let request = SignedInput { method: "POST", target: "/orders/7/refund?a=b", body: b"note" };
     let field = word.sign(&secret(7), request);
     let (text, mac) = field.rsplit_once(';').expect("it has parts");
     assert_eq!(
@@ -60,9 +60,9 @@ fn the_field_is_as_it_is_described() {
     assert_eq!(mac, "7bfc5cb3024dc744a713af0e101b188583963da25734a3988b2fdbe3aa1d92bc");
     assert_eq!(ReplayClaims::verify(&field, &[secret(1), secret(7)], request), Some(word));
     let others = [
-        Signed { method: "PUT", ..request },
-        Signed { target: "/orders/8/refund?a=b", ..request },
-        Signed { body: b"nota", ..request },
+        SignedInput { method: "PUT", ..request },
+        SignedInput { target: "/orders/8/refund?a=b", ..request },
+        SignedInput { body: b"nota", ..request },
     ];
     for other in others {
         assert_eq!(ReplayClaims::verify(&field, &[secret(7)], other), None);
@@ -77,7 +77,7 @@ fn the_field_is_as_it_is_described() {
 }
 
 /// A job that runs, its lock, and its marker.
-async fn deferred(store: &Store) -> JobId {
+async fn enqueue_job(store: &Store) -> JobId {
     let key = Key::custom("order");
     let id = JobId::new(&key);
     let call = EnqueueCommand {
@@ -102,16 +102,20 @@ async fn deferred(store: &Store) -> JobId {
     id
 }
 
-async fn running(store: &Store) -> (LockHold, ReplayMarker) {
-    let id = deferred(store).await;
-    run_for(store, &id, LEASE).await
+async fn start_run(store: &Store) -> (LockHold, ReplayMarker) {
+    let id = enqueue_job(store).await;
+    start_run_with_lease(store, &id, LEASE).await
 }
 
-async fn run_again(store: &Store, id: &JobId) -> (LockHold, ReplayMarker) {
-    run_for(store, id, LEASE).await
+async fn start_next_run(store: &Store, id: &JobId) -> (LockHold, ReplayMarker) {
+    start_run_with_lease(store, id, LEASE).await
 }
 
-async fn run_for(store: &Store, id: &JobId, lease: Duration) -> (LockHold, ReplayMarker) {
+async fn start_run_with_lease(
+    store: &Store,
+    id: &JobId,
+    lease: Duration,
+) -> (LockHold, ReplayMarker) {
     let (key, id) = (Key::custom("order"), id.clone());
     let mut attempt = GrantAttempt::for_claim(store, &key, &id);
     let (me, retention) = (attempt.token.clone(), LEASE);
@@ -134,17 +138,20 @@ async fn run_for(store: &Store, id: &JobId, lease: Duration) -> (LockHold, Repla
 }
 
 #[derive(Default)]
-struct Seen {
+struct ReceivedRequests {
     verified: Vec<Result<RunningJob, VerifyError>>,
     target: String,
-    fields: http::HeaderMap,
+    headers: http::HeaderMap,
 }
 
 /// A server that verifies what it gets, and says so with its status.
-async fn serve(store: &Store, acknowledge: bool) -> (SocketAddr, Arc<Mutex<Seen>>) {
+async fn spawn_verifying_server(
+    store: &Store,
+    acknowledge: bool,
+) -> (SocketAddr, Arc<Mutex<ReceivedRequests>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
-    let seen = Arc::new(Mutex::new(Seen::default()));
+    let seen = Arc::new(Mutex::new(ReceivedRequests::default()));
     let (told, verifier) = (Arc::clone(&seen), ReplayVerifier::new(store, &secret(7)));
     crate::store::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
@@ -161,7 +168,7 @@ async fn serve(store: &Store, acknowledge: bool) -> (SocketAddr, Arc<Mutex<Seen>
                     let status = if target.contains("missing") { 404 } else { 200 };
                     let mut seen = seen.lock();
                     seen.verified.push(verified);
-                    (seen.target, seen.fields) = (target, parts.headers);
+                    (seen.target, seen.headers) = (target, parts.headers);
                     let mut answer = Response::builder().status(status);
                     if acknowledge {
                         answer = answer.header(REPLAY_HEADER, "1");
@@ -178,18 +185,18 @@ async fn serve(store: &Store, acknowledge: bool) -> (SocketAddr, Arc<Mutex<Seen>
     (addr, told)
 }
 
-fn head(target: &str) -> HttpRequestHead {
+fn request_head(target: &str) -> HttpRequestHead {
     let fields = vec![("host".to_owned(), b"elsewhere".to_vec()), ("x".to_owned(), b"y".to_vec())];
     HttpRequestHead::new("POST", target, fields, None)
 }
 
 #[tokio::test]
-async fn a_run_over_there_is_verified_as_long_as_it_runs() {
+async fn remote_run_is_verified_only_while_it_runs() {
     let store = Store::memory();
-    let (hold, marker) = running(&store).await;
-    let (addr, seen) = serve(&store.as_another_process(), false).await;
+    let (hold, marker) = start_run(&store).await;
+    let (addr, seen) = spawn_verifying_server(&store.as_another_process(), false).await;
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}/api/"), &secret(7));
-    let run = || replayer.replay(head("/a?b=c"), "note".into(), marker.clone(), 100);
+    let run = || replayer.replay(request_head("/a?b=c"), "note".into(), marker.clone(), 100);
     let ReplayOutcome::Answered(answer) = run().await else { panic!("it answers") };
     assert_eq!((answer.status, answer.body), (200, ReplayBody::Full("note".into())));
     {
@@ -198,10 +205,10 @@ async fn a_run_over_there_is_verified_as_long_as_it_runs() {
         let told = marker.job();
         assert_eq!((&deferred.id, deferred.fence), (&told.id, told.fence));
         assert_eq!(seen.target, "/api/a?b=c");
-        assert_eq!(seen.fields["host"], addr.to_string());
-        assert_eq!(seen.fields["x"], "y");
-        assert_eq!(seen.fields["content-length"], "4");
-        assert!(seen.fields.contains_key("lockgate-held"), "the lock is the worker's");
+        assert_eq!(seen.headers["host"], addr.to_string());
+        assert_eq!(seen.headers["x"], "y");
+        assert_eq!(seen.headers["content-length"], "4");
+        assert!(seen.headers.contains_key("lockgate-held"), "the lock is the worker's");
     }
     assert!(marker.has_passed_lock());
     let facts = hold.state();
@@ -216,16 +223,16 @@ async fn a_run_over_there_is_verified_as_long_as_it_runs() {
     let _ = run().await;
     assert!(matches!(seen.lock().verified[1], Err(VerifyError::NotRunning)));
     let forger = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(8));
-    let _ = forger.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
+    let _ = forger.replay(request_head("/a"), Bytes::new(), marker.clone(), 100).await;
     assert!(matches!(seen.lock().verified[2], Err(VerifyError::Forged)));
 }
 
 /// A service there that believes this process for its peer, and what the client has said of itself.
 #[tokio::test]
-async fn whom_it_came_from_is_the_last_that_it_went_by() {
+async fn forwarded_headers_end_with_the_client_address() {
     let store = Store::memory();
-    let (_hold, marker) = running(&store).await;
-    let (addr, seen) = serve(&store, false).await;
+    let (_hold, marker) = start_run(&store).await;
+    let (addr, seen) = spawn_verifying_server(&store, false).await;
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
     for (peer, list, node) in [
         (Some("192.0.2.7:80"), "192.0.2.7", Some("for=192.0.2.7")),
@@ -240,7 +247,7 @@ async fn whom_it_came_from_is_the_last_that_it_went_by() {
             peer.map(|peer| peer.parse().expect("an address")),
         );
         let _ = replayer.replay(head, Bytes::new(), marker.clone(), 100).await;
-        let fields = seen.lock().fields.clone();
+        let fields = seen.lock().headers.clone();
         let of = |name: &str| fields.get_all(name).iter().cloned().collect::<Vec<_>>();
         assert_eq!(of("x-forwarded-for"), ["10.9.9.9", list]);
         assert_eq!(of("forwarded"), Vec::from_iter(node));
@@ -248,13 +255,14 @@ async fn whom_it_came_from_is_the_last_that_it_went_by() {
 }
 
 #[tokio::test]
-async fn a_404_is_the_handlers_only_if_it_says_so() {
+async fn status_404_counts_as_handled_only_if_acknowledged() {
     for acknowledge in [false, true] {
         let store = Store::memory();
-        let (_hold, marker) = running(&store).await;
-        let (addr, _) = serve(&store, acknowledge).await;
+        let (_hold, marker) = start_run(&store).await;
+        let (addr, _) = spawn_verifying_server(&store, acknowledge).await;
         let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
-        let ran = replayer.replay(head("/missing"), Bytes::new(), marker.clone(), 100).await;
+        let ran =
+            replayer.replay(request_head("/missing"), Bytes::new(), marker.clone(), 100).await;
         assert!(matches!(ran, ReplayOutcome::Answered(answer) if answer.status == 404));
         assert_eq!(marker.has_passed_lock(), acknowledge);
         assert!(!marker.try_abandon(), "it may have run");
@@ -262,22 +270,22 @@ async fn a_404_is_the_handlers_only_if_it_says_so() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_no_failed_run() {
+async fn unreachable_server_is_not_a_failed_run() {
     let store = Store::memory();
-    let (_hold, marker) = running(&store).await;
+    let (_hold, marker) = start_run(&store).await;
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
     drop(listener);
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
-    let ran = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
+    let ran = replayer.replay(request_head("/a"), Bytes::new(), marker.clone(), 100).await;
     assert_eq!(ran, ReplayOutcome::Unreachable);
-    let ran = replayer.replay(head("@else.where/"), Bytes::new(), marker, 100).await;
+    let ran = replayer.replay(request_head("@else.where/"), Bytes::new(), marker, 100).await;
     assert_eq!(ran, ReplayOutcome::Failed, "not another host");
 }
 
 /// A network that loses what is sent to that address; or somebody who takes the connection and says nothing.
 #[tokio::test]
-async fn who_cannot_be_reached_in_time_is_no_failed_run() {
+async fn connect_timeout_is_not_a_failed_run() {
     let full = tokio::net::TcpSocket::new_v4().expect("a socket");
     full.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let full = full.listen(1).expect("it listens");
@@ -294,55 +302,55 @@ async fn who_cannot_be_reached_in_time_is_no_failed_run() {
     }
     for base in bases {
         let store = Store::memory();
-        let (_hold, marker) = running(&store).await;
+        let (_hold, marker) = start_run(&store).await;
         let replayer = HttpReplayer::new(&store, &base, &secret(7));
         let replayer = replayer.timeout(Duration::from_secs(2));
-        let ran = replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100).await;
+        let ran = replayer.replay(request_head("/a"), Bytes::new(), marker.clone(), 100).await;
         assert_eq!(ran, ReplayOutcome::Unreachable, "{base}");
         assert!(!marker.is_running_remotely());
     }
 }
 
 /// The field of a run, and whether it is believed.
-async fn verified(store: &Store, marker: &ReplayMarker) -> Result<RunningJob, VerifyError> {
+async fn verify_run(store: &Store, marker: &ReplayMarker) -> Result<RunningJob, VerifyError> {
     let RunningJob { id, attempt, fence, .. } = marker.job();
     let end_ms = ceil_millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap()) + 60_000;
     let (id, attempt, fence) = (id.as_str().to_owned(), *attempt, *fence);
     let space = marker.store().backend().identities().pop().expect("it is connected").to_string();
     let word = ReplayClaims { store_identity: space, id, attempt, fence, first_seen_ms: 0, end_ms };
-    let field = word.sign(&secret(7), Signed { method: "POST", target: "/a", body: b"" });
+    let field = word.sign(&secret(7), SignedInput { method: "POST", target: "/a", body: b"" });
     ReplayVerifier::new(store, &secret(7)).verify("POST", "/a", b"", &field).await
 }
 
 /// A worker of another server, or of another database, whose job has the same id.
 #[tokio::test]
-async fn a_run_of_another_store_is_forged() {
+async fn run_of_another_store_is_rejected_as_forged() {
     let (store, other) = (Store::memory(), Store::memory());
-    let (_hold, marker) = running(&store).await;
-    assert!(verified(&store.as_another_process(), &marker).await.is_ok());
-    let told = verified(&other, &marker).await;
+    let (_hold, marker) = start_run(&store).await;
+    assert!(verify_run(&store.as_another_process(), &marker).await.is_ok());
+    let told = verify_run(&other, &marker).await;
     assert!(matches!(told, Err(VerifyError::Forged)), "{told:?}");
 }
 
 /// Whatever its own process still believes.
 #[tokio::test]
-async fn a_run_whose_lease_has_lapsed_is_none() {
+async fn run_with_an_expired_lease_is_not_running() {
     let clock = Clock::manual();
     let store = Store::memory_with_clock(clock.clone());
-    let (_hold, marker) = running(&store).await;
+    let (_hold, marker) = start_run(&store).await;
     clock.advance(LEASE - Duration::from_millis(1));
-    assert!(verified(&store, &marker).await.is_ok());
+    assert!(verify_run(&store, &marker).await.is_ok());
     clock.advance(Duration::from_millis(1));
-    let told = verified(&store, &marker).await;
+    let told = verify_run(&store, &marker).await;
     assert!(matches!(told, Err(VerifyError::NotRunning)), "{told:?}");
 }
 
 /// The attempt was given back, so the next run has the same number.
 #[tokio::test]
-async fn a_run_that_was_handed_over_is_none_while_another_one_has_its_number() {
+async fn requeued_run_is_not_running_beside_its_successor() {
     let clock = Clock::manual();
     let store = Store::memory_with_clock(clock.clone());
-    let (hold, marker) = running(&store).await;
+    let (hold, marker) = start_run(&store).await;
     let facts = hold.state();
     let call = SettleCommand {
         key: facts.key().clone(),
@@ -355,24 +363,24 @@ async fn a_run_that_was_handed_over_is_none_while_another_one_has_its_number() {
         next_claim: None,
     };
     let _ = store.backend().settle(call).await.expect("the store is there");
-    assert!(matches!(verified(&store, &marker).await, Err(VerifyError::NotRunning)));
+    assert!(matches!(verify_run(&store, &marker).await, Err(VerifyError::NotRunning)));
     clock.advance(LEASE);
-    let (_hold, other) = run_again(&store, &marker.job().id).await;
+    let (_hold, other) = start_next_run(&store, &marker.job().id).await;
     assert_eq!(other.job().attempt, marker.job().attempt);
-    let told = verified(&store, &marker).await;
+    let told = verify_run(&store, &marker).await;
     assert!(matches!(told, Err(VerifyError::NotRunning)), "{told:?}");
-    assert!(verified(&store, &other).await.is_ok());
+    assert!(verify_run(&store, &other).await.is_ok());
 }
 
 #[cfg(feature = "http-replay-tls")]
 #[tokio::test]
-async fn by_https_it_goes_to_whom_it_trusts_alone() {
+async fn https_run_reaches_only_a_trusted_server() {
     use crate::outbound::{
         self,
-        tests::{acceptor, roots},
+        tests::{test_root_store, test_tls_acceptor},
     };
 
-    let acceptor = acceptor();
+    let acceptor = test_tls_acceptor();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
     let server = crate::store::spawn(async move {
@@ -387,12 +395,13 @@ async fn by_https_it_goes_to_whom_it_trusts_alone() {
         }
     });
     let store = Store::memory();
-    let (_hold, marker) = running(&store).await;
+    let (_hold, marker) = start_run(&store).await;
     for host in ["localhost", "127.0.0.1"] {
         let stranger = HttpReplayer::new(&store, &format!("https://{host}:{port}"), &secret(7));
-        let replayer = stranger.clone().trusting(outbound::tls_config_with_roots(roots()));
+        let replayer =
+            stranger.clone().with_tls_config(outbound::tls_config_with_roots(test_root_store()));
         let run = |replayer: &HttpReplayer| {
-            replayer.replay(head("/a"), Bytes::new(), marker.clone(), 100)
+            replayer.replay(request_head("/a"), Bytes::new(), marker.clone(), 100)
         };
         let ReplayOutcome::Answered(answer) = run(&replayer).await else {
             panic!("{host} answers")
@@ -407,15 +416,15 @@ async fn by_https_it_goes_to_whom_it_trusts_alone() {
 /// A scheme is the same in capitals: nothing of a request goes in the clear.
 #[cfg(feature = "http-replay-tls")]
 #[tokio::test]
-async fn https_in_capitals_is_https() {
+async fn uppercase_https_scheme_uses_tls() {
     use tokio::io::AsyncReadExt as _;
 
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
     let store = Store::memory();
-    let (_hold, marker) = running(&store).await;
+    let (_hold, marker) = start_run(&store).await;
     let replayer = HttpReplayer::new(&store, &format!("HTTPS://{addr}"), &secret(7));
-    let run = crate::store::spawn(replayer.replay(head("/a"), Bytes::new(), marker, 100));
+    let run = crate::store::spawn(replayer.replay(request_head("/a"), Bytes::new(), marker, 100));
     let (mut socket, _) = listener.accept().await.expect("it connects");
     // A TLS record of a handshake.
     assert_eq!(socket.read_u8().await.expect("it speaks first"), 22);
@@ -424,7 +433,7 @@ async fn https_in_capitals_is_https() {
 }
 
 #[test]
-fn a_base_that_is_none_is_refused() {
+fn invalid_base_url_is_refused() {
     let store = Store::memory();
     for base in ["", "/api", "a:80", "http://", "http://a?b", "http://a/b#c", "ftp://a"] {
         let made = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -435,7 +444,7 @@ fn a_base_that_is_none_is_refused() {
 }
 
 #[test]
-fn a_base_is_not_told() {
+fn base_url_credentials_are_not_shown() {
     let store = Store::memory();
     let make = |base: &'static str| {
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -453,10 +462,10 @@ fn a_base_is_not_told() {
 
 /// Whatever a client wrote into its path, and whoever between here and there makes one path of it: it is of that base.
 #[tokio::test]
-async fn a_path_does_not_leave_its_base() {
+async fn request_path_does_not_leave_the_base_url() {
     let store = Store::memory();
-    let (_hold, marker) = running(&store).await;
-    let (addr, seen) = serve(&store, true).await;
+    let (_hold, marker) = start_run(&store).await;
+    let (addr, seen) = spawn_verifying_server(&store, true).await;
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}/api"), &secret(7));
     for target in [
         "/../admin",
@@ -470,17 +479,17 @@ async fn a_path_does_not_leave_its_base() {
         "/x\\..\\admin",
         "/x/..;a=b/admin",
     ] {
-        let ran = replayer.replay(head(target), Bytes::new(), marker.clone(), 100).await;
+        let ran = replayer.replay(request_head(target), Bytes::new(), marker.clone(), 100).await;
         assert_eq!(ran, ReplayOutcome::Failed, "{target}");
     }
     assert!(seen.lock().verified.is_empty(), "it has not been sent");
     for target in ["/x..y/...", "/x?to=/../y", "/%2e%2e%2e/x", "/a/.b"] {
-        let ran = replayer.replay(head(target), Bytes::new(), marker.clone(), 100).await;
+        let ran = replayer.replay(request_head(target), Bytes::new(), marker.clone(), 100).await;
         assert!(matches!(ran, ReplayOutcome::Answered(_)), "{target}: {ran:?}");
         assert_eq!(seen.lock().target, format!("/api{target}"));
     }
     // Where there is no base but the server, there is none to leave.
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
-    let ran = replayer.replay(head("/x/../y"), Bytes::new(), marker.clone(), 100).await;
+    let ran = replayer.replay(request_head("/x/../y"), Bytes::new(), marker.clone(), 100).await;
     assert!(matches!(ran, ReplayOutcome::Answered(_)), "{ran:?}");
 }

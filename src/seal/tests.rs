@@ -5,87 +5,91 @@ use bytes::Bytes;
 use super::{Keyring, SealContext, UnsealError, open, seal};
 use crate::store::Store;
 
-const PLACE: SealContext<'_> = SealContext { id: "id", parent_key: "c:lock", kind: "request" };
+const CONTEXT: SealContext<'_> = SealContext { id: "id", parent_key: "c:lock", kind: "request" };
 
-fn store(keys: Keyring) -> Store {
+fn store_with_keyring(keys: Keyring) -> Store {
     Store::memory().with_keyring(keys)
 }
 
-fn plain() -> Bytes {
+fn plaintext() -> Bytes {
     Bytes::from_static(b"\x01secret body")
 }
 
 #[test]
-fn what_is_sealed_opens_and_shows_nothing() {
-    let store = store(Keyring::new("a", [1; 32]));
-    let sealed = seal(&store, PLACE, plain());
-    assert_eq!(open(&store, PLACE, &sealed), Ok(plain()));
+fn sealed_bytes_open_and_reveal_nothing() {
+    let store = store_with_keyring(Keyring::new("a", [1; 32]));
+    let sealed = seal(&store, CONTEXT, plaintext());
+    assert_eq!(open(&store, CONTEXT, &sealed), Ok(plaintext()));
     assert!(!sealed.windows(6).any(|part| part == b"secret"));
-    assert_ne!(sealed, seal(&store, PLACE, plain()), "a nonce is never used again");
+    assert_ne!(sealed, seal(&store, CONTEXT, plaintext()), "a nonce is never used again");
     // All clones are one handle, whenever they were made.
     let clone = store.clone();
-    assert_eq!(open(&clone, PLACE, &sealed), Ok(plain()));
+    assert_eq!(open(&clone, CONTEXT, &sealed), Ok(plaintext()));
 }
 
 #[test]
-fn bytes_that_are_changed_cut_or_moved_do_not_open() {
-    let store = store(Keyring::new("a", [1; 32]));
-    let sealed = seal(&store, PLACE, plain());
+fn changed_truncated_or_moved_bytes_do_not_open() {
+    let store = store_with_keyring(Keyring::new("a", [1; 32]));
+    let sealed = seal(&store, CONTEXT, plaintext());
     for n in 0..sealed.len() {
         let mut changed = sealed.to_vec();
         changed[n] ^= 0x80;
-        assert_ne!(open(&store, PLACE, &changed.into()), Ok(plain()), "{n}");
-        assert!(open(&store, PLACE, &sealed.slice(..n)).is_err() || n == 0, "{n}");
+        assert_ne!(open(&store, CONTEXT, &changed.into()), Ok(plaintext()), "{n}");
+        assert!(open(&store, CONTEXT, &sealed.slice(..n)).is_err() || n == 0, "{n}");
     }
     let moved = [
-        SealContext { id: "other", ..PLACE },
-        SealContext { parent_key: "c:other", ..PLACE },
-        SealContext { kind: "response", ..PLACE },
-        SealContext { id: "idc", parent_key: ":lock", ..PLACE },
+        SealContext { id: "other", ..CONTEXT },
+        SealContext { parent_key: "c:other", ..CONTEXT },
+        SealContext { kind: "response", ..CONTEXT },
+        SealContext { id: "idc", parent_key: ":lock", ..CONTEXT },
     ];
     for place in moved {
         assert_eq!(open(&store, place, &sealed), Err(UnsealError::Corrupt), "{place:?}");
     }
-    let swapped = self::store(Keyring::new("a", [2; 32]));
-    assert_eq!(open(&swapped, PLACE, &sealed), Err(UnsealError::Corrupt), "another key of this id");
+    let swapped = store_with_keyring(Keyring::new("a", [2; 32]));
+    assert_eq!(
+        open(&swapped, CONTEXT, &sealed),
+        Err(UnsealError::Corrupt),
+        "another key of this id"
+    );
 }
 
 #[test]
-fn keys_change_without_a_job_that_nobody_opens() {
+fn keys_rotate_without_an_unreadable_job() {
     let (old, new) = ([1; 32], [2; 32]);
-    let first = store(Keyring::new("old", old));
-    let second = store(Keyring::new("old", old).with_decryption_key("new", new));
-    let third = store(Keyring::new("new", new).with_decryption_key("old", old));
-    let last = store(Keyring::new("new", new));
-    let of_old = seal(&second, PLACE, plain());
-    let of_new = seal(&third, PLACE, plain());
+    let first = store_with_keyring(Keyring::new("old", old));
+    let second = store_with_keyring(Keyring::new("old", old).with_decryption_key("new", new));
+    let third = store_with_keyring(Keyring::new("new", new).with_decryption_key("old", old));
+    let last = store_with_keyring(Keyring::new("new", new));
+    let of_old = seal(&second, CONTEXT, plaintext());
+    let of_new = seal(&third, CONTEXT, plaintext());
     for store in [&first, &second, &third] {
-        assert_eq!(open(store, PLACE, &of_old), Ok(plain()));
+        assert_eq!(open(store, CONTEXT, &of_old), Ok(plaintext()));
     }
     for store in [&second, &third, &last] {
-        assert_eq!(open(store, PLACE, &of_new), Ok(plain()));
+        assert_eq!(open(store, CONTEXT, &of_new), Ok(plaintext()));
     }
-    assert_eq!(open(&first, PLACE, &of_new), Err(UnsealError::UnknownKey));
-    assert_eq!(open(&last, PLACE, &of_old), Err(UnsealError::UnknownKey));
-    assert_eq!(open(&Store::memory(), PLACE, &of_new), Err(UnsealError::UnknownKey));
+    assert_eq!(open(&first, CONTEXT, &of_new), Err(UnsealError::UnknownKey));
+    assert_eq!(open(&last, CONTEXT, &of_old), Err(UnsealError::UnknownKey));
+    assert_eq!(open(&Store::memory(), CONTEXT, &of_new), Err(UnsealError::UnknownKey));
     let mut newer = of_new.to_vec();
     newer[1] = 2;
     let newer = Bytes::from(newer);
-    assert_eq!(open(&last, PLACE, &newer), Err(UnsealError::NewerVersion));
-    assert_eq!(open(&Store::memory(), PLACE, &newer), Err(UnsealError::NewerVersion));
+    assert_eq!(open(&last, CONTEXT, &newer), Err(UnsealError::NewerVersion));
+    assert_eq!(open(&Store::memory(), CONTEXT, &newer), Err(UnsealError::NewerVersion));
 }
 
 #[test]
-fn what_was_stored_before_is_read_unless_it_is_refused() {
+fn plaintext_opens_unless_sealing_is_required() {
     let ring = Keyring::new("a", [1; 32]);
-    assert_eq!(open(&store(ring.clone()), PLACE, &plain()), Ok(plain()));
-    let strict = store(ring.require_sealed());
-    assert_eq!(open(&strict, PLACE, &plain()), Err(UnsealError::Corrupt));
-    assert_eq!(open(&strict, PLACE, &seal(&strict, PLACE, plain())), Ok(plain()));
+    assert_eq!(open(&store_with_keyring(ring.clone()), CONTEXT, &plaintext()), Ok(plaintext()));
+    let strict = store_with_keyring(ring.require_sealed());
+    assert_eq!(open(&strict, CONTEXT, &plaintext()), Err(UnsealError::Corrupt));
+    assert_eq!(open(&strict, CONTEXT, &seal(&strict, CONTEXT, plaintext())), Ok(plaintext()));
 }
 
 #[test]
-fn a_keyring_tells_its_ids_and_not_its_keys() {
+fn keyring_debug_shows_ids_and_hides_keys() {
     let ring = Keyring::new("a", [77; 32]).with_decryption_key("b", [78; 32]);
     let told = format!("{ring:?}");
     assert_eq!(told, r#"Keyring { seals: "a", opens: ["a", "b"], only_sealed: false }"#);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn one_line_a_period_tells_how_many_were_suppressed() {
+async fn first_line_of_a_period_has_the_suppressed_count() {
     for expected in [0, 499, 0] {
         assert_eq!(admit("a"), Some(expected));
         let more = if expected == 0 { 499 } else { 0 };
@@ -16,7 +16,7 @@ async fn one_line_a_period_tells_how_many_were_suppressed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kinds_are_bounded() {
+async fn throttled_kinds_are_bounded() {
     let mut kinds = LogThrottle::default();
     let mut written = 0;
     for n in 0..10_000 {
@@ -28,11 +28,11 @@ async fn kinds_are_bounded() {
 }
 
 #[test]
-fn a_line_has_the_count() {
-    let (log, _guard) = crate::store::Log::begin();
+fn throttled_line_has_the_suppressed_field() {
+    let (log, _guard) = crate::store::CapturedLog::start_capture();
     for n in 0..5 {
         throttled!(warn, n, "forged");
     }
     assert_eq!(log.text().matches("forged").count(), 1, "{}", log.text());
-    log.has("suppressed=0");
+    log.assert_contains("suppressed=0");
 }

@@ -1,34 +1,37 @@
 //! Rows 6 and 8 on a cluster, by processes that have workers: shards move, a master dies, and the node is away that knows
 //! which workers live.
 
-#[path = "cluster/away.rs"]
-mod away;
-#[path = "cluster/dies.rs"]
-mod dies;
-#[path = "cluster/load.rs"]
-mod load;
-#[path = "cluster/moves.rs"]
-mod moves;
+#[path = "cluster/client_load.rs"]
+mod client_load;
+#[path = "cluster/common_shard_outage.rs"]
+mod common_shard_outage;
+#[path = "cluster/master_failover.rs"]
+mod master_failover;
+#[path = "cluster/shard_migration.rs"]
+mod shard_migration;
 
 use std::time::Duration;
 
 use lockgate_tests::{
-    Framework,
-    ledger::{Fleet, Ground, Setup},
+    WebFramework,
+    ledger::{JobFleet, NodeSetup, RedisTopology},
 };
 
-use super::{PROGRAM, SECOND};
+use super::{FAULTS_BINARY, SECOND};
 
 /// Of clients before and after what is done to the cluster.
-const PHASE: Duration = Duration::from_secs(3);
+const LOAD_PHASE: Duration = Duration::from_secs(3);
 
 /// How long a client may wait for its answer if nothing is done.
-const PATIENCE: Duration = Duration::from_secs(16);
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(16);
 
 /// Three processes with workers, of both frameworks.
-async fn joined<G: Ground>(fleet: &mut Fleet<G>, setup: impl Fn(Framework) -> Setup) {
-    for framework in [Framework::Axum, Framework::Actix, Framework::Axum] {
-        fleet.join(setup(framework)).await;
+async fn start_workers<G: RedisTopology>(
+    fleet: &mut JobFleet<G>,
+    setup: impl Fn(WebFramework) -> NodeSetup,
+) {
+    for framework in [WebFramework::Axum, WebFramework::Actix, WebFramework::Axum] {
+        fleet.start_node(setup(framework)).await;
     }
-    fleet.judges_answers(PATIENCE);
+    fleet.check_answers_within(MAX_ANSWER_TIME);
 }

@@ -4,244 +4,270 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, future::join_all, stream::iter};
 use lockgate_tests::{
-    Framework, eventually,
-    ledger::{Fleet, Later, Told},
-    proxy::{Moment, Rule},
-    within,
+    WebFramework, eventually,
+    ledger::{DeferrableRequest, JobFleet, SendOutcome},
+    proxy::{FaultPoint, FaultRule},
+    with_timeout,
 };
 
-use super::{BOTH, steady, with_web};
+use super::{BOTH_FRAMEWORKS, long_lease_setup, start_fleet_without_worker};
 
 /// What the requests of a case are, and what becomes of the first one.
-struct Case {
+struct CrashCase {
     script: &'static str,
-    moment: Moment,
-    put: bool,
+    point: FaultPoint,
+    is_put: bool,
     /// Runs of the first request, and its state.
-    runs: usize,
-    state: &'static str,
+    expected_runs: usize,
+    expected_state: &'static str,
 }
 
-const fn case(
+const fn crash_case(
     script: &'static str,
-    moment: Moment,
+    moment: FaultPoint,
     put: bool,
     runs: usize,
     state: &'static str,
-) -> Case {
-    Case { script, moment, put, runs, state }
+) -> CrashCase {
+    CrashCase { script, point: moment, is_put: put, expected_runs: runs, expected_state: state }
 }
 
-use Moment::{After, Before};
+use FaultPoint::{AfterCall, BeforeCall};
 
 /// A worker that dies around a script leaves the job as it was, or as the script has made it.
-const WORKER: [Case; 10] = [
-    case("claim_job", Before, true, 1, "done"),
-    case("claim_job", Before, false, 1, "done"),
+const WORKER_CASES: [CrashCase; 10] = [
+    crash_case("claim_job", FaultPoint::BeforeCall, true, 1, "done"),
+    crash_case("claim_job", FaultPoint::BeforeCall, false, 1, "done"),
     // Charged, and never begun: nobody can know that.
-    case("claim_job", After, true, 1, "done"),
-    case("claim_job", After, false, 0, "dead"),
-    case("settle_job", Before, true, 2, "done"),
-    case("settle_job", Before, false, 1, "dead"),
-    case("settle_job", After, true, 1, "done"),
-    case("settle_job", After, false, 1, "done"),
+    crash_case("claim_job", FaultPoint::AfterCall, true, 1, "done"),
+    crash_case("claim_job", FaultPoint::AfterCall, false, 0, "dead"),
+    crash_case("settle_job", FaultPoint::BeforeCall, true, 2, "done"),
+    crash_case("settle_job", FaultPoint::BeforeCall, false, 1, "dead"),
+    crash_case("settle_job", FaultPoint::AfterCall, true, 1, "done"),
+    crash_case("settle_job", FaultPoint::AfterCall, false, 1, "done"),
     // In the middle of a run.
-    case("renew", Before, true, 2, "done"),
-    case("renew", After, false, 1, "dead"),
+    crash_case("renew", FaultPoint::BeforeCall, true, 2, "done"),
+    crash_case("renew", FaultPoint::AfterCall, false, 1, "dead"),
 ];
 
 /// Those of a worker that has nothing to do: whoever comes next does it.
-const IDLE: [&str; 2] = ["poll_due", "heartbeat"];
+const IDLE_WORKER_SCRIPTS: [&str; 2] = ["poll_due", "heartbeat"];
 
 #[tokio::test]
-async fn a_worker_is_killed_at_every_script() {
-    let idle = IDLE
-        .into_iter()
-        .flat_map(|script| [Before, After].map(|at| case(script, at, false, 1, "done")));
-    let cases = WORKER.into_iter().chain(idle).enumerate();
+async fn worker_killed_at_every_script_loses_no_job() {
+    let idle = IDLE_WORKER_SCRIPTS.into_iter().flat_map(|script| {
+        [FaultPoint::BeforeCall, FaultPoint::AfterCall]
+            .map(|at| crash_case(script, at, false, 1, "done"))
+    });
+    let cases = WORKER_CASES.into_iter().chain(idle).enumerate();
     // Not all at once: they would be the load that ends their leases.
-    let cases = iter(cases).map(|(n, case)| killed_worker(BOTH[n % 2], case));
+    let cases = iter(cases).map(|(n, case)| check_killed_worker(BOTH_FRAMEWORKS[n % 2], case));
     cases.buffer_unordered(5).collect::<()>().await;
 }
 
-async fn killed_worker(framework: Framework, case: Case) {
-    let Case { script, moment, put, runs, state } = case;
+async fn check_killed_worker(framework: WebFramework, case: CrashCase) {
+    let CrashCase {
+        script,
+        point: moment,
+        is_put: put,
+        expected_runs: runs,
+        expected_state: state,
+    } = case;
     let what = format!("{framework:?}, {moment:?} {script}, put: {put}");
-    let (mut fleet, web) = with_web(framework.other()).await;
-    let victim = fleet.join(steady(framework)).await;
-    let lock = fleet.hold("7").await;
+    let (mut fleet, web) = start_fleet_without_worker(framework.other()).await;
+    let victim = fleet.start_node(long_lease_setup(framework)).await;
+    let lock = fleet.hold_lock("7").await;
     // A third of its lease until it is renewed: the run must still be there, however late the timer is.
-    let first = fleet.later(web, "7").wish(if script == "renew" { "ms=7000" } else { "ms=600" });
-    let first = if put { first.put() } else { first }.accepted().await;
+    let first = fleet.deferrable_request(web, "7").instruct_handler(if script == "renew" {
+        "ms=7000"
+    } else {
+        "ms=600"
+    });
+    let first = if put { first.put() } else { first }.send_accepted().await;
     // It may be begun in the call that settles the first one, by who is dead then.
-    let second = fleet.later(web, "7").put().accepted().await;
+    let second_store = fleet.deferrable_request(web, "7").put().send_accepted().await;
     // Waits for its retry, with nobody near: the time of the index is all there is to it.
-    let third = fleet.later(web, "7").put().wish("fail=1").accepted().await;
-    let rule = Rule::new(script, moment).act(fleet.killer(victim));
+    let third =
+        fleet.deferrable_request(web, "7").put().instruct_handler("fail=1").send_accepted().await;
+    let rule = FaultRule::new(script, moment).with_action(fleet.kill_callback(victim));
     let proxy = fleet.proxy(victim);
     // Those of an idle worker come by the clock, whatever it does: in the middle of a run they would be that run's crash.
     match script {
         "poll_due" => {
             lock.release().await;
-            for id in [&first, &second] {
-                assert_eq!(fleet.outcome(web, id).await.state, "done", "{what}");
+            for id in [&first, &second_store] {
+                assert_eq!(fleet.wait_for_outcome(web, id).await.state, "done", "{what}");
             }
-            let mut struck = proxy.strike(rule);
+            let mut struck = proxy.add_rule(rule);
             // The third one may have been due before there was the rule.
-            comes_due(&fleet, web).await;
-            struck.happened().await;
+            enqueue_delayed_job(&fleet, web).await;
+            struck.wait_for_match().await;
         }
         "heartbeat" => {
-            proxy.strike(rule).happened().await;
+            proxy.add_rule(rule).wait_for_match().await;
             lock.release().await;
         }
         _ => {
-            let mut struck = proxy.strike(rule);
+            let mut struck = proxy.add_rule(rule);
             lock.release().await;
-            struck.happened().await;
+            struck.wait_for_match().await;
         }
     }
     let killed = Instant::now();
     // Whose runs end once: its lease is longer than a loaded machine stands still.
-    let _other = fleet.join(steady(framework.other())).await;
-    let seen = fleet.outcome(web, &first).await;
+    let _other = fleet.start_node(long_lease_setup(framework.other())).await;
+    let seen = fleet.wait_for_outcome(web, &first).await;
     assert_eq!(seen.state, state, "{what}: {seen:?}");
     assert_eq!(fleet.runs_of(&first).len(), runs, "{what}");
-    assert_eq!(fleet.outcome(web, &second).await.state, "done", "{what}");
-    assert_eq!(fleet.outcome(web, &third).await.state, "done", "{what}");
+    assert_eq!(fleet.wait_for_outcome(web, &second_store).await.state, "done", "{what}");
+    assert_eq!(fleet.wait_for_outcome(web, &third).await.state, "done", "{what}");
     println!("figure: longest from the kill to the end of all {} ms", killed.elapsed().as_millis());
-    let verdict = fleet.settle(web).await;
-    assert!(verdict.wrong.is_empty(), "{what}: {verdict}");
-    verdict.is_good();
+    let verdict = fleet.finish_and_check(web).await;
+    assert!(verdict.violations.is_empty(), "{what}: {verdict}");
+    verdict.assert_no_violations();
 }
 
 /// One more that waits for its time alone.
-async fn comes_due(fleet: &Fleet, web: usize) {
-    let lock = fleet.hold("7").await;
-    let _ = fleet.later(web, "7").put().delayed().accepted().await;
+async fn enqueue_delayed_job(fleet: &JobFleet, web: usize) {
+    let lock = fleet.hold_lock("7").await;
+    let _ = fleet.deferrable_request(web, "7").put().delayed().send_accepted().await;
     lock.release().await;
 }
 
 /// The request was stored or not; its client asks again, with its key, and has one job.
 #[tokio::test]
-async fn a_web_node_is_killed_as_it_accepts() {
-    join_all(BOTH.map(|framework| killed_web(framework, After, 1))).await;
-    join_all(BOTH.map(|framework| killed_web(framework, Before, 0))).await;
+async fn web_node_killed_during_enqueue_stores_one_job() {
+    join_all(
+        BOTH_FRAMEWORKS.map(|framework| check_killed_enqueue(framework, FaultPoint::AfterCall, 1)),
+    )
+    .await;
+    join_all(
+        BOTH_FRAMEWORKS.map(|framework| check_killed_enqueue(framework, FaultPoint::BeforeCall, 0)),
+    )
+    .await;
 }
 
-async fn killed_web(framework: Framework, moment: Moment, stored: usize) {
-    let (mut fleet, web) = with_web(framework).await;
-    let other = fleet.join(steady(framework.other())).await;
-    let lock = fleet.hold("7").await;
-    let rule = Rule::new("enqueue_batch", moment).act(fleet.killer(web));
-    let mut struck = fleet.proxy(web).strike(rule);
-    let request = || fleet.later(web, "7").key("one");
-    assert_eq!(request().send().await, Told::Nothing);
-    struck.happened().await;
-    let ids = jobs(&fleet).await;
+async fn check_killed_enqueue(framework: WebFramework, moment: FaultPoint, stored: usize) {
+    let (mut fleet, web) = start_fleet_without_worker(framework).await;
+    let other = fleet.start_node(long_lease_setup(framework.other())).await;
+    let lock = fleet.hold_lock("7").await;
+    let rule = FaultRule::new("enqueue_batch", moment).with_action(fleet.kill_callback(web));
+    let mut struck = fleet.proxy(web).add_rule(rule);
+    let request = || fleet.deferrable_request(web, "7").idempotency_key("one");
+    assert_eq!(request().send().await, SendOutcome::NoResponse);
+    struck.wait_for_match().await;
+    let ids = stored_job_ids(&fleet).await;
     assert_eq!(ids.len(), stored, "{moment:?}: {ids:?}");
-    let first = fleet.later(other, "7").key("one").accepted().await;
-    let again = fleet.later(other, "7").key("one").accepted().await;
+    let first = fleet.deferrable_request(other, "7").idempotency_key("one").send_accepted().await;
+    let again = fleet.deferrable_request(other, "7").idempotency_key("one").send_accepted().await;
     assert_eq!(first, again);
     assert!(ids.iter().all(|id| *id == first), "{ids:?} {first}");
     lock.release().await;
-    assert_eq!(fleet.outcome(other, &first).await.state, "done");
-    assert_eq!(fleet.settle(other).await.is_good().runs, 1);
+    assert_eq!(fleet.wait_for_outcome(other, &first).await.state, "done");
+    assert_eq!(fleet.finish_and_check(other).await.assert_no_violations().runs, 1);
 }
 
 /// The ids of all jobs in the store.
-async fn jobs(fleet: &Fleet) -> Vec<String> {
-    let keys = fleet.command(&["KEYS", "*:j:*"]).await.expect("the server answers");
+async fn stored_job_ids(fleet: &JobFleet) -> Vec<String> {
+    let keys = fleet.send_server_command(&["KEYS", "*:j:*"]).await.expect("the server answers");
     let keys: Vec<String> = redis::from_redis_value(keys).expect("a list of keys");
     keys.iter().filter_map(|key| Some(key.rsplit_once(":j:")?.1.to_owned())).collect()
 }
 
 /// Row 18, too: either it is cancelled or it is not.
 #[tokio::test]
-async fn a_web_node_is_killed_as_it_cancels() {
-    join_all([Before, After].map(|moment| async move {
-        let (mut fleet, web) = with_web(Framework::Axum).await;
-        let other = fleet.join(steady(Framework::Actix)).await;
-        let lock = fleet.hold("7").await;
-        let id = fleet.later(web, "7").accepted().await;
-        let rule = Rule::new("cancel_job", moment).act(fleet.killer(web));
-        let mut struck = fleet.proxy(web).strike(rule);
-        assert_eq!(fleet.cancel(web, &id).await, 0);
-        struck.happened().await;
+async fn web_node_killed_during_cancel_leaves_one_outcome() {
+    join_all([FaultPoint::BeforeCall, FaultPoint::AfterCall].map(|moment| async move {
+        let (mut fleet, web) = start_fleet_without_worker(WebFramework::Axum).await;
+        let other = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
+        let lock = fleet.hold_lock("7").await;
+        let id = fleet.deferrable_request(web, "7").send_accepted().await;
+        let rule = FaultRule::new("cancel_job", moment).with_action(fleet.kill_callback(web));
+        let mut struck = fleet.proxy(web).add_rule(rule);
+        assert_eq!(fleet.cancel_job(web, &id).await, 0);
+        struck.wait_for_match().await;
         lock.release().await;
-        let state = if moment == After { "cancelled" } else { "done" };
-        assert_eq!(fleet.outcome(other, &id).await.state, state);
-        assert_eq!(fleet.settle(other).await.is_good().runs, usize::from(moment == Before));
+        let state = if moment == FaultPoint::AfterCall { "cancelled" } else { "done" };
+        assert_eq!(fleet.wait_for_outcome(other, &id).await.state, state);
+        assert_eq!(
+            fleet.finish_and_check(other).await.assert_no_violations().runs,
+            usize::from(moment == FaultPoint::BeforeCall)
+        );
     }))
     .await;
 }
 
 /// Killed in the middle of the call that would free the lock: the job runs when its lease is over.
 #[tokio::test]
-async fn a_holder_is_killed_before_and_after_it_releases() {
-    join_all([Before, After].map(|moment| async move {
-        let (mut fleet, web) = with_web(Framework::Actix).await;
-        let holder = fleet.join(steady(Framework::Axum).web_only()).await;
-        let _worker = fleet.join(steady(Framework::Axum)).await;
-        let rule = Rule::new("release", moment).act(fleet.killer(holder));
-        let mut struck = fleet.proxy(holder).strike(rule);
-        let ship = fleet.later(holder, "7").ship().wish("ms=4000");
+async fn holder_killed_around_release_frees_lock_after_lease() {
+    join_all([FaultPoint::BeforeCall, FaultPoint::AfterCall].map(|moment| async move {
+        let (mut fleet, web) = start_fleet_without_worker(WebFramework::Actix).await;
+        let holder = fleet.start_node(long_lease_setup(WebFramework::Axum).without_worker()).await;
+        let _worker = fleet.start_node(long_lease_setup(WebFramework::Axum)).await;
+        let rule = FaultRule::new("release", moment).with_action(fleet.kill_callback(holder));
+        let mut struck = fleet.proxy(holder).add_rule(rule);
+        let ship =
+            fleet.deferrable_request(holder, "7").waiting_if_busy().instruct_handler("ms=4000");
         let ship = tokio::spawn(ship.send());
         eventually("the request to run", async || !fleet.runs().is_empty()).await;
-        let id = fleet.later(web, "7").accepted().await;
-        struck.happened().await;
+        let id = fleet.deferrable_request(web, "7").send_accepted().await;
+        struck.wait_for_match().await;
         let _ = ship.await.expect("the client does not panic");
-        assert_eq!(fleet.outcome(web, &id).await.state, "done");
-        assert_eq!(fleet.settle(web).await.is_good().runs, 1);
+        assert_eq!(fleet.wait_for_outcome(web, &id).await.state, "done");
+        assert_eq!(fleet.finish_and_check(web).await.assert_no_violations().runs, 1);
     }))
     .await;
 }
 
 /// A request that runs at once and is remembered: its process is killed in the middle, and its client asks another one.
 #[tokio::test]
-async fn a_web_node_is_killed_in_a_remembered_run() {
-    join_all(BOTH.map(|framework| killed_direct(framework, false))).await;
-    join_all(BOTH.map(|framework| killed_direct(framework, true))).await;
+async fn web_node_killed_in_direct_run_is_not_repeated() {
+    join_all(BOTH_FRAMEWORKS.map(|framework| check_killed_direct_run(framework, false))).await;
+    join_all(BOTH_FRAMEWORKS.map(|framework| check_killed_direct_run(framework, true))).await;
 }
 
-async fn killed_direct(framework: Framework, put: bool) {
-    let (mut fleet, victim) = with_web(framework).await;
-    let other = fleet.join(steady(framework.other())).await;
+async fn check_killed_direct_run(framework: WebFramework, put: bool) {
+    let (mut fleet, victim) = start_fleet_without_worker(framework).await;
+    let other = fleet.start_node(long_lease_setup(framework.other())).await;
     let request = |node, ms: u32| {
-        let request = fleet_request(&fleet, node).wish(&format!("ms={ms}"));
+        let request = keyed_direct_request(&fleet, node).instruct_handler(&format!("ms={ms}"));
         if put { request.put() } else { request }
     };
     let first = tokio::spawn(request(victim, 60_000).send());
     eventually("it to run", async || fleet.runs().len() == 1).await;
     let retry = || request(other, 60_000).send();
     // Its body and its target are those of the first.
-    let Told::Refused(409, _) = retry().await else { panic!("it runs") };
-    fleet.killer(victim)();
-    assert_eq!(first.await.expect("the client does not panic"), Told::Nothing);
+    let SendOutcome::Refused(409, _) = retry().await else { panic!("it runs") };
+    fleet.kill_callback(victim)();
+    assert_eq!(first.await.expect("the client does not panic"), SendOutcome::NoResponse);
     if put {
         // The record of the key may lapse shortly before the lock does. The retry is deferred then.
-        match unless_running(async || request(other, 0).send().await).await {
-            Told::Ran(200, _) => {}
-            Told::Accepted(id) => assert_eq!(fleet.outcome(other, &id).await.state, "done"),
+        match retry_while_running(async || request(other, 0).send().await).await {
+            SendOutcome::RanDirectly(200, _) => {}
+            SendOutcome::Accepted(id) => {
+                assert_eq!(fleet.wait_for_outcome(other, &id).await.state, "done")
+            }
             told => panic!("{told:?}"),
         }
         assert_eq!(fleet.runs().len(), 2);
-        return fleet.leave();
+        return fleet.close_unchecked();
     }
-    let Told::Accepted(id) = unless_running(retry).await else { panic!("a POST is not run again") };
-    let seen = fleet.see(other, &id).await;
+    let SendOutcome::Accepted(id) = retry_while_running(retry).await else {
+        panic!("a POST is not run again")
+    };
+    let seen = fleet.query_status(other, &id).await;
     assert_eq!((seen.state.as_str(), seen.reason.as_str()), ("dead", "crashed, may have run"));
-    assert_eq!(retry().await, Told::Accepted(id), "for as long as its record lives");
+    assert_eq!(retry().await, SendOutcome::Accepted(id), "for as long as its record lives");
     assert_eq!(fleet.runs().len(), 1);
-    fleet.leave();
+    fleet.close_unchecked();
 }
 
 /// The first answer other than 409, which says that a request with this key runs.
-async fn unless_running(request: impl AsyncFn() -> Told) -> Told {
-    within("the run of a killed process to lapse", async {
+async fn retry_while_running(request: impl AsyncFn() -> SendOutcome) -> SendOutcome {
+    with_timeout("the run of a killed process to lapse", async {
         loop {
             match request().await {
-                Told::Refused(409, _) => tokio::time::sleep(Duration::from_millis(5)).await,
+                SendOutcome::Refused(409, _) => tokio::time::sleep(Duration::from_millis(5)).await,
                 told => break told,
             }
         }
@@ -249,6 +275,6 @@ async fn unless_running(request: impl AsyncFn() -> Told) -> Told {
     .await
 }
 
-fn fleet_request(fleet: &Fleet, node: usize) -> Later {
-    fleet.later(node, "7").once().key("one")
+fn keyed_direct_request(fleet: &JobFleet, node: usize) -> DeferrableRequest {
+    fleet.deferrable_request(node, "7").idempotent_direct().idempotency_key("one")
 }

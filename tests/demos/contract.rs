@@ -1,20 +1,20 @@
 //! What both demos do.
 
-use lockgate_tests::{Demo, Framework, eventually};
+use lockgate_tests::{DemoProcess, WebFramework, eventually};
 use serde_json::Value;
 
-use super::{busy, ended, events};
+use super::{order_events, start_long_ship, wait_for_final_status};
 
-pub(crate) async fn it_says_where_it_listens_and_what_it_has(demo: Framework, store: &str) {
-    let demo = Demo::start(demo, store).await;
-    let _ = demo.get("/healthz").send().await.expect(200);
-    eventually("lines to try", async || demo.said().len() > 1).await;
+pub(crate) async fn start_lists_address_and_routes(demo: WebFramework, store: &str) {
+    let demo = DemoProcess::start(demo, store).await;
+    let _ = demo.get("/healthz").send().await.expect_status(200);
+    eventually("lines to try", async || demo.stdout_lines().len() > 1).await;
     let base = format!("http://{}/", demo.addr);
-    for line in &demo.said()[1..] {
+    for line in &demo.stdout_lines()[1..] {
         assert!(line.trim().starts_with("curl ") && line.contains(&base), "{line}");
     }
-    let page = demo.get("/").send().await.expect(200);
-    assert!(page.field("content-type").starts_with("text/html"), "{page:?}");
+    let page = demo.get("/").send().await.expect_status(200);
+    assert!(page.header("content-type").starts_with("text/html"), "{page:?}");
     let text = page.text();
     for elsewhere in ["src=\"http", "href=\"http", "src=\"//", "@import"] {
         assert!(!text.contains(elsewhere), "{elsewhere}");
@@ -22,38 +22,38 @@ pub(crate) async fn it_says_where_it_listens_and_what_it_has(demo: Framework, st
     for op in ["pay", "ship", "refund"] {
         let target = format!("/orders/7/{op}");
         for method in ["GET", "PUT", "DELETE", "PATCH"] {
-            let _ = demo.request(method, &target).send().await.expect(405);
+            let _ = demo.request(method, &target).send().await.expect_status(405);
         }
-        let _ = demo.post(&format!("{target}?ms=0")).send().await.expect(200);
+        let _ = demo.post(&format!("{target}?ms=0")).send().await.expect_status(200);
     }
-    let _ = demo.post("/orders/7").send().await.expect(405);
+    let _ = demo.post("/orders/7").send().await.expect_status(405);
     for target in ["/orders/7/nothing", "/nothing", "/deferred/x"] {
-        let _ = demo.get(target).send().await.expect(404);
+        let _ = demo.get(target).send().await.expect_status(404);
     }
-    let _ = demo.post("/orders/%ff/pay").send().await.expect(400);
-    let _ = demo.get("/orders/%ff").send().await.expect(400);
-    let _ = demo.post("/orders/7/pay?ms=0&status=102").send().await.expect(400);
+    let _ = demo.post("/orders/%ff/pay").send().await.expect_status(400);
+    let _ = demo.get("/orders/%ff").send().await.expect_status(400);
+    let _ = demo.post("/orders/7/pay?ms=0&status=102").send().await.expect_status(400);
 }
 
-pub(crate) async fn its_quota_is_ten(demo: Framework, store: &str) {
-    let demo = Demo::start(demo, store).await;
+pub(crate) async fn limited_route_admits_ten_requests(demo: WebFramework, store: &str) {
+    let demo = DemoProcess::start(demo, store).await;
     for left in (0..10).rev() {
-        let answer = demo.get("/limited").send().await.expect(200);
+        let answer = demo.get("/limited").send().await.expect_status(200);
         assert_eq!(answer.text(), "ok");
-        assert_eq!(answer.field("ratelimit-policy"), r#""limited";q=10;w=10"#);
-        let told = answer.field("ratelimit");
+        assert_eq!(answer.header("ratelimit-policy"), r#""limited";q=10;w=10"#);
+        let told = answer.header("ratelimit");
         assert!(told.starts_with(&format!(r#""limited";r={left};t="#)), "{told}");
     }
-    let answer = demo.get("/limited").send().await.expect(429);
-    assert!(answer.retry_after() <= 10);
-    assert_eq!(answer.problem()["violated-policies"], serde_json::json!(["limited"]));
+    let answer = demo.get("/limited").send().await.expect_status(429);
+    assert!(answer.retry_after_seconds() <= 10);
+    assert_eq!(answer.problem_document()["violated-policies"], serde_json::json!(["limited"]));
 }
 
-pub(crate) async fn it_tells_what_it_has_done(demo: Framework, store: &str) {
-    let demo = Demo::start(demo, store).await;
+pub(crate) async fn order_events_are_recorded(demo: WebFramework, store: &str) {
+    let demo = DemoProcess::start(demo, store).await;
     for op in ["pay", "ship", "refund"] {
         let answer = demo.post(&format!("/orders/a%2Fb/{op}?ms=1")).send().await;
-        let event = answer.expect(200).json();
+        let event = answer.expect_status(200).json();
         assert_eq!(event["order"], "a/b", "{event}");
         assert_eq!(event["op"], op, "{event}");
         assert_eq!(event["pid"], demo.pid(), "{event}");
@@ -63,25 +63,25 @@ pub(crate) async fn it_tells_what_it_has_done(demo: Framework, store: &str) {
         assert!(event.get("deferred").is_none(), "{event}");
     }
     let refund = demo.post("/orders/7/refund?ms=1&status=418").body("note");
-    let event = refund.send().await.expect(418).json();
+    let event = refund.send().await.expect_status(418).json();
     assert_eq!(event["note"], "note", "{event}");
-    assert_eq!(events(&demo, "7").await, [event]);
-    assert!(events(&demo, "8").await.is_empty());
+    assert_eq!(order_events(&demo, "7").await, [event]);
+    assert!(order_events(&demo, "8").await.is_empty());
 }
 
-pub(crate) async fn pay_ship_and_refund_exclude_each_other(demo: Framework, store: &str) {
-    let demo = Demo::start(demo, store).await;
-    let work = busy(&demo, "7", 3500).await;
-    let answer = demo.post("/orders/7/pay?ms=0").send().await.expect(409);
-    let _ = answer.retry_after();
-    let _ = answer.problem();
+pub(crate) async fn order_operations_exclude_each_other(demo: WebFramework, store: &str) {
+    let demo = DemoProcess::start(demo, store).await;
+    let work = start_long_ship(&demo, "7", 3500).await;
+    let answer = demo.post("/orders/7/pay?ms=0").send().await.expect_status(409);
+    let _ = answer.retry_after_seconds();
+    let _ = answer.problem_document();
     let ship = demo.post("/orders/7/ship?ms=1").spawn();
-    let refund = demo.post("/orders/7/refund?ms=1").send().await.expect(202);
-    let _ = demo.post("/orders/8/pay?ms=0").send().await.expect(200);
-    let _ = work.answer().await.expect(200);
-    let _ = ship.answer().await.expect(200);
-    assert_eq!(ended(&demo, &refund).await["state"], "done");
-    let events = events(&demo, "7").await;
+    let refund = demo.post("/orders/7/refund?ms=1").send().await.expect_status(202);
+    let _ = demo.post("/orders/8/pay?ms=0").send().await.expect_status(200);
+    let _ = work.response().await.expect_status(200);
+    let _ = ship.response().await.expect_status(200);
+    assert_eq!(wait_for_final_status(&demo, &refund).await["state"], "done");
+    let events = order_events(&demo, "7").await;
     let time = |event: &Value, name: &str| event[name].as_u64().expect("a number");
     for pair in events.windows(2) {
         let (first, second) = (&pair[0], &pair[1]);
@@ -90,48 +90,48 @@ pub(crate) async fn pay_ship_and_refund_exclude_each_other(demo: Framework, stor
     }
 }
 
-pub(crate) async fn a_refund_waits_for_its_turn(demo: Framework, store: &str) {
-    let demo = Demo::start(demo, store).await;
-    let work = busy(&demo, "7", 3500).await;
+pub(crate) async fn busy_refund_is_deferred(demo: WebFramework, store: &str) {
+    let demo = DemoProcess::start(demo, store).await;
+    let work = start_long_ship(&demo, "7", 3500).await;
     let large = vec![b'x'; 64 * 1024 + 1];
-    let _ = demo.post("/orders/7/refund").body(large).send().await.expect(409);
+    let _ = demo.post("/orders/7/refund").body(large).send().await.expect_status(409);
     let large = "x".repeat(64 * 1024);
     let refund = demo.post("/orders/7/refund?ms=1").body(large.clone());
-    let accepted = refund.send().await.expect(202);
+    let accepted = refund.send().await.expect_status(202);
     let id = accepted.json()["id"].as_str().expect("an id").to_owned();
-    assert_eq!(accepted.field("location"), format!("/deferred/{id}"));
-    let _ = work.answer().await.expect(200);
-    let document = ended(&demo, &accepted).await;
+    assert_eq!(accepted.header("location"), format!("/deferred/{id}"));
+    let _ = work.response().await.expect_status(200);
+    let document = wait_for_final_status(&demo, &accepted).await;
     assert_eq!(document["state"], "done", "{document}");
     let event = &document["response"]["body"];
     assert_eq!(event["op"], "refund", "{document}");
     assert_eq!(event["note"], large);
     assert_eq!(event["deferred"], serde_json::json!({ "id": id, "attempt": 1 }));
     let response = demo.get(&format!("/deferred/{id}/response")).send().await;
-    assert_eq!(response.expect(200).json(), *event);
+    assert_eq!(response.expect_status(200).json(), *event);
     // Of which the journal keeps a part.
     let mut kept = event.clone();
     kept["note"] = "x".repeat(200).into();
-    assert_eq!(events(&demo, "7").await.last(), Some(&kept));
+    assert_eq!(order_events(&demo, "7").await.last(), Some(&kept));
 }
 
-pub(crate) async fn a_panic_is_not_its_end(demo: Framework, store: &str) {
-    let demo = Demo::start(demo, store).await;
+pub(crate) async fn panicking_handler_does_not_stop_the_demo(demo: WebFramework, store: &str) {
+    let demo = DemoProcess::start(demo, store).await;
     assert!(demo.post("/orders/7/pay?panic=1&ms=0").try_send().await.is_err());
-    let _ = demo.post("/orders/7/ship?ms=0").send().await.expect(200);
-    let work = busy(&demo, "7", 3500).await;
-    let refund = demo.post("/orders/7/refund?panic=1&ms=0").send().await.expect(202);
-    let _ = work.answer().await.expect(200);
-    let document = ended(&demo, &refund).await;
+    let _ = demo.post("/orders/7/ship?ms=0").send().await.expect_status(200);
+    let work = start_long_ship(&demo, "7", 3500).await;
+    let refund = demo.post("/orders/7/refund?panic=1&ms=0").send().await.expect_status(202);
+    let _ = work.response().await.expect_status(200);
+    let document = wait_for_final_status(&demo, &refund).await;
     assert_eq!(document["state"], "dead", "{document}");
-    let _ = demo.post("/orders/7/ship?ms=0").send().await.expect(200);
+    let _ = demo.post("/orders/7/ship?ms=0").send().await.expect_status(200);
 }
 
-pub(crate) async fn told_to_stop_it_ends_what_it_has_begun(demo: Framework, store: &str) {
-    let mut demo = Demo::start(demo, store).await;
-    let work = busy(&demo, "7", 5000).await;
+pub(crate) async fn sigterm_finishes_active_request(demo: WebFramework, store: &str) {
+    let mut demo = DemoProcess::start(demo, store).await;
+    let work = start_long_ship(&demo, "7", 5000).await;
     demo.terminate();
-    let _ = work.answer().await.expect(200);
-    let status = demo.ended().await;
+    let _ = work.response().await.expect_status(200);
+    let status = demo.wait_for_exit().await;
     assert_eq!(status.code(), Some(0), "{status}");
 }

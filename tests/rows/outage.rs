@@ -3,31 +3,35 @@
 use std::time::{Duration, Instant};
 
 use lockgate::{ErrorKind, Store};
-use lockgate_tests::{Answer, Case, Request, Server, Site, eventually};
+use lockgate_tests::{RedisServer, TestCase, TestRequest, TestResponse, TestSite, eventually};
 
-use super::{Job, lock::busy, recovery::runs_what_it_defers};
+use super::{JobReceipt, lock::expect_busy, recovery::measure_deferred_run};
 
 /// Longest time to an answer while the store is away.
-const PROMPT: Duration = Duration::from_secs(1);
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(1);
 
-pub(super) async fn site(case: &Case, server: &Server) -> Site {
+pub(super) async fn start_site(case: &TestCase, server: &RedisServer) -> TestSite {
     // Above the default: here a loaded machine is no outage. A server that is gone says so at once, and whoever
     // waited for the deadline all the same would not be prompt.
-    site_within(case, server, Duration::from_secs(5)).await
+    start_site_with_timeout(case, server, Duration::from_secs(5)).await
 }
 
-pub(super) async fn site_within(case: &Case, server: &Server, deadline: Duration) -> Site {
+pub(super) async fn start_site_with_timeout(
+    case: &TestCase,
+    server: &RedisServer,
+    deadline: Duration,
+) -> TestSite {
     let store = Store::builder(&server.url("scenario")).call_timeout(deadline);
-    case.plan_on(store.connect().await.expect("a store")).start().await
+    case.site_builder_on(store.connect().await.expect("a store")).start().await
 }
 
 /// Whoever asks while the store is away is answered soon. A machine under load may be late by itself,
 /// but not each time. For requests that may be sent again: see [`Prompt`] for the others.
-pub(super) async fn promptly(request: Request) -> Answer {
+pub(super) async fn send_promptly(request: TestRequest) -> TestResponse {
     let mut late = Vec::new();
     for _ in 0..3 {
-        let (answer, took) = timed(request.clone()).await;
-        if took < PROMPT {
+        let (answer, took) = send_timed(request.clone()).await;
+        if took < MAX_ANSWER_TIME {
             return answer;
         }
         late.push(took);
@@ -35,7 +39,7 @@ pub(super) async fn promptly(request: Request) -> Answer {
     panic!("answered after {late:?}")
 }
 
-async fn timed(request: Request) -> (Answer, Duration) {
+async fn send_timed(request: TestRequest) -> (TestResponse, Duration) {
     let sent = Instant::now();
     let answer = request.send().await;
     let took = sent.elapsed();
@@ -45,183 +49,191 @@ async fn timed(request: Request) -> (Answer, Duration) {
 
 /// As [`promptly`], of requests that count: each is sent once, and some of them have to be answered soon.
 #[derive(Default)]
-struct Prompt(Vec<Duration>);
+struct AnswerTimes(Vec<Duration>);
 
-impl Prompt {
-    async fn answer(&mut self, request: Request) -> Answer {
-        let (answer, took) = timed(request).await;
+impl AnswerTimes {
+    async fn send_once(&mut self, request: TestRequest) -> TestResponse {
+        let (answer, took) = send_timed(request).await;
         self.0.push(took);
         answer
     }
 
-    fn shown(self) {
-        assert!(self.0.iter().any(|took| *took < PROMPT), "answered after {:?}", self.0);
+    fn assert_any_prompt(self) {
+        assert!(self.0.iter().any(|took| *took < MAX_ANSWER_TIME), "answered after {:?}", self.0);
     }
 }
 
 #[track_caller]
-pub(super) fn away(answer: Answer) {
-    let answer = answer.expect(503);
-    let _ = answer.retry_after();
-    let problem = answer.problem();
+pub(super) fn expect_unavailable(answer: TestResponse) {
+    let answer = answer.expect_status(503);
+    let _ = answer.retry_after_seconds();
+    let problem = answer.problem_document();
     let kind = problem["type"].as_str().unwrap_or_default();
     assert!(kind.ends_with("#temporary-reduced-capacity"), "{problem}");
     assert!(!answer.text().to_lowercase().contains("redis"), "{problem}");
-    super::tells_no_token(&answer, "");
+    super::assert_no_token(&answer, "");
 }
 
-pub(super) async fn comes_back(site: &Site) {
+pub(super) async fn wait_for_recovery(site: &TestSite) {
     eventually("the lock to be there again", async || {
         site.post("/orders/back/pay").send().await.status == 200
     })
     .await;
 }
 
-pub(crate) async fn a_lock_is_503_and_comes_back(case: Case) {
-    let mut server = Server::start().await;
-    let site = site(&case, &server).await;
-    comes_back(&site).await;
+pub(crate) async fn lock_is_503_during_outage_and_recovers(case: TestCase) {
+    let mut server = RedisServer::start().await;
+    let site = start_site(&case, &server).await;
+    wait_for_recovery(&site).await;
     server.kill();
     let at_once: Vec<_> =
-        (0..8).map(|_| tokio::spawn(promptly(site.post("/orders/7/pay")))).collect();
+        (0..8).map(|_| tokio::spawn(send_promptly(site.post("/orders/7/pay")))).collect();
     for answer in at_once {
-        away(answer.await.unwrap());
+        expect_unavailable(answer.await.unwrap());
     }
-    away(promptly(site.post("/orders/7/ship")).await);
-    away(promptly(site.get("/deferred/00112233445566778899aabbccddeeff00")).await);
-    let _ = promptly(site.get("/orders/7/pay?tag=safe")).await.expect(200);
-    let ran = case.desk.ran();
+    expect_unavailable(send_promptly(site.post("/orders/7/ship")).await);
+    expect_unavailable(
+        send_promptly(site.get("/deferred/00112233445566778899aabbccddeeff00")).await,
+    );
+    let _ = send_promptly(site.get("/orders/7/pay?tag=safe")).await.expect_status(200);
+    let ran = case.handler.completed_runs();
     let locked = ran.iter().filter(|ran| ran.tag != "safe");
     assert!(locked.clone().all(|ran| ran.fence.is_some()), "{ran:?}");
     server.restart().await;
-    comes_back(&site).await;
-    let _ = site.post("/orders/7/ship").send().await.expect(200);
+    wait_for_recovery(&site).await;
+    let _ = site.post("/orders/7/ship").send().await.expect_status(200);
 }
 
 /// A request that is deferred whatever its lock says has found no lock busy.
-pub(crate) async fn what_is_always_deferred_is_503(case: Case) {
-    let mut server = Server::start().await;
-    let site = site(&case, &server).await;
-    comes_back(&site).await;
+pub(crate) async fn always_deferred_request_is_503_during_outage(case: TestCase) {
+    let mut server = RedisServer::start().await;
+    let site = start_site(&case, &server).await;
+    wait_for_recovery(&site).await;
     let late = |path: &str| site.post(path).header("prefer", "respond-async");
-    let _ = late("/async/7?tag=before").send().await.expect(202);
+    let _ = late("/async/7?tag=before").send().await.expect_status(202);
     server.kill();
     for request in [site.post("/always/7?tag=away"), late("/async/7?tag=away")] {
-        away(promptly(request).await);
+        expect_unavailable(send_promptly(request).await);
     }
     server.restart().await;
-    comes_back(&site).await;
-    let _ = site.post("/always/8?tag=after").send().await.expect(202);
-    let ran = case.desk.ran();
+    wait_for_recovery(&site).await;
+    let _ = site.post("/always/8?tag=after").send().await.expect_status(202);
+    let ran = case.handler.completed_runs();
     assert!(ran.iter().all(|ran| ran.tag != "away"), "{ran:?}");
 }
 
-pub(crate) async fn a_lock_and_a_quota_can_admit(case: Case) {
-    let mut server = Server::start().await;
-    let site = site(&case, &server).await;
+pub(crate) async fn fail_open_lock_and_quota_admit_during_outage(case: TestCase) {
+    let mut server = RedisServer::start().await;
+    let site = start_site(&case, &server).await;
     server.kill();
     for _ in 0..5 {
-        let answer = promptly(site.get("/quota/admit")).await.expect(200);
-        assert!(!answer.has("ratelimit") && !answer.has("ratelimit-policy"), "{answer:?}");
+        let answer = send_promptly(site.get("/quota/admit")).await.expect_status(200);
+        assert!(
+            !answer.has_header("ratelimit") && !answer.has_header("ratelimit-policy"),
+            "{answer:?}"
+        );
         assert!(answer.json()["remaining"].is_null(), "{answer:?}");
     }
-    away(promptly(site.get("/quota/refuse")).await);
-    let answer = promptly(site.post("/orders/7/anyway")).await.expect(200);
+    expect_unavailable(send_promptly(site.get("/quota/refuse")).await);
+    let answer = send_promptly(site.post("/orders/7/anyway")).await.expect_status(200);
     assert!(answer.json()["fence"].is_null(), "{answer:?}");
     server.restart().await;
-    comes_back(&site).await;
-    let answer = site.post("/orders/7/anyway").send().await.expect(200);
+    wait_for_recovery(&site).await;
+    let answer = site.post("/orders/7/anyway").send().await.expect_status(200);
     assert!(answer.json()["fence"].is_u64(), "{answer:?}");
-    let answer = site.get("/quota/admit").send().await.expect(200);
-    assert!(answer.field("ratelimit").contains(";r=2;"), "{answer:?}");
+    let answer = site.get("/quota/admit").send().await.expect_status(200);
+    assert!(answer.header("ratelimit").contains(";r=2;"), "{answer:?}");
 }
 
 /// By default a process goes on by itself, with what the quota had left, until the store is well again.
-pub(crate) async fn a_quota_is_kept_by_the_process_alone(case: Case) {
-    let mut server = Server::start().await;
-    let site = site(&case, &server).await;
-    let _ = site.get("/quota/three").send().await.expect(200);
+pub(crate) async fn outage_limiter_enforces_quota_in_process(case: TestCase) {
+    let mut server = RedisServer::start().await;
+    let site = start_site(&case, &server).await;
+    let _ = site.get("/quota/three").send().await.expect_status(200);
     server.kill();
-    let mut prompt = Prompt::default();
+    let mut prompt = AnswerTimes::default();
     for _ in 0..2 {
-        let answer = prompt.answer(site.get("/quota/three")).await.expect(200);
-        assert!(!answer.has("ratelimit") && !answer.has("ratelimit-policy"), "{answer:?}");
+        let answer = prompt.send_once(site.get("/quota/three")).await.expect_status(200);
+        assert!(
+            !answer.has_header("ratelimit") && !answer.has_header("ratelimit-policy"),
+            "{answer:?}"
+        );
     }
-    let answer = prompt.answer(site.get("/quota/three")).await.expect(429);
-    prompt.shown();
-    assert!(answer.retry_after() <= 20, "one of three a minute: {answer:?}");
+    let answer = prompt.send_once(site.get("/quota/three")).await.expect_status(429);
+    prompt.assert_any_prompt();
+    assert!(answer.retry_after_seconds() <= 20, "one of three a minute: {answer:?}");
     server.restart().await;
     // A server that was killed has forgotten.
     eventually("quotas to be counted in the store again", async || {
         let answer = site.get("/quota/three").send().await;
-        answer.status == 200 && answer.has("ratelimit")
+        answer.status == 200 && answer.has_header("ratelimit")
     })
     .await;
 }
 
 /// The store goes away after the lock was found busy: nothing is stored, and nothing is promised.
-pub(crate) async fn a_request_is_not_deferred(case: Case) {
-    let mut server = Server::start().await;
-    let site = site(&case, &server).await;
-    let hold = site.hold("/orders/7/pay").await;
+pub(crate) async fn request_is_not_deferred_during_outage(case: TestCase) {
+    let mut server = RedisServer::start().await;
+    let site = start_site(&case, &server).await;
+    let hold = site.post_held("/orders/7/pay").await;
     let refused = site.post("/late/7?after=late").spawn();
-    case.desk.gates.arrived("late").await;
+    case.handler.sync_points.wait_for_arrival("late").await;
     server.kill();
     // Known to be away: what is sent from now on has not run. (A call that finds it out itself may
     // have, and is answered as in the next row.)
-    away(promptly(site.post("/orders/7/pay")).await);
-    case.desk.gates.open("late");
-    let answer = refused.answer().await;
+    expect_unavailable(send_promptly(site.post("/orders/7/pay")).await);
+    case.handler.sync_points.open("late");
+    let answer = refused.response().await;
     // Whether the connection broke before or under the call decides which of the two is the truth.
-    if answer.has("location") {
-        let _ = answer.expect(503).problem();
+    if answer.has_header("location") {
+        let _ = answer.expect_status(503).problem_document();
     } else {
-        busy(answer);
+        expect_busy(answer);
     }
-    away(promptly(site.post("/orders/7/refund")).await);
-    let _ = promptly(site.post("/orders/7/refund")).await.expect(503);
-    let _ = hold.let_go().await.expect(200);
+    expect_unavailable(send_promptly(site.post("/orders/7/refund")).await);
+    let _ = send_promptly(site.post("/orders/7/refund")).await.expect_status(503);
+    let _ = hold.finish().await.expect_status(200);
 }
 
 /// As above, but the store hangs: the client is told where to look whether it was accepted.
-pub(crate) async fn an_acceptance_without_an_answer(case: Case) {
-    let server = Server::start().await;
-    let site = site_within(&case, &server, Duration::from_secs(3)).await;
+pub(crate) async fn uncertain_enqueue_returns_503_with_location(case: TestCase) {
+    let server = RedisServer::start().await;
+    let site = start_site_with_timeout(&case, &server, Duration::from_secs(3)).await;
     // A script that the server does not know yet would not be sent twice to a server that hangs.
-    runs_what_it_defers(&site).await;
-    let hold = site.hold("/orders/7/pay").await;
+    measure_deferred_run(&site).await;
+    let hold = site.post_held("/orders/7/pay").await;
     let refused = site.post("/late/7?after=late").spawn();
-    case.desk.gates.arrived("late").await;
+    case.handler.sync_points.wait_for_arrival("late").await;
     server.pause();
-    case.desk.gates.open("late");
-    let answer = refused.answer().await.expect(503);
-    let _ = answer.retry_after();
-    let _ = answer.problem();
-    let location = answer.field("location").to_owned();
+    case.handler.sync_points.open("late");
+    let answer = refused.response().await.expect_status(503);
+    let _ = answer.retry_after_seconds();
+    let _ = answer.problem_document();
+    let location = answer.header("location").to_owned();
     server.resume();
     // The call lay in the server's socket, and has run by now: the status tells the truth.
     eventually("the job to be found", async || site.get(&location).send().await.status == 200)
         .await;
     let id = location.trim_start_matches("/deferred/").to_owned();
-    let job = Job { id, location };
-    assert_eq!(job.document(&site).await["state"], "queued");
-    let _ = hold.let_go().await.expect(200);
-    let _ = job.done(&site).await;
+    let job = JobReceipt { id, location };
+    assert_eq!(job.status_document(&site).await["state"], "queued");
+    let _ = hold.finish().await.expect_status(200);
+    let _ = job.wait_until_done(&site).await;
 }
 
-pub(crate) async fn a_store_that_hangs_is_away(case: Case) {
-    let server = Server::start().await;
+pub(crate) async fn frozen_store_is_unavailable(case: TestCase) {
+    let server = RedisServer::start().await;
     // As it is by default.
     let store = Store::connect(&server.url("scenario")).await.expect("a store");
-    let site = case.plan_on(store).start().await;
-    comes_back(&site).await;
+    let site = case.site_builder_on(store).start().await;
+    wait_for_recovery(&site).await;
     server.pause();
     for _ in 0..8 {
-        away(promptly(site.post("/orders/7/pay")).await);
+        expect_unavailable(send_promptly(site.post("/orders/7/pay")).await);
     }
-    let _ = promptly(site.get("/quota/three")).await.expect(200);
+    let _ = send_promptly(site.get("/quota/three")).await.expect_status(200);
     server.resume();
-    comes_back(&site).await;
+    wait_for_recovery(&site).await;
     // What the calls without an answer have taken is given back.
     eventually("the lock to be free", async || {
         site.post("/orders/7/ship").send().await.status == 200
@@ -229,8 +241,8 @@ pub(crate) async fn a_store_that_hangs_is_away(case: Case) {
     .await;
 }
 
-pub(crate) async fn a_wrong_password_is_a_fault_of_the_configuration() {
-    let server = Server::with_password("c0rrect").await;
+pub(crate) async fn wrong_password_is_a_configuration_error() {
+    let server = RedisServer::start_with_password("c0rrect").await;
     let _ = Store::connect(&server.url("scenario")).await.expect("a store");
     let url = server.url("scenario");
     for wrong in [url.replace("c0rrect", "s3cret"), url.replace(":c0rrect@", "")] {

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use lockgate_tests::{Answer, Case, Site};
+use lockgate_tests::{TestCase, TestResponse, TestSite};
 use sfv::{BareItem, Item, ListEntry, Parser};
 
 /// One member of a `RateLimit` or `RateLimit-Policy` list: its name and its parameters, read by a
 /// parser of structured fields that is not ours.
 #[track_caller]
-pub(super) fn members(answer: &Answer, field: &str) -> Vec<(String, i64, i64)> {
+pub(super) fn list_members(answer: &TestResponse, field: &str) -> Vec<(String, i64, i64)> {
     let (first, second) = match field {
         "ratelimit-policy" => ("q", "w"),
         _ => ("r", "t"),
     };
-    let list: sfv::List = Parser::new(&answer.list(field)).parse().expect("a structured list");
+    let list: sfv::List =
+        Parser::new(&answer.header_list(field)).parse().expect("a structured list");
     let entry = |entry: ListEntry| match entry {
         ListEntry::Item(item) => item,
         ListEntry::InnerList(list) => panic!("expected strings: {list:?}"),
@@ -30,10 +31,10 @@ pub(super) fn members(answer: &Answer, field: &str) -> Vec<(String, i64, i64)> {
 }
 
 #[track_caller]
-pub(super) fn allowed(answer: Answer, name: &str, limit: i64, remaining: i64) {
-    let answer = answer.expect(200);
-    assert_eq!(members(&answer, "ratelimit-policy"), [(name.to_owned(), limit, 60)]);
-    let [(told, left, reset)] = &members(&answer, "ratelimit")[..] else {
+pub(super) fn expect_admitted(answer: TestResponse, name: &str, limit: i64, remaining: i64) {
+    let answer = answer.expect_status(200);
+    assert_eq!(list_members(&answer, "ratelimit-policy"), [(name.to_owned(), limit, 60)]);
+    let [(told, left, reset)] = &list_members(&answer, "ratelimit")[..] else {
         panic!("expected one quota: {answer:?}")
     };
     assert_eq!((told.as_str(), *left), (name, remaining), "{answer:?}");
@@ -42,116 +43,117 @@ pub(super) fn allowed(answer: Answer, name: &str, limit: i64, remaining: i64) {
 
 /// Seconds until the quota is there again.
 #[track_caller]
-pub(super) fn refused(answer: Answer, name: &str) -> i64 {
-    let answer = answer.expect(429);
-    let problem = answer.problem();
+pub(super) fn expect_quota_exceeded(answer: TestResponse, name: &str) -> i64 {
+    let answer = answer.expect_status(429);
+    let problem = answer.problem_document();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["violated-policies"], serde_json::json!([name]));
-    let told = members(&answer, "ratelimit");
+    let told = list_members(&answer, "ratelimit");
     let (_, left, reset) = told.iter().find(|member| member.0 == name).expect("its own quota");
     assert_eq!(*left, 0, "{answer:?}");
     assert!(*reset >= 1, "{answer:?}");
-    assert!(i64::try_from(answer.retry_after()).unwrap() >= *reset, "{answer:?}");
+    assert!(i64::try_from(answer.retry_after_seconds()).unwrap() >= *reset, "{answer:?}");
     *reset
 }
 
-pub(crate) async fn a_request_is_told_its_quota_and_a_refused_one_is_not_charged(case: Case) {
-    let site = case.site().await;
+pub(crate) async fn responses_report_quota_and_refusals_are_not_charged(case: TestCase) {
+    let site = case.start_site().await;
     let first = site.get("/quota/three").send().await;
     assert_eq!(first.json()["remaining"], 2, "the handler sees it too");
-    allowed(first, "three", 3, 2);
-    allowed(site.post("/quota/three").send().await, "three", 3, 1);
-    allowed(site.get("/quota/three").send().await, "three", 3, 0);
+    expect_admitted(first, "three", 3, 2);
+    expect_admitted(site.post("/quota/three").send().await, "three", 3, 1);
+    expect_admitted(site.get("/quota/three").send().await, "three", 3, 0);
     let answer = site.get("/quota/three").send().await;
-    assert_eq!(members(&answer, "ratelimit-policy"), [("three".to_owned(), 3, 60)]);
-    let first = refused(answer, "three");
-    assert_eq!(case.desk.ran().len(), 3, "the handler has not run");
+    assert_eq!(list_members(&answer, "ratelimit-policy"), [("three".to_owned(), 3, 60)]);
+    let first = expect_quota_exceeded(answer, "three");
+    assert_eq!(case.handler.completed_runs().len(), 3, "the handler has not run");
     for _ in 0..5 {
-        let again = refused(site.get("/quota/three").send().await, "three");
+        let again = expect_quota_exceeded(site.get("/quota/three").send().await, "three");
         assert!(again <= first, "a refusal was charged");
     }
 }
 
-pub(crate) async fn policies_of_different_names_share_no_quota(case: Case) {
-    let site = case.site().await;
+pub(crate) async fn policies_of_different_names_share_no_quota(case: TestCase) {
+    let site = case.start_site().await;
     let names = [("/alike/search", "%E6%A4%9C%E7%B4%A2"), ("/alike/login", "%E7%99%BB%E9%8C%B2")];
     for (target, label) in names {
-        allowed(site.get(target).send().await, label, 1, 0);
-        refused(site.get(target).send().await, label);
+        expect_admitted(site.get(target).send().await, label, 1, 0);
+        expect_quota_exceeded(site.get(target).send().await, label);
     }
-    let told = members(&site.get("/alike/names").send().await.expect(200), "ratelimit-policy");
+    let told =
+        list_members(&site.get("/alike/names").send().await.expect_status(200), "ratelimit-policy");
     assert_eq!(told, [("a/b".to_owned(), 1, 60), ("a b".to_owned(), 2, 60)]);
-    refused(site.get("/alike/names").send().await, "a/b");
+    expect_quota_exceeded(site.get("/alike/names").send().await, "a/b");
 }
 
-pub(crate) async fn who_comes_back_in_time_gets_in(case: Case) {
-    let site = case.site().await;
-    let _ = site.get("/quota/second").send().await.expect(200);
+pub(crate) async fn request_after_retry_after_is_admitted(case: TestCase) {
+    let site = case.start_site().await;
+    let _ = site.get("/quota/second").send().await.expect_status(200);
     // On a machine so slow that the second is over, there is nothing to wait for.
     let answer = site.get("/quota/second").send().await;
     if answer.status != 200 {
         // Time itself is what is promised here.
-        tokio::time::sleep(Duration::from_secs(answer.retry_after())).await;
-        let _ = site.get("/quota/second").send().await.expect(200);
+        tokio::time::sleep(Duration::from_secs(answer.retry_after_seconds())).await;
+        let _ = site.get("/quota/second").send().await.expect_status(200);
     }
 }
 
-pub(crate) async fn of_thirty_at_once_ten_pass(case: Case) {
-    let (one, other) = (case.site().await, case.site().await);
+pub(crate) async fn thirty_concurrent_requests_admit_ten(case: TestCase) {
+    let (one, other) = (case.start_site().await, case.start_site().await);
     let sent: Vec<_> = (0..15)
         .flat_map(|_| [one.get("/quota/ten").spawn(), other.get("/quota/ten").spawn()])
         .collect();
     let mut passed = 0;
     for answer in sent {
-        match answer.answer().await {
+        match answer.response().await {
             answer if answer.status == 200 => passed += 1,
-            answer => drop(refused(answer, "ten")),
+            answer => drop(expect_quota_exceeded(answer, "ten")),
         }
     }
     assert_eq!(passed, 10);
-    assert_eq!(case.desk.ran().len(), 10);
+    assert_eq!(case.handler.completed_runs().len(), 10);
 }
 
-pub(crate) async fn two_layers_tell_two_quotas(case: Case) {
-    let site = case.site().await;
-    let answer = site.get("/quota/both/7").send().await.expect(200);
-    let mut names: Vec<_> = members(&answer, "ratelimit-policy");
+pub(crate) async fn two_layers_report_two_quotas(case: TestCase) {
+    let site = case.start_site().await;
+    let answer = site.get("/quota/both/7").send().await.expect_status(200);
+    let mut names: Vec<_> = list_members(&answer, "ratelimit-policy");
     names.sort();
     assert_eq!(names, [("inner".to_owned(), 2, 60), ("outer".to_owned(), 5, 60)]);
-    assert_eq!(members(&answer, "ratelimit").len(), 2);
-    let _ = site.get("/quota/both/7").send().await.expect(200);
+    assert_eq!(list_members(&answer, "ratelimit").len(), 2);
+    let _ = site.get("/quota/both/7").send().await.expect_status(200);
     let answer = site.get("/quota/both/7").send().await;
-    assert_eq!(members(&answer, "ratelimit").len(), 2, "{answer:?}");
-    refused(answer, "inner");
+    assert_eq!(list_members(&answer, "ratelimit").len(), 2, "{answer:?}");
+    expect_quota_exceeded(answer, "inner");
 }
 
 /// A header, a parameter, and what a function says.
-pub(crate) async fn each_key_has_a_quota(case: Case) {
-    let site = case.site().await;
-    spend(&site, "/quota/param/7", 2).await;
-    refused(site.get("/quota/param/7").send().await, "param");
-    refused(site.get("/quota/param/%37").send().await, "param");
-    spend(&site, "/quota/param/8", 2).await;
+pub(crate) async fn each_key_has_its_own_quota(case: TestCase) {
+    let site = case.start_site().await;
+    spend_quota(&site, "/quota/param/7", 2).await;
+    expect_quota_exceeded(site.get("/quota/param/7").send().await, "param");
+    expect_quota_exceeded(site.get("/quota/param/%37").send().await, "param");
+    spend_quota(&site, "/quota/param/8", 2).await;
     let by_user = |user| site.get("/quota/user").header("x-user", user);
     for _ in 0..2 {
-        let _ = by_user("ada").send().await.expect(200);
+        let _ = by_user("ada").send().await.expect_status(200);
     }
-    refused(by_user("ada").send().await, "user");
-    let _ = by_user("bob").send().await.expect(200);
-    let _ = site.get("/quota/user").send().await.expect(400).problem();
+    expect_quota_exceeded(by_user("ada").send().await, "user");
+    let _ = by_user("bob").send().await.expect_status(200);
+    let _ = site.get("/quota/user").send().await.expect_status(400).problem_document();
     let get = || site.get("/quota/header");
-    let _ = get().send().await.expect(400).problem();
+    let _ = get().send().await.expect_status(400).problem_document();
     let twice = get().header("x-api-key", "a").header("X-Api-Key", "b");
-    let _ = twice.send().await.expect(400).problem();
+    let _ = twice.send().await.expect_status(400).problem_document();
     for _ in 0..2 {
-        let _ = get().header("X-API-Key", "a").send().await.expect(200);
+        let _ = get().header("X-API-Key", "a").send().await.expect_status(200);
     }
-    refused(get().header("x-api-key", "a").send().await, "header");
-    let _ = get().header("x-api-key", "b").send().await.expect(200);
+    expect_quota_exceeded(get().header("x-api-key", "a").send().await, "header");
+    let _ = get().header("x-api-key", "b").send().await.expect_status(200);
 }
 
-pub(crate) async fn forged_addresses_change_nothing(case: Case) {
-    let site = case.site().await;
+pub(crate) async fn forged_forwarding_headers_do_not_change_the_key(case: TestCase) {
+    let site = case.start_site().await;
     let forged = |n: usize| {
         let address = format!("192.0.2.{n}");
         site.get("/quota/three")
@@ -160,30 +162,30 @@ pub(crate) async fn forged_addresses_change_nothing(case: Case) {
             .header("forwarded", &format!("for={address}"))
     };
     for n in 0..3 {
-        let _ = forged(n).send().await.expect(200);
+        let _ = forged(n).send().await.expect_status(200);
     }
-    refused(forged(3).send().await, "three");
+    expect_quota_exceeded(forged(3).send().await, "three");
 }
 
-pub(crate) async fn a_route_has_one_quota(case: Case) {
-    let site = case.site().await;
+pub(crate) async fn route_key_has_one_quota(case: TestCase) {
+    let site = case.start_site().await;
     for order in 0..5 {
-        spend(&site, &format!("/quota/both/{order}"), 1).await;
+        spend_quota(&site, &format!("/quota/both/{order}"), 1).await;
     }
-    refused(site.get("/quota/both/6").send().await, "outer");
+    expect_quota_exceeded(site.get("/quota/both/6").send().await, "outer");
 }
 
-pub(crate) async fn processes_share_a_quota(case: Case) {
-    let other = case.plan().await.framework(case.framework.other());
-    let (one, other) = (case.site().await, other.start().await);
-    spend(&one, "/quota/three", 2).await;
-    allowed(other.get("/quota/three").send().await, "three", 3, 0);
-    refused(one.get("/quota/three").send().await, "three");
-    refused(other.get("/quota/three").send().await, "three");
+pub(crate) async fn processes_share_a_quota(case: TestCase) {
+    let other = case.site_builder().await.framework(case.framework.other());
+    let (one, other) = (case.start_site().await, other.start().await);
+    spend_quota(&one, "/quota/three", 2).await;
+    expect_admitted(other.get("/quota/three").send().await, "three", 3, 0);
+    expect_quota_exceeded(one.get("/quota/three").send().await, "three");
+    expect_quota_exceeded(other.get("/quota/three").send().await, "three");
 }
 
-pub(super) async fn spend(site: &Site, target: &str, times: usize) {
+pub(super) async fn spend_quota(site: &TestSite, target: &str, times: usize) {
     for _ in 0..times {
-        let _ = site.get(target).send().await.expect(200);
+        let _ = site.get(target).send().await.expect_status(200);
     }
 }

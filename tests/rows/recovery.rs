@@ -8,79 +8,83 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_tests::{Case, Server, Site, eventually};
+use lockgate_tests::{RedisServer, TestCase, TestSite, eventually};
 
 use super::{
-    accepted,
-    lock::busy,
-    on_loss::lost,
-    outage::{away, comes_back, promptly, site},
-    passes_at_once,
+    expect_accepted,
+    lock::expect_busy,
+    measure_acquire,
+    on_loss::expect_lock_lost,
+    outage::{expect_unavailable, send_promptly, start_site, wait_for_recovery},
 };
 
-pub(crate) async fn a_store_that_is_not_there_yet(case: Case) {
-    let mut server = Server::not_running();
-    let site = site(&case, &server).await;
-    away(promptly(site.post("/orders/7/pay")).await);
-    let _ = promptly(site.get("/quota/three")).await.expect(200);
+pub(crate) async fn store_that_starts_later_is_used_once_reachable(case: TestCase) {
+    let mut server = RedisServer::not_running();
+    let site = start_site(&case, &server).await;
+    expect_unavailable(send_promptly(site.post("/orders/7/pay")).await);
+    let _ = send_promptly(site.get("/quota/three")).await.expect_status(200);
     server.restart().await;
-    comes_back(&site).await;
-    runs_what_it_defers(&site).await;
+    wait_for_recovery(&site).await;
+    measure_deferred_run(&site).await;
 }
 
 /// Requests go on while the server is killed and comes back empty: each is let through under a lock, or
 /// refused, in time.
-pub(crate) async fn killed_and_restarted_under_load(case: Case) {
-    let mut server = Server::start().await;
-    let site = Arc::new(site(&case, &server).await);
-    let counts = Arc::new(Counts::default());
+pub(crate) async fn restarts_under_load_admit_or_refuse_promptly(case: TestCase) {
+    let mut server = RedisServer::start().await;
+    let site = Arc::new(start_site(&case, &server).await);
+    let counts = Arc::new(ResponseCounts::default());
     let load: Vec<_> = (0..6)
         .map(|n| {
-            tokio::spawn(load(Arc::clone(&site), format!("/orders/{n}/pay"), Arc::clone(&counts)))
+            tokio::spawn(send_until_finished(
+                Arc::clone(&site),
+                format!("/orders/{n}/pay"),
+                Arc::clone(&counts),
+            ))
         })
         .collect();
     for _ in 0..2 {
-        counts.grow("passages", &counts.passed).await;
+        counts.wait_for_growth("passages", &counts.admitted).await;
         server.kill();
-        counts.grow("refusals", &counts.refused).await;
+        counts.wait_for_growth("refusals", &counts.refused).await;
         server.restart().await;
     }
-    counts.grow("passages", &counts.passed).await;
-    counts.over.store(true, Ordering::Relaxed);
+    counts.wait_for_growth("passages", &counts.admitted).await;
+    counts.is_finished.store(true, Ordering::Relaxed);
     for requests in load {
         requests.await.expect("prompt answers of the right kind");
     }
     for n in 0..6 {
-        passes_at_once(&site, &n.to_string()).await;
+        measure_acquire(&site, &n.to_string()).await;
     }
 }
 
 #[derive(Default)]
-struct Counts {
-    passed: AtomicUsize,
+struct ResponseCounts {
+    admitted: AtomicUsize,
     refused: AtomicUsize,
-    over: AtomicBool,
+    is_finished: AtomicBool,
 }
 
-impl Counts {
-    async fn grow(&self, what: &str, count: &AtomicUsize) {
+impl ResponseCounts {
+    async fn wait_for_growth(&self, what: &str, count: &AtomicUsize) {
         let before = count.load(Ordering::Relaxed);
         eventually(what, async || count.load(Ordering::Relaxed) > before + 20).await;
     }
 }
 
-async fn load(site: Arc<Site>, target: String, counts: Arc<Counts>) {
-    while !counts.over.load(Ordering::Relaxed) {
-        let answer = promptly(site.post(&target)).await;
+async fn send_until_finished(site: Arc<TestSite>, target: String, counts: Arc<ResponseCounts>) {
+    while !counts.is_finished.load(Ordering::Relaxed) {
+        let answer = send_promptly(site.post(&target)).await;
         match answer.status.as_u16() {
-            200 => counts.passed.fetch_add(1, Ordering::Relaxed),
+            200 => counts.admitted.fetch_add(1, Ordering::Relaxed),
             503 => {
-                away(answer);
+                expect_unavailable(answer);
                 counts.refused.fetch_add(1, Ordering::Relaxed)
             }
             // Its own last grant may not have been given back yet.
             _ => {
-                busy(answer);
+                expect_busy(answer);
                 0
             }
         };
@@ -89,30 +93,31 @@ async fn load(site: Arc<Site>, target: String, counts: Arc<Counts>) {
 
 /// Redis comes back empty while handlers run: their clients are told that the lock did not last, as
 /// their layers say, and the lock is free.
-pub(crate) async fn a_lock_that_was_held_is_given_up(case: Case) {
-    let mut server = Server::start().await;
-    let site = site(&case, &server).await;
-    let (hold, marked) = (site.hold("/orders/7/pay").await, site.hold("/finish-late/8").await);
+pub(crate) async fn held_lock_is_lost_when_server_restarts_empty(case: TestCase) {
+    let mut server = RedisServer::start().await;
+    let site = start_site(&case, &server).await;
+    let (hold, marked) =
+        (site.post_held("/orders/7/pay").await, site.post_held("/finish-late/8").await);
     server.kill();
     server.restart().await;
-    comes_back(&site).await;
-    lost(hold.let_go().await, "taken");
-    let marked = marked.let_go().await.expect(200);
-    assert_eq!(marked.field("lock-lost"), "taken");
-    let _ = site.post("/orders/7/ship").send().await.expect(200);
+    wait_for_recovery(&site).await;
+    expect_lock_lost(hold.finish().await, "taken");
+    let marked = marked.finish().await.expect_status(200);
+    assert_eq!(marked.header("lock-lost"), "taken");
+    let _ = site.post("/orders/7/ship").send().await.expect_status(200);
 }
 
-pub(crate) async fn the_worker_goes_on(case: Case) {
-    let mut server = Server::start().await;
-    let site = site(&case, &server).await;
-    runs_what_it_defers(&site).await;
+pub(crate) async fn worker_resumes_after_server_restarts(case: TestCase) {
+    let mut server = RedisServer::start().await;
+    let site = start_site(&case, &server).await;
+    measure_deferred_run(&site).await;
     let mut took = Vec::new();
     for _ in 0..5 {
         server.kill();
-        away(promptly(site.post("/orders/7/refund")).await);
+        expect_unavailable(send_promptly(site.post("/orders/7/refund")).await);
         server.restart().await;
-        comes_back(&site).await;
-        took.push(runs_what_it_defers(&site).await);
+        wait_for_recovery(&site).await;
+        took.push(measure_deferred_run(&site).await);
     }
     // Most times at once: it does not need its next sign of life, up to 5 s later, to be there again. A new subscription
     // may pause for a second.
@@ -121,11 +126,11 @@ pub(crate) async fn the_worker_goes_on(case: Case) {
 }
 
 /// How long that takes.
-pub(super) async fn runs_what_it_defers(site: &Site) -> Duration {
+pub(super) async fn measure_deferred_run(site: &TestSite) -> Duration {
     let asked = Instant::now();
-    let hold = site.hold("/orders/7/pay").await;
-    let job = accepted(site.post("/orders/7/refund").send().await);
-    let _ = hold.let_go().await.expect(200);
-    let _ = job.done(site).await;
+    let hold = site.post_held("/orders/7/pay").await;
+    let job = expect_accepted(site.post("/orders/7/refund").send().await);
+    let _ = hold.finish().await.expect_status(200);
+    let _ = job.wait_until_done(site).await;
     asked.elapsed()
 }

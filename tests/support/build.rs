@@ -31,7 +31,7 @@ const REPLACEMENTS: [(&str, &str); 3] = [
     (
         r#"Store::connect("redis://127.0.0.1/")"#,
         // The default call timeout is too short for a loaded machine.
-        r#"Store::builder(&std::env::var("LOCKGATE_STORE")?).call_timeout(lockgate_tests::PATIENCE).connect()"#,
+        r#"Store::builder(&std::env::var("LOCKGATE_STORE")?).call_timeout(lockgate_tests::TEST_TIMEOUT).connect()"#,
     ),
     (r#""127.0.0.1:3000""#, r#"std::env::var("LISTEN")?"#),
     ("\"refunded\"\n", "lockgate_tests::wait_for_refund_gate().await\n"),

@@ -6,9 +6,9 @@ use crate::shell;
 
 /// Its exit code is ours.
 pub(crate) fn run(args: &[&str]) -> ExitCode {
-    const PROGRAM: &[&str] =
+    const FSCK_CARGO_ARGS: &[&str] =
         &["run", "--quiet", "--package", "lockgate-cli", "--bin", "lockgate-fsck", "--"];
-    let mut command = shell::cargo([PROGRAM, args].concat());
+    let mut command = shell::cargo_command([FSCK_CARGO_ARGS, args].concat());
     let code = command.status().ok().and_then(|status| status.code());
     code.and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
 }

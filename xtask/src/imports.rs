@@ -3,7 +3,7 @@
 //! A check of the text, not of the types: it reads every path that starts at `crate`, `super` or
 //! `self` and looks in which room it ends.
 
-mod text;
+mod path_scanner;
 
 use std::{
     collections::BTreeMap,
@@ -11,15 +11,15 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use self::text::{code_of, paths};
+use self::path_scanner::{blank_comments_and_strings, find_paths};
 use crate::{
-    metadata::{LIBRARIES, Metadata},
     shell,
+    workspace_metadata::{LIBRARY_PACKAGES, WorkspaceMetadata},
 };
 
 /// Every room under `src/` and how high it stands; an import goes to a lower one. Rooms of one
 /// height do not know each other, save those at the bottom.
-const ROOMS: [(&str, u8); 19] = [
+const MODULE_LEVELS: [(&str, u8); 19] = [
     ("layer_macros", 6),
     ("remote", 5),
     ("middleware", 4),
@@ -42,34 +42,36 @@ const ROOMS: [(&str, u8); 19] = [
 ];
 
 /// What only the store may name.
-const REDIS: [&str; 3] = ["redis", "bb8", "evalsha"];
+const REDIS_NAMES: [&str; 3] = ["redis", "bb8", "evalsha"];
 
-pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
-    let root = shell::root();
+pub(crate) fn check(metadata: &WorkspaceMetadata) -> Result<(), String> {
+    let root = shell::workspace_root();
     let src = root.join("src");
-    let library = read(&src.join("lib.rs"))?;
-    let exports = exports(&library);
+    let library = read_file(&src.join("lib.rs"))?;
+    let exports = root_exports(&library);
     let mut found = Vec::new();
     let mut files = 0;
-    for file in rust_files(&src)?.into_iter().filter(|file| !is_test(&src, file)) {
-        let text = read(&file)?;
+    for file in rust_files(&src)?.into_iter().filter(|file| !is_test_file(&src, file)) {
+        let text = read_file(&file)?;
         let module = module_path(file.strip_prefix(&src).unwrap_or(&file));
-        let complaints = core(&module, &text, &exports);
-        found.extend(complaints.iter().map(|(line, what)| at(&root, &file, *line, what)));
+        let complaints = check_module(&module, &text, &exports);
+        found.extend(complaints.iter().map(|(line, what)| format_error(&root, &file, *line, what)));
         files += 1;
     }
     for file in rust_files(&root.join("integrations"))? {
         if file.components().any(|part| part.as_os_str() == "src") {
-            let text = read(&file)?;
+            let text = read_file(&file)?;
             found.extend(
-                names_redis(&text).iter().map(|(line, what)| at(&root, &file, *line, what)),
+                find_redis_names(&text)
+                    .iter()
+                    .map(|(line, what)| format_error(&root, &file, *line, what)),
             );
             files += 1;
         }
     }
-    for library in &LIBRARIES[1..] {
-        let direct = metadata.direct(library)?;
-        let bad = direct.iter().filter(|name| REDIS.iter().any(|word| name.contains(word)));
+    for library in &LIBRARY_PACKAGES[1..] {
+        let direct = metadata.direct_dependencies(library)?;
+        let bad = direct.iter().filter(|name| REDIS_NAMES.iter().any(|word| name.contains(word)));
         found.extend(bad.map(|name| format!("{library} depends on {name}: only the core may")));
     }
     if found.is_empty() {
@@ -81,27 +83,31 @@ pub(crate) fn check(metadata: &Metadata) -> Result<(), String> {
 }
 
 /// A line and what is wrong with it.
-type Complaint = (usize, String);
+type ImportError = (usize, String);
 
-fn at(root: &Path, file: &Path, line: usize, what: &str) -> String {
+fn format_error(root: &Path, file: &Path, line: usize, what: &str) -> String {
     format!("{}:{line}: {what}", file.strip_prefix(root).unwrap_or(file).display())
 }
 
 /// What is wrong with one file of the core.
-fn core(module: &[String], text: &str, exports: &BTreeMap<String, String>) -> Vec<Complaint> {
+fn check_module(
+    module: &[String],
+    text: &str,
+    exports: &BTreeMap<String, String>,
+) -> Vec<ImportError> {
     // lib.rs only lists what the rooms export.
     let Some(here) = module.first() else {
         return Vec::new();
     };
-    let Some(height) = height(here) else {
+    let Some(height) = module_level(here) else {
         let what = format!(
             "the module `{here}` has no place in the order of imports (xtask/src/imports.rs)"
         );
         return vec![(1, what)];
     };
-    let mut found = if here == "store" { Vec::new() } else { names_redis(text) };
-    for path in paths(text) {
-        let Some(target) = path.target(module) else {
+    let mut found = if here == "store" { Vec::new() } else { find_redis_names(text) };
+    for path in find_paths(text) {
+        let Some(target) = path.target_module(module) else {
             continue;
         };
         if target == "*" {
@@ -112,7 +118,7 @@ fn core(module: &[String], text: &str, exports: &BTreeMap<String, String>) -> Ve
             continue;
         }
         let room = exports.get(&target).unwrap_or(&target);
-        let Some(their) = self::height(room) else {
+        let Some(their) = self::module_level(room) else {
             continue;
         };
         if room != here && their >= height && (their, height) != (0, 0) {
@@ -122,23 +128,23 @@ fn core(module: &[String], text: &str, exports: &BTreeMap<String, String>) -> Ve
     found
 }
 
-fn height(room: &str) -> Option<u8> {
-    ROOMS.iter().find(|(name, _)| *name == room).map(|(_, height)| *height)
+fn module_level(room: &str) -> Option<u8> {
+    MODULE_LEVELS.iter().find(|(name, _)| *name == room).map(|(_, height)| *height)
 }
 
 /// Tests see what they have to: a store's own faults show best in what a lock makes of them.
-fn is_test(src: &Path, file: &Path) -> bool {
+fn is_test_file(src: &Path, file: &Path) -> bool {
     let inside = file.strip_prefix(src).unwrap_or(file);
     inside.iter().any(|part| part == "tests" || part == "tests.rs")
 }
 
 /// The code of a file that names Redis or its script calls; comments and strings may.
-fn names_redis(text: &str) -> Vec<Complaint> {
-    let code = code_of(text);
+fn find_redis_names(text: &str) -> Vec<ImportError> {
+    let code = blank_comments_and_strings(text);
     let mut found = Vec::new();
     for (at, line) in code.lines().enumerate() {
         let small = line.to_lowercase();
-        if let Some(word) = REDIS.iter().find(|word| small.contains(**word)) {
+        if let Some(word) = REDIS_NAMES.iter().find(|word| small.contains(**word)) {
             found.push((at + 1, format!("names `{word}`: only src/store may")));
         }
     }
@@ -147,12 +153,12 @@ fn names_redis(text: &str) -> Vec<Complaint> {
 
 /// Which room each name comes from that `lib.rs` exports at the root: `crate::Store` is an import
 /// from `store` as much as `crate::store::Store`.
-fn exports(library: &str) -> BTreeMap<String, String> {
+fn root_exports(library: &str) -> BTreeMap<String, String> {
     // `pub use gate::Gate` says the same as `pub use self::gate::Gate`.
     let spelt_out =
         library.replace("pub use self::", "pub use ").replace("pub use ", "pub use self::");
     let mut map = BTreeMap::new();
-    for path in paths(&spelt_out) {
+    for path in find_paths(&spelt_out) {
         if let [_, room, .., name] = path.segments.as_slice() {
             map.insert(path.alias.clone().unwrap_or_else(|| name.clone()), room.clone());
         }
@@ -190,7 +196,7 @@ pub(crate) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-fn read(file: &Path) -> Result<String, String> {
+fn read_file(file: &Path) -> Result<String, String> {
     fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))
 }
 
@@ -198,85 +204,91 @@ fn read(file: &Path) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn complaints(file: &str, text: &str) -> Vec<String> {
-        let exports =
-            exports("mod gate; pub use gate::Gate; pub use self::{store::{Store, Held as Hold}};");
-        let found = core(&module_path(Path::new(file)), text, &exports);
+    fn check_source(file: &str, text: &str) -> Vec<String> {
+        let exports = root_exports(
+            "mod gate; pub use gate::Gate; pub use self::{store::{Store, Held as Hold}};",
+        );
+        let found = check_module(&module_path(Path::new(file)), text, &exports);
         found.into_iter().map(|(line, what)| format!("{line}: {what}")).collect()
     }
 
     #[test]
-    fn downwards_is_fine() {
+    fn imports_from_lower_modules_are_allowed() {
         let text =
             "use crate::{gate::{Gate, Verdict}, store::Store, Error};\nuse super::quota::Quota;";
-        assert!(complaints("rate_limit/gate.rs", text).is_empty());
-        assert!(complaints("key.rs", "use crate::error::Error;").is_empty());
+        assert!(check_source("rate_limit/gate.rs", text).is_empty());
+        assert!(check_source("key.rs", "use crate::error::Error;").is_empty());
         assert!(
-            complaints("middleware/future.rs", "use crate::{defer, lock::LockGate, Store};")
+            check_source("middleware/future.rs", "use crate::{defer, lock::LockGate, Store};")
                 .is_empty()
         );
     }
 
     #[test]
-    fn upwards_and_sideways_is_not() {
+    fn imports_from_higher_or_equal_modules_are_reported() {
         let text = "use std::fmt;\nuse crate::{\n    key::Key,\n    gate::Gate,\n};";
-        assert_eq!(complaints("store/mod.rs", text), ["4: `store` must not import from `gate`"]);
-        assert_eq!(complaints("lock/mod.rs", "use crate::defer::Job;").len(), 1);
-        assert_eq!(complaints("gate.rs", "fn f() { crate::lock::go() }").len(), 1);
-        assert_eq!(complaints("clock.rs", "use crate::store::{self, Store};").len(), 2);
+        assert_eq!(check_source("store/mod.rs", text), ["4: `store` must not import from `gate`"]);
+        assert_eq!(check_source("lock/mod.rs", "use crate::defer::Job;").len(), 1);
+        assert_eq!(check_source("gate.rs", "fn f() { crate::lock::go() }").len(), 1);
+        assert_eq!(check_source("clock.rs", "use crate::store::{self, Store};").len(), 2);
     }
 
     #[test]
-    fn a_name_at_the_root_is_in_its_room() {
-        assert_eq!(complaints("store/mod.rs", "use crate::Gate;").len(), 1);
-        assert_eq!(complaints("key.rs", "use crate::Hold;").len(), 1);
-        assert!(complaints("gate.rs", "use crate::{Gate, Store};").is_empty());
-        assert_eq!(complaints("gate.rs", "use crate::*;").len(), 1);
+    fn root_exports_count_as_imports_of_their_module() {
+        assert_eq!(check_source("store/mod.rs", "use crate::Gate;").len(), 1);
+        assert_eq!(check_source("key.rs", "use crate::Hold;").len(), 1);
+        assert!(check_source("gate.rs", "use crate::{Gate, Store};").is_empty());
+        assert_eq!(check_source("gate.rs", "use crate::*;").len(), 1);
     }
 
     #[test]
-    fn super_is_followed_to_the_root() {
-        assert_eq!(complaints("store/redis/mod.rs", "use super::super::lock::X;").len(), 1);
-        assert!(complaints("store/redis/mod.rs", "use super::lock::X;").is_empty());
+    fn super_paths_are_resolved_to_their_module() {
+        assert_eq!(check_source("store/redis/mod.rs", "use super::super::lock::X;").len(), 1);
+        assert!(check_source("store/redis/mod.rs", "use super::lock::X;").is_empty());
         let inline = "mod tests {\n    use super::lock::X;\n}\nuse super::lock::X;";
-        assert_eq!(complaints("gate.rs", inline), ["4: `gate` must not import from `lock`"]);
+        assert_eq!(check_source("gate.rs", inline), ["4: `gate` must not import from `lock`"]);
     }
 
     #[test]
-    fn comments_and_strings_are_no_code() {
+    fn comments_and_strings_are_ignored() {
         let text = "//! See [`crate::lock`], over Redis.\n/* crate::lock /* redis */ */\n\
                     const A: &str = \"crate::lock redis \\\" bb8\"; const B: &str = r#\"redis \"x\" \"#;\n\
                     const C: char = '\"'; fn f<'a>(_: &'a str) {} // redis";
-        assert!(complaints("gate.rs", text).is_empty());
-        assert_eq!(code_of("'\"' redis '\\'' bb8 b\"redis\""), "    redis      bb8 b       ");
+        assert!(check_source("gate.rs", text).is_empty());
+        assert_eq!(
+            blank_comments_and_strings("'\"' redis '\\'' bb8 b\"redis\""),
+            "    redis      bb8 b       "
+        );
     }
 
     #[test]
-    fn only_the_store_names_redis() {
-        assert_eq!(names_redis("fn f() {}\nuse redis::Client;").len(), 1);
-        assert_eq!(names_redis("let pool: Bb8Pool;").len(), 1);
-        assert!(names_redis("#[cfg(feature = \"redis\")]\nuse lockgate::StoreBuilder;").is_empty());
-        assert!(complaints("store/redis/mod.rs", "use redis::Client;").is_empty());
-        assert_eq!(complaints("error.rs", "use redis::RedisError;").len(), 1);
+    fn redis_names_outside_the_store_are_reported() {
+        assert_eq!(find_redis_names("fn f() {}\nuse redis::Client;").len(), 1);
+        assert_eq!(find_redis_names("let pool: Bb8Pool;").len(), 1);
+        assert!(
+            find_redis_names("#[cfg(feature = \"redis\")]\nuse lockgate::StoreBuilder;").is_empty()
+        );
+        assert!(check_source("store/redis/mod.rs", "use redis::Client;").is_empty());
+        assert_eq!(check_source("error.rs", "use redis::RedisError;").len(), 1);
     }
 
     /// A service has one dependency of the three: what the core takes and returns can be named from it, and
     /// what a sentence of the core says to switch on can be.
     #[test]
-    fn integrations_have_the_names_and_features_of_the_core() {
-        let text = |file: &str| read(&shell::root().join(file)).unwrap();
+    fn integrations_export_all_core_names_and_features() {
+        let text = |file: &str| read_file(&shell::workspace_root().join(file)).unwrap();
         let features = |manifest: &str| -> Vec<String> {
             let after = text(manifest).split_once("[features]\n").unwrap().1.to_owned();
             let lines = after.split("\n[").next().unwrap().lines();
             let named = lines.filter(|line| !line.starts_with('#'));
             named.filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
         };
-        let names = exports(&text("src/lib.rs"));
+        let names = root_exports(&text("src/lib.rs"));
         assert!(names.contains_key("Store") && names.contains_key("StoreBuilder"), "{names:?}");
         for (integration, service) in [("axum", "GateService"), ("actix-web", "GateMiddleware")] {
             let library = text(&format!("integrations/{integration}/src/lib.rs"));
             let theirs =
-                exports(&library.replace("pub use lockgate::", "pub use self::lockgate::"));
+                root_exports(&library.replace("pub use lockgate::", "pub use self::lockgate::"));
             // That one is for those who write a driver.
             let missing: Vec<_> = names
                 .keys()
@@ -299,8 +311,8 @@ mod tests {
     }
 
     #[test]
-    fn a_new_room_needs_a_place() {
-        assert_eq!(complaints("attic/mod.rs", "").len(), 1);
-        assert!(complaints("lib.rs", "pub use self::gate::Gate;").is_empty());
+    fn module_without_a_level_is_reported() {
+        assert_eq!(check_source("attic/mod.rs", "").len(), 1);
+        assert!(check_source("lib.rs", "pub use self::gate::Gate;").is_empty());
     }
 }

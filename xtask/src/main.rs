@@ -6,13 +6,13 @@ mod faults;
 mod fsck;
 mod imports;
 mod language;
-mod metadata;
 mod mutants;
 mod redis_server;
 mod shell;
-mod summary;
 mod test;
+mod test_counts;
 mod tools;
+mod workspace_metadata;
 
 use std::process::ExitCode;
 
@@ -21,7 +21,7 @@ use clap::Parser;
 /// The tasks of this repository
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
-enum Task {
+enum XtaskCommand {
     /// Run every test (unit, conformance, scenario, property, doc)
     ///
     /// Installs redis-server and cargo-nextest if they are missing.
@@ -47,9 +47,9 @@ enum Task {
         args: Vec<String>,
     },
     /// Make every numbered fault of tests/FAULTS.md happen, and print a table
-    Faults(faults::Args),
+    Faults(faults::FaultTableArgs),
     /// Plant faults in a copy of the sources, and print the test that catches each one
-    Mutants(mutants::Args),
+    Mutants(mutants::MutantsArgs),
     /// Look through a namespace of a store for what belongs nowhere, and mend it
     #[command(disable_help_flag = true)]
     Fsck {
@@ -60,22 +60,22 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    match Task::parse() {
-        Task::Test { args } => test::run(&words(&args)),
-        Task::Check { full } => check::run(full),
-        Task::Bench { args } => bench::run(&words(&args)),
-        Task::Faults(args) => faults::run(&args),
-        Task::Mutants(args) => mutants::run(&args),
-        Task::Fsck { args } => fsck::run(&words(&args)),
+    match XtaskCommand::parse() {
+        XtaskCommand::Test { args } => test::run(&borrow_args(&args)),
+        XtaskCommand::Check { full } => check::run(full),
+        XtaskCommand::Bench { args } => bench::run(&borrow_args(&args)),
+        XtaskCommand::Faults(args) => faults::run(&args),
+        XtaskCommand::Mutants(args) => mutants::run(&args),
+        XtaskCommand::Fsck { args } => fsck::run(&borrow_args(&args)),
     }
 }
 
-fn words(args: &[String]) -> Vec<&str> {
+fn borrow_args(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 
 /// Exit code 2 is for what was asked wrongly; 1 is for what was found wanting.
-fn refused(sentence: &str) -> ExitCode {
+fn usage_error(sentence: &str) -> ExitCode {
     eprintln!("{sentence}");
     ExitCode::from(2)
 }

@@ -11,60 +11,64 @@ use std::{
 use crate::shell;
 
 /// Names the program that the tests start as `redis-server`: another version, or Valkey.
-const CHOSEN: &str = "LOCKGATE_TESTS_SERVER";
+const SERVER_VARIABLE: &str = "LOCKGATE_TESTS_SERVER";
 
-const OLDEST: (u32, u32) = (6, 2);
+const MIN_VERSION: (u32, u32) = (6, 2);
 
 /// Makes sure that a new enough `redis-server` is on `PATH`; the error is one sentence to act on.
-pub(crate) fn ensure() -> Result<(), String> {
-    if !shell::on_path("redis-server") {
-        install()?;
+pub(crate) fn ensure_installed() -> Result<(), String> {
+    if !shell::is_on_path("redis-server") {
+        install_server()?;
     }
-    let told = shell::output(shell::program("redis-server", ["--version"])).unwrap_or_default();
-    match version(&told) {
-        Some(found) if found >= OLDEST => Ok(()),
+    let told = shell::capture_stdout(shell::workspace_command("redis-server", ["--version"]))
+        .unwrap_or_default();
+    match parse_version(&told) {
+        Some(found) if found >= MIN_VERSION => Ok(()),
         Some((major, minor)) => Err(format!(
             "The redis-server on PATH is {major}.{minor}; install Redis {}.{} or newer, or Valkey.",
-            OLDEST.0, OLDEST.1
+            MIN_VERSION.0, MIN_VERSION.1
         )),
         None => Err("The redis-server on PATH does not tell its version; install Redis 6.2 or newer, or Valkey.".into()),
     }
 }
 
-/// Tells the tests that the server of [`CHOSEN`] was built without TLS, so they can't ask it for TLS.
-const WITHOUT_TLS: &str = "LOCKGATE_TESTS_WITHOUT_TLS";
+/// Tells the tests that the server of [`SERVER_VARIABLE`] was built without TLS, so they can't ask it for TLS.
+const WITHOUT_TLS_VARIABLE: &str = "LOCKGATE_TESTS_WITHOUT_TLS";
 
 /// Environment variables of the tests.
-pub(crate) type Environment = Vec<(&'static str, OsString)>;
+pub(crate) type TestEnvironment = Vec<(&'static str, OsString)>;
 
-/// A `PATH` with the server of [`CHOSEN`] under the name that the tests start. Empty without one.
-pub(crate) fn chosen() -> Result<Environment, String> {
-    let Some(server) = env::var_os(CHOSEN) else { return Ok(Vec::new()) };
-    let told = |error| format!("{CHOSEN}: {}: {error}", server.display());
+/// A `PATH` with the server of [`SERVER_VARIABLE`] under the name that the tests start. Empty without one.
+pub(crate) fn chosen_server_environment() -> Result<TestEnvironment, String> {
+    let Some(server) = env::var_os(SERVER_VARIABLE) else { return Ok(Vec::new()) };
+    let told = |error| format!("{SERVER_VARIABLE}: {}: {error}", server.display());
     let server = PathBuf::from(&server).canonicalize().map_err(told)?;
     // A folder for each server: runs on two servers may go on side by side.
     let folder: String = server.display().to_string().replace(['/', '\\', ':'], "-");
-    let folder = shell::root().join("target/tests-server").join(folder.trim_start_matches('-'));
+    let folder =
+        shell::workspace_root().join("target/tests-server").join(folder.trim_start_matches('-'));
     fs::create_dir_all(&folder).map_err(told)?;
     let name = folder.join("redis-server");
     let _ = fs::remove_file(&name);
-    link(&server, &name).map_err(told)?;
-    let version = shell::output(shell::program(&name.to_string_lossy(), ["--version"]));
+    link_server_program(&server, &name).map_err(told)?;
+    let version =
+        shell::capture_stdout(shell::workspace_command(&name.to_string_lossy(), ["--version"]));
     println!("The tests start {}: {}", server.display(), version.unwrap_or_default().trim());
     let path = env::var_os("PATH").unwrap_or_default();
     let path = env::join_paths([folder].into_iter().chain(env::split_paths(&path)));
     let mut environment = vec![("PATH", path.map_err(|error| error.to_string())?)];
-    if !speaks_tls(&server) {
+    if !supports_tls(&server) {
         println!("It was built without TLS: the tests that need TLS return at once.");
-        environment.push((WITHOUT_TLS, "1".into()));
+        environment.push((WITHOUT_TLS_VARIABLE, "1".into()));
     }
     Ok(environment)
 }
 
 /// Asked for TLS without a certificate, every server refuses to start. One without TLS says why:
 /// Redis does not know the setting, Valkey misses the module.
-fn speaks_tls(server: &Path) -> bool {
-    let mut command = shell::program(&server.to_string_lossy(), ["--port", "0", "--tls-port", "1"]);
+fn supports_tls(server: &Path) -> bool {
+    let mut command =
+        shell::workspace_command(&server.to_string_lossy(), ["--port", "0", "--tls-port", "1"]);
     let Ok(output) = command.stdin(Stdio::null()).output() else { return true };
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
@@ -72,52 +76,57 @@ fn speaks_tls(server: &Path) -> bool {
 }
 
 #[cfg(unix)]
-fn link(server: &Path, name: &Path) -> std::io::Result<()> {
+fn link_server_program(server: &Path, name: &Path) -> std::io::Result<()> {
     std::os::unix::fs::symlink(server, name)
 }
 
 #[cfg(not(unix))]
-fn link(server: &Path, name: &Path) -> std::io::Result<()> {
+fn link_server_program(server: &Path, name: &Path) -> std::io::Result<()> {
     fs::copy(server, name.with_extension(env::consts::EXE_EXTENSION)).map(drop)
 }
 
-fn install() -> Result<(), String> {
-    let root = shell::output(shell::program("id", ["-u"])).is_some_and(|id| id.trim() == "0");
-    let commands =
-        plan(shell::on_path, root).ok_or_else(|| by_hand("cannot be installed from here"))?;
+fn install_server() -> Result<(), String> {
+    let root = shell::capture_stdout(shell::workspace_command("id", ["-u"]))
+        .is_some_and(|id| id.trim() == "0");
+    let commands = plan_installation(shell::is_on_path, root)
+        .ok_or_else(|| manual_install_message("cannot be installed from here"))?;
     println!("redis-server is not on PATH; installing it:");
     for words in &commands {
-        shell::run(shell::program(words[0], &words[1..]))
-            .map_err(|why| by_hand(&format!("could not be installed ({why})")))?;
+        shell::run(shell::workspace_command(words[0], &words[1..]))
+            .map_err(|why| manual_install_message(&format!("could not be installed ({why})")))?;
     }
-    if shell::on_path("redis-server") {
+    if shell::is_on_path("redis-server") {
         Ok(())
     } else {
-        Err(by_hand("is still not on PATH after the installation"))
+        Err(manual_install_message("is still not on PATH after the installation"))
     }
 }
 
-fn by_hand(why: &str) -> String {
+fn manual_install_message(why: &str) -> String {
     format!(
         "redis-server {why}: install Redis 6.2 or newer, or Valkey, so that `redis-server` is on PATH, and run this again."
     )
 }
 
-type Words = Vec<&'static str>;
+type CommandLine = Vec<&'static str>;
 
 /// The commands that install the server here, or `None` if no package manager we know can be used.
-fn plan(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<Words>> {
-    const APT: [&str; 2] = ["-o", "DPkg::Lock::Timeout=120"];
+fn plan_installation(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<CommandLine>> {
+    const APT_OPTIONS: [&str; 2] = ["-o", "DPkg::Lock::Timeout=120"];
     // Homebrew refuses to run as root and needs no sudo; everything else is the other way round.
     if on_path("brew") && !root {
         return Some(vec![vec!["brew", "install", "redis"]]);
     }
-    let commands: Vec<Words> = if on_path("apt-get") {
+    let commands: Vec<CommandLine> = if on_path("apt-get") {
         let front = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
         vec![
-            [&front[..], &APT, &["update"]].concat(),
-            [&front[..], &APT, &["install", "-y", "--no-install-recommends", "redis-server"]]
-                .concat(),
+            [&front[..], &APT_OPTIONS, &["update"]].concat(),
+            [
+                &front[..],
+                &APT_OPTIONS,
+                &["install", "-y", "--no-install-recommends", "redis-server"],
+            ]
+            .concat(),
         ]
     } else if on_path("dnf") {
         vec![vec!["dnf", "install", "-y", "redis"]]
@@ -132,12 +141,12 @@ fn plan(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<Words>> {
     if root {
         return Some(commands);
     }
-    let sudo = |words: Words| [vec!["sudo"], words].concat();
+    let sudo = |words: CommandLine| [vec!["sudo"], words].concat();
     on_path("sudo").then(|| commands.into_iter().map(sudo).collect())
 }
 
 /// Reads `Redis server v=7.0.15 sha=...`, and Valkey's line of the same form.
-fn version(told: &str) -> Option<(u32, u32)> {
+fn parse_version(told: &str) -> Option<(u32, u32)> {
     let number = told.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
     let mut parts = number.split('.').map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
@@ -147,42 +156,42 @@ fn version(told: &str) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
 
-    fn planned(there: &[&str], root: bool) -> Option<String> {
-        let commands = plan(|name| there.contains(&name), root)?;
+    fn planned_commands(there: &[&str], root: bool) -> Option<String> {
+        let commands = plan_installation(|name| there.contains(&name), root)?;
         Some(commands.iter().map(|words| words.join(" ")).collect::<Vec<_>>().join("; "))
     }
 
     #[test]
-    fn apt_updates_first_and_asks_nothing() {
-        let told = planned(&["apt-get", "sudo"], true).unwrap();
+    fn apt_plan_updates_first_and_never_prompts() {
+        let told = planned_commands(&["apt-get", "sudo"], true).unwrap();
         assert!(told.starts_with("env DEBIAN_FRONTEND=noninteractive apt-get"), "{told}");
         assert!(told.find("update").unwrap() < told.find("install -y").unwrap(), "{told}");
         assert!(!told.contains("sudo"));
     }
 
     #[test]
-    fn others_than_root_need_sudo() {
-        assert_eq!(planned(&["dnf", "sudo"], false).unwrap(), "sudo dnf install -y redis");
-        assert_eq!(planned(&["dnf"], false), None);
+    fn plan_without_root_needs_sudo() {
+        assert_eq!(planned_commands(&["dnf", "sudo"], false).unwrap(), "sudo dnf install -y redis");
+        assert_eq!(planned_commands(&["dnf"], false), None);
     }
 
     #[test]
-    fn homebrew_wants_neither_root_nor_sudo() {
-        assert_eq!(planned(&["brew"], false).unwrap(), "brew install redis");
-        assert_eq!(planned(&["brew"], true), None);
+    fn homebrew_plan_uses_neither_root_nor_sudo() {
+        assert_eq!(planned_commands(&["brew"], false).unwrap(), "brew install redis");
+        assert_eq!(planned_commands(&["brew"], true), None);
     }
 
     #[test]
-    fn nothing_known_is_no_plan() {
-        assert_eq!(planned(&["sudo"], true), None);
+    fn unknown_package_manager_has_no_plan() {
+        assert_eq!(planned_commands(&["sudo"], true), None);
     }
 
     #[test]
-    fn reads_versions() {
+    fn redis_and_valkey_versions_are_parsed() {
         let redis = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64 build=1";
-        assert_eq!(version(redis), Some((7, 0)));
-        assert_eq!(version("Valkey server v=8.1.3 sha=0:0"), Some((8, 1)));
-        assert_eq!(version("redis"), None);
-        assert!(version("Redis server v=6.0.16").unwrap() < OLDEST);
+        assert_eq!(parse_version(redis), Some((7, 0)));
+        assert_eq!(parse_version("Valkey server v=8.1.3 sha=0:0"), Some((8, 1)));
+        assert_eq!(parse_version("redis"), None);
+        assert!(parse_version("Redis server v=6.0.16").unwrap() < MIN_VERSION);
     }
 }

@@ -9,70 +9,73 @@ use std::{
 };
 
 /// The root of the workspace, wherever the task was started.
-pub(crate) fn root() -> PathBuf {
+pub(crate) fn workspace_root() -> PathBuf {
     let here = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     here.parent().map_or(here.clone(), Path::to_path_buf)
 }
 
 /// Where cargo builds.
-pub(crate) fn target() -> PathBuf {
-    root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+pub(crate) fn target_dir() -> PathBuf {
+    workspace_root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 /// The cargo that started us, at the root of the workspace.
-pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
+pub(crate) fn cargo_command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(args).current_dir(root());
+    command.args(args).current_dir(workspace_root());
     command
 }
 
 /// Any other program, at the root of the workspace.
-pub(crate) fn program<A: AsRef<OsStr>>(name: &str, args: impl IntoIterator<Item = A>) -> Command {
+pub(crate) fn workspace_command<A: AsRef<OsStr>>(
+    name: &str,
+    args: impl IntoIterator<Item = A>,
+) -> Command {
     let mut command = Command::new(name);
-    command.args(args).current_dir(root());
+    command.args(args).current_dir(workspace_root());
     command
 }
 
 /// Prints the command, runs it with our own input and output, and says whether it succeeded.
 pub(crate) fn run(mut command: Command) -> Result<(), String> {
-    announce(&command);
+    print_command(&command);
     match command.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{}` ended with {status}", shown(&command))),
-        Err(error) => Err(format!("`{}` could not be started: {error}", shown(&command))),
+        Ok(status) => Err(format!("`{}` ended with {status}", format_command(&command))),
+        Err(error) => Err(format!("`{}` could not be started: {error}", format_command(&command))),
     }
 }
 
 /// What a command writes to its standard output; `None` if it cannot be had.
-pub(crate) fn output(mut command: Command) -> Option<String> {
+pub(crate) fn capture_stdout(mut command: Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-pub(crate) fn announce(command: &Command) {
-    println!("$ {}", shown(command));
+pub(crate) fn print_command(command: &Command) {
+    println!("$ {}", format_command(command));
 }
 
 /// Whether a program of this name is on `PATH`.
-pub(crate) fn on_path(name: &str) -> bool {
+pub(crate) fn is_on_path(name: &str) -> bool {
     let name = format!("{name}{}", env::consts::EXE_SUFFIX);
     let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).any(|folder| executable(&folder.join(&name)))
+    env::split_paths(&path).any(|folder| is_executable(&folder.join(&name)))
 }
 
 #[cfg(unix)]
-fn executable(file: &Path) -> bool {
+fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(not(unix))]
-fn executable(file: &Path) -> bool {
+fn is_executable(file: &Path) -> bool {
     file.is_file()
 }
 
-fn shown(command: &Command) -> String {
+fn format_command(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_stem().unwrap_or_default();
     let mut words: Vec<_> = command
         .get_envs()

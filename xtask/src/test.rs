@@ -3,7 +3,7 @@
 //! nextest runs the tests of all binaries side by side, each in a process of its own; cargo runs the doc tests, which
 //! nextest does not.
 
-mod servers;
+mod shared_servers;
 
 use std::{
     env, fs,
@@ -14,23 +14,23 @@ use std::{
     time::{Duration, Instant},
 };
 
-use self::servers::Servers;
+use self::shared_servers::SharedServers;
 use crate::{
     redis_server, shell,
-    summary::Summary,
-    tools::{self, NEXTEST},
+    test_counts::TestCounts,
+    tools::{self, CARGO_NEXTEST},
 };
 
-const EVERYTHING: [&str; 2] = ["--workspace", "--all-features"];
+const WORKSPACE_ARGS: [&str; 2] = ["--workspace", "--all-features"];
 
 /// Tests that run at a time, for each processor: most of them wait most of the time.
 const TESTS_PER_PROCESSOR: usize = 4;
 
 /// Tells the tests of the demos where these are, so that none has to build them.
-const DEMOS: &str = "LOCKGATE_TESTS_DEMOS";
+const DEMOS_VARIABLE: &str = "LOCKGATE_TESTS_DEMOS";
 
 /// The options that choose packages or targets.
-const CHOICES: [&str; 14] = [
+const TARGET_OPTIONS: [&str; 14] = [
     "-p",
     "--package",
     "--workspace",
@@ -48,13 +48,13 @@ const CHOICES: [&str; 14] = [
 ];
 
 /// How long after cargo's end a process left behind by a test may keep its output open.
-const LINGER: Duration = Duration::from_secs(2);
+const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(extra: &[&str]) -> ExitCode {
-    let mut all = Summary::default();
-    let well = run_all(extra, &mut all)
+    let mut all = TestCounts::default();
+    let well = run_planned_tests(extra, &mut all)
         .inspect_err(|sentence| eprintln!("{sentence}"))
-        .is_ok_and(|()| all.good());
+        .is_ok_and(|()| all.is_success());
     if all.passed + all.failed == 0 {
         eprintln!("No test ran.");
     }
@@ -64,21 +64,21 @@ pub(crate) fn run(extra: &[&str]) -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_all(extra: &[&str], all: &mut Summary) -> Result<(), String> {
-    let environment = redis_server::chosen()?;
+fn run_planned_tests(extra: &[&str], all: &mut TestCounts) -> Result<(), String> {
+    let environment = redis_server::chosen_server_environment()?;
     if environment.is_empty() {
-        redis_server::ensure()?;
+        redis_server::ensure_installed()?;
     }
-    tools::ensure(&NEXTEST)?;
-    let servers = Servers::start(&environment)?;
+    tools::ensure_installed(&CARGO_NEXTEST)?;
+    let servers = SharedServers::start(&environment)?;
     let mut failed = Vec::new();
-    for run in plan(extra) {
-        let mut command = shell::cargo(&run.args);
+    for run in plan_runs(extra) {
+        let mut command = shell::cargo_command(&run.args);
         command.envs(environment.iter().cloned());
         let outcome = match run.kind {
-            Kind::Build => shell::run(command),
-            Kind::Nextest => nextest(command, &servers, all),
-            Kind::Docs => docs(command, all),
+            RunKind::Build => shell::run(command),
+            RunKind::Nextest => run_nextest(command, &servers, all),
+            RunKind::DocTests => run_doc_tests(command, all),
         };
         failed.extend(outcome.err());
     }
@@ -86,72 +86,77 @@ fn run_all(extra: &[&str], all: &mut Summary) -> Result<(), String> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
+enum RunKind {
     Build,
     Nextest,
-    Docs,
+    DocTests,
 }
 
-struct Run<'a> {
-    kind: Kind,
+struct PlannedRun<'a> {
+    kind: RunKind,
     args: Vec<&'a str>,
 }
 
 /// The commands to run. A choice of packages or targets is left to nextest as it is.
-fn plan<'a>(extra: &[&'a str]) -> Vec<Run<'a>> {
+fn plan_runs<'a>(extra: &[&'a str]) -> Vec<PlannedRun<'a>> {
     // A filter may leave one of the two without tests. `run` refuses a run that has none at all.
-    const NEXTEST: [&str; 4] = ["nextest", "run", "--no-fail-fast", "--no-tests=pass"];
-    const DOCS: [&str; 3] = ["test", "--no-fail-fast", "--doc"];
-    let run = |kind, parts: &[&[&'a str]]| Run { kind, args: parts.concat() };
+    const NEXTEST_ARGS: [&str; 4] = ["nextest", "run", "--no-fail-fast", "--no-tests=pass"];
+    const DOC_TEST_ARGS: [&str; 3] = ["test", "--no-fail-fast", "--doc"];
+    let run = |kind, parts: &[&[&'a str]]| PlannedRun { kind, args: parts.concat() };
     let ours = extra.split(|arg| *arg == "--").next().unwrap_or_default();
     if ours.contains(&"--doc") {
         let others: Vec<_> = extra.iter().copied().filter(|arg| *arg != "--doc").collect();
-        return vec![run(Kind::Docs, &[&DOCS, &others])];
+        return vec![run(RunKind::DocTests, &[&DOC_TEST_ARGS, &others])];
     }
-    if ours.iter().any(|arg| CHOICES.iter().any(|name| same_option(arg, name))) {
-        return vec![run(Kind::Nextest, &[&NEXTEST, extra])];
+    if ours.iter().any(|arg| TARGET_OPTIONS.iter().any(|name| matches_option(arg, name))) {
+        return vec![run(RunKind::Nextest, &[&NEXTEST_ARGS, extra])];
     }
     // What is behind a feature has tests behind it: without all of them, those of TLS and of pools would never run.
     vec![
         // With all targets, so that dependencies have the same features as for the tests and are compiled once.
-        run(Kind::Build, &[&["build"], &EVERYTHING, &["--all-targets"]]),
-        run(Kind::Nextest, &[&NEXTEST, &EVERYTHING, &["--all-targets"], extra]),
-        run(Kind::Docs, &[&DOCS, &EVERYTHING, extra]),
+        run(RunKind::Build, &[&["build"], &WORKSPACE_ARGS, &["--all-targets"]]),
+        run(RunKind::Nextest, &[&NEXTEST_ARGS, &WORKSPACE_ARGS, &["--all-targets"], extra]),
+        run(RunKind::DocTests, &[&DOC_TEST_ARGS, &WORKSPACE_ARGS, extra]),
     ]
 }
 
 /// Runs nextest, which shows its progress itself, and counts by the report that it leaves behind.
-fn nextest(mut command: Command, servers: &Servers, all: &mut Summary) -> Result<(), String> {
-    let report = shell::target().join("nextest/default/junit.xml");
+fn run_nextest(
+    mut command: Command,
+    servers: &SharedServers,
+    all: &mut TestCounts,
+) -> Result<(), String> {
+    let report = shell::target_dir().join("nextest/default/junit.xml");
     let _ = fs::remove_file(&report);
     if env::var_os("NEXTEST_TEST_THREADS").is_none() {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let threads = (processors * TESTS_PER_PROCESSOR).to_string();
         command.env("NEXTEST_TEST_THREADS", threads);
     }
-    servers.tell(&mut command);
+    servers.set_port_variables(&mut command);
     // To make a backtrace takes longer than some cases may take, which are then repeated as too slow.
     command.env("RUST_BACKTRACE", "0");
     if command.get_args().any(|arg| arg == "--workspace") {
-        command.env(DEMOS, shell::target().join("debug"));
+        command.env(DEMOS_VARIABLE, shell::target_dir().join("debug"));
     }
     let outcome = shell::run(command);
-    if let Some(tests) = fs::read_to_string(&report).ok().and_then(|text| Summary::of_junit(&text))
+    if let Some(tests) =
+        fs::read_to_string(&report).ok().and_then(|text| TestCounts::parse_junit_report(&text))
     {
         *all += tests;
     }
     outcome
 }
 
-fn same_option(arg: &str, name: &str) -> bool {
+fn matches_option(arg: &str, name: &str) -> bool {
     let joined_short = !name.starts_with("--") && arg.starts_with(name) && !arg.starts_with("--");
     arg.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
         || joined_short
 }
 
 /// Runs the doc tests, shows what cargo writes as it comes, and counts.
-fn docs(mut command: Command, all: &mut Summary) -> Result<(), String> {
-    shell::announce(&command);
+fn run_doc_tests(mut command: Command, all: &mut TestCounts) -> Result<(), String> {
+    shell::print_command(&command);
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
@@ -175,7 +180,7 @@ fn docs(mut command: Command, all: &mut Summary) -> Result<(), String> {
         match read.recv_timeout(Duration::from_millis(100)) {
             Ok(line) => {
                 println!("{line}");
-                if let Some(suite) = Summary::of_line(&line) {
+                if let Some(suite) = TestCounts::parse_result_line(&line) {
                     *all += suite;
                 }
             }
@@ -185,7 +190,7 @@ fn docs(mut command: Command, all: &mut Summary) -> Result<(), String> {
                 if ended.is_none() && matches!(child.try_wait(), Ok(Some(_))) {
                     ended = Some(Instant::now());
                 }
-                if ended.is_some_and(|at| at.elapsed() > LINGER) {
+                if ended.is_some_and(|at| at.elapsed() > OUTPUT_GRACE) {
                     eprintln!(
                         "A process that the tests started outlives them and holds their output."
                     );
@@ -205,26 +210,26 @@ fn docs(mut command: Command, all: &mut Summary) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn planned(extra: &[&str]) -> Vec<String> {
-        plan(extra).iter().map(|run| run.args.join(" ")).collect()
+    fn planned_args(extra: &[&str]) -> Vec<String> {
+        plan_runs(extra).iter().map(|run| run.args.join(" ")).collect()
     }
 
-    const RUN: &str = "nextest run --no-fail-fast --no-tests=pass";
+    const NEXTEST_COMMAND: &str = "nextest run --no-fail-fast --no-tests=pass";
 
     #[test]
-    fn everything_by_default() {
-        let everything = EVERYTHING.join(" ");
+    fn plan_without_arguments_covers_the_workspace() {
+        let everything = WORKSPACE_ARGS.join(" ");
         let expected = [
             format!("build {everything} --all-targets"),
-            format!("{RUN} {everything} --all-targets"),
+            format!("{NEXTEST_COMMAND} {everything} --all-targets"),
             format!("test --no-fail-fast --doc {everything}"),
         ];
-        assert_eq!(planned(&[]), expected);
+        assert_eq!(planned_args(&[]), expected);
     }
 
     #[test]
-    fn a_filter_and_test_options_are_passed_on() {
-        let runs = planned(&["lock", "--", "--nocapture", "--test"]);
+    fn filters_and_test_options_reach_both_runners() {
+        let runs = planned_args(&["lock", "--", "--nocapture", "--test"]);
         assert_eq!(runs.len(), 3);
         assert!(
             runs[1..].iter().all(|run| run.ends_with("lock -- --nocapture --test")),
@@ -233,18 +238,18 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_of_targets_or_packages_is_left_alone() {
-        let told = planned(&["-p", "lockgate", "--lib", "a", "--", "--exact"]);
-        assert_eq!(told, [format!("{RUN} -p lockgate --lib a -- --exact")]);
+    fn package_or_target_choice_runs_nextest_alone() {
+        let told = planned_args(&["-p", "lockgate", "--lib", "a", "--", "--exact"]);
+        assert_eq!(told, [format!("{NEXTEST_COMMAND} -p lockgate --lib a -- --exact")]);
         for one in ["-plockgate", "--package=lockgate", "--test=store"] {
-            assert_eq!(planned(&[one]), [format!("{RUN} {one}")]);
+            assert_eq!(planned_args(&[one]), [format!("{NEXTEST_COMMAND} {one}")]);
         }
-        assert_eq!(planned(&["--package-like"]).len(), 3);
+        assert_eq!(planned_args(&["--package-like"]).len(), 3);
     }
 
     #[test]
-    fn doc_tests_are_left_to_cargo() {
-        let told = planned(&["--doc", "-p", "lockgate"]);
+    fn doc_option_runs_doc_tests_alone() {
+        let told = planned_args(&["--doc", "-p", "lockgate"]);
         assert_eq!(told, ["test --no-fail-fast --doc -p lockgate"]);
     }
 }

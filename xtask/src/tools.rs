@@ -3,36 +3,40 @@
 use crate::shell;
 
 #[derive(Debug)]
-pub(crate) struct Tool {
+pub(crate) struct CargoTool {
     /// Of the package and of its program.
     name: &'static str,
     /// Installed if there is none; another version that is there already is used as it is.
     version: &'static str,
     /// Built without optimisation: what it does takes less time than optimising it.
-    debug: bool,
+    debug_build: bool,
     /// With its default features.
     default_features: bool,
 }
 
-pub(crate) const NEXTEST: Tool =
-    Tool { name: "cargo-nextest", version: "0.9.143", debug: false, default_features: true };
-pub(crate) const DENY: Tool =
-    Tool { name: "cargo-deny", version: "0.20.2", debug: true, default_features: true };
-pub(crate) const HACK: Tool =
-    Tool { name: "cargo-hack", version: "0.6.46", debug: true, default_features: true };
+pub(crate) const CARGO_NEXTEST: CargoTool = CargoTool {
+    name: "cargo-nextest",
+    version: "0.9.143",
+    debug_build: false,
+    default_features: true,
+};
+pub(crate) const CARGO_DENY: CargoTool =
+    CargoTool { name: "cargo-deny", version: "0.20.2", debug_build: true, default_features: true };
+pub(crate) const CARGO_HACK: CargoTool =
+    CargoTool { name: "cargo-hack", version: "0.6.46", debug_build: true, default_features: true };
 /// The default features serve the book over HTTP and search it; `build` needs neither.
-pub(crate) const MDBOOK: Tool =
-    Tool { name: "mdbook", version: "0.5.4", debug: true, default_features: false };
+pub(crate) const MDBOOK: CargoTool =
+    CargoTool { name: "mdbook", version: "0.5.4", debug_build: true, default_features: false };
 
 /// Makes sure that the tool is on `PATH`.
-pub(crate) fn ensure(tool: &Tool) -> Result<(), String> {
-    let Tool { name, version, debug, default_features } = tool;
-    if shell::on_path(name) {
+pub(crate) fn ensure_installed(tool: &CargoTool) -> Result<(), String> {
+    let CargoTool { name, version, debug_build: debug, default_features } = tool;
+    if shell::is_on_path(name) {
         return Ok(());
     }
     println!("{name} is not on PATH; installing {version} (once, some minutes):");
     let version = format!("={version}");
-    let mut command = shell::cargo(["install", name, "--version", &version, "--locked"]);
+    let mut command = shell::cargo_command(["install", name, "--version", &version, "--locked"]);
     if *debug {
         command.arg("--debug");
     }
@@ -40,7 +44,7 @@ pub(crate) fn ensure(tool: &Tool) -> Result<(), String> {
         command.arg("--no-default-features");
     }
     shell::run(command).map_err(|why| format!("{name} could not be installed ({why})"))?;
-    if shell::on_path(name) {
+    if shell::is_on_path(name) {
         Ok(())
     } else {
         Err(format!("{name} is installed, but not on PATH: add cargo's bin directory to it"))

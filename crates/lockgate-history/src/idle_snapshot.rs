@@ -150,53 +150,69 @@ pub fn check_command_cost(commands: u64, acquisitions: u64, ceiling: u64) -> Opt
 mod tests {
     use super::*;
 
-    fn kept(key: &str, ends: bool) -> LeftoverKey {
+    fn leftover_key(key: &str, ends: bool) -> LeftoverKey {
         LeftoverKey { name: key.to_owned(), has_expiry: ends, counters: Vec::new() }
     }
 
-    fn rest(keys: Vec<LeftoverKey>) -> IdleSnapshot {
+    fn idle_snapshot_with_keys(keys: Vec<LeftoverKey>) -> IdleSnapshot {
         IdleSnapshot { keys, subscribed_clients: 2, live_processes: 2, ..IdleSnapshot::default() }
     }
 
     #[test]
-    fn what_stays_by_design_is_good() {
-        let mut facts = kept("lg:1:ns:{3}:f", false);
+    fn permanent_and_expiring_keys_are_allowed() {
+        let mut facts = leftover_key("lg:1:ns:{3}:f", false);
         facts.counters = vec![("jobs".into(), 0), ("fence".into(), 7)];
         let keys = vec![
             facts,
-            kept("lg:1:ns:meta", false),
-            kept("lg:1:ns:{3}:watch:x", false),
-            kept("lg:1:ns:{3}:r:1-ab", true),
+            leftover_key("lg:1:ns:meta", false),
+            leftover_key("lg:1:ns:{3}:watch:x", false),
+            leftover_key("lg:1:ns:{3}:r:1-ab", true),
         ];
-        assert_eq!(rest(keys).check(), []);
+        assert_eq!(idle_snapshot_with_keys(keys).check(), []);
     }
 
     #[test]
-    fn n1_locks_lines_jobs_and_keys_without_an_end() {
+    fn n1_transient_and_unexpiring_keys_are_reported() {
         for key in ["h:7", "l:7", "q:7", "g:7", "due", "late", "exp", "lease"] {
-            let wrong = rest(vec![kept(&format!("lg:1:ns:{{3}}:{key}"), true)]).check();
+            let wrong =
+                idle_snapshot_with_keys(vec![leftover_key(&format!("lg:1:ns:{{3}}:{key}"), true)])
+                    .check();
             assert_eq!(wrong.len(), 1, "{key}");
             assert_eq!(wrong[0].guarantee, Guarantee::N1);
         }
-        assert_eq!(rest(vec![kept("lg:1:ns:{3}:j:1-ab", false)]).check().len(), 1);
-        let response = rest(vec![kept("lg:1:ns:{3}:r:1-ab", true)]);
+        assert_eq!(
+            idle_snapshot_with_keys(vec![leftover_key("lg:1:ns:{3}:j:1-ab", false)]).check().len(),
+            1
+        );
+        let response = idle_snapshot_with_keys(vec![leftover_key("lg:1:ns:{3}:r:1-ab", true)]);
         assert_eq!(IdleSnapshot { locks_only: true, ..response }.check().len(), 1);
-        let mut facts = kept("lg:1:ns:{3}:f", false);
+        let mut facts = leftover_key("lg:1:ns:{3}:f", false);
         facts.counters = vec![("jobs".into(), 1)];
-        assert_eq!(rest(vec![facts]).check().len(), 1);
+        assert_eq!(idle_snapshot_with_keys(vec![facts]).check().len(), 1);
     }
 
     #[test]
-    fn n1_subscriptions_and_calls() {
-        assert_eq!(IdleSnapshot { subscribed_clients: 3, ..rest(vec![]) }.check().len(), 1);
-        assert_eq!(IdleSnapshot { script_calls: 1, ..rest(vec![]) }.check().len(), 1);
+    fn n1_extra_subscription_or_script_call_is_reported() {
+        assert_eq!(
+            IdleSnapshot { subscribed_clients: 3, ..idle_snapshot_with_keys(vec![]) }.check().len(),
+            1
+        );
+        assert_eq!(
+            IdleSnapshot { script_calls: 1, ..idle_snapshot_with_keys(vec![]) }.check().len(),
+            1
+        );
     }
 
     #[test]
-    fn n1_channels_of_the_gone_and_of_what_is_over() {
+    fn n1_extra_subscribers_of_channels_are_reported() {
         let heard = |channels: &[(&str, u64)]| {
             let channels = channels.iter().map(|(name, hear)| ((*name).to_owned(), *hear));
-            IdleSnapshot { subscribed_channels: channels.collect(), ..rest(vec![]) }.check().len()
+            IdleSnapshot {
+                subscribed_channels: channels.collect(),
+                ..idle_snapshot_with_keys(vec![])
+            }
+            .check()
+            .len()
         };
         let (one, two, all) = ("lg:1:ns:w:one", "lg:1:ns:w:two", "lg:1:ns:e");
         assert_eq!(heard(&[(one, 1), (two, 1), (all, 2)]), 0);
@@ -208,19 +224,27 @@ mod tests {
     }
 
     #[test]
-    fn n1_sockets_and_signs_of_life() {
+    fn n1_extra_clients_or_heartbeats_are_reported() {
         let clients = |clients| {
-            IdleSnapshot { clients, max_clients_per_process: Some(3), ..rest(vec![]) }.check().len()
+            IdleSnapshot {
+                clients,
+                max_clients_per_process: Some(3),
+                ..idle_snapshot_with_keys(vec![])
+            }
+            .check()
+            .len()
         };
         assert_eq!([clients(6), clients(7)], [0, 1]);
         let signs = |signs| {
-            IdleSnapshot { heartbeats: signs, max_heartbeats: 2, ..rest(vec![]) }.check().len()
+            IdleSnapshot { heartbeats: signs, max_heartbeats: 2, ..idle_snapshot_with_keys(vec![]) }
+                .check()
+                .len()
         };
         assert_eq!([signs(2), signs(3)], [0, 1]);
     }
 
     #[test]
-    fn n2_a_ceiling() {
+    fn n2_commands_beyond_the_ceiling_are_reported() {
         assert_eq!(check_command_cost(40, 10, 4), None);
         assert_eq!(check_command_cost(41, 10, 4).map(|wrong| wrong.guarantee), Some(Guarantee::N2));
         assert_eq!(check_command_cost(4, 0, 4), None);

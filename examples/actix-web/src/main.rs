@@ -30,10 +30,10 @@ use tokio::{
 use self::orders::Orders;
 
 /// How long requests and runs may go on after SIGTERM.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a call to Redis may take. Above the default of 250 ms: a laptop that builds something is no outage.
-const DEADLINE: Duration = Duration::from_secs(3);
+const STORE_CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[actix_web::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -141,7 +141,7 @@ async fn limited() -> &'static str {
     "ok"
 }
 
-async fn page() -> impl Responder {
+async fn index_page() -> impl Responder {
     HttpResponse::Ok()
         .content_type(ContentType::html())
         .body(include_str!("../../assets/index.html"))
@@ -154,7 +154,7 @@ async fn health(store: Data<Store>) -> HttpResponse {
     })
 }
 
-fn greet(address: SocketAddr) {
+fn print_usage(address: SocketAddr) {
     println!("listening on http://{address}");
     println!("  curl -i http://{address}/limited");
     println!("  curl -i -X POST 'http://{address}/orders/7/pay?ms=2000'");
@@ -163,13 +163,13 @@ fn greet(address: SocketAddr) {
     println!("  curl -s http://{address}/orders/7");
 }
 
-async fn told(mut stopped: watch::Receiver<bool>) {
+async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
     // An error means that `main` is gone, and with it the reason to go on.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
 /// Listens from here on; resolves at the first signal.
-fn terminated() -> std::io::Result<impl Future<Output = ()>> {
+fn listen_for_termination() -> std::io::Result<impl Future<Output = ()>> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {

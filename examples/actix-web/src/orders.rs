@@ -20,17 +20,17 @@ use serde_json::{Value, json};
 
 /// What has run for each order, in this process.
 #[derive(Debug, Default)]
-pub(crate) struct Orders(Mutex<Journal>);
+pub(crate) struct OrderLog(Mutex<Journal>);
 
 #[derive(Debug, Default)]
-struct Journal {
+struct OrderJournal {
     events: HashMap<String, Vec<Event>>,
     /// The orders, the oldest first.
     orders: VecDeque<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct Event {
+struct OrderEvent {
     order: String,
     op: &'static str,
     fence: Option<u64>,
@@ -45,7 +45,7 @@ struct Event {
 
 /// What a request wants of the work.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Work {
+pub(crate) struct WorkQuery {
     #[serde(default = "hundred")]
     ms: u64,
     #[serde(default = "ok")]
@@ -54,15 +54,15 @@ pub(crate) struct Work {
     panic: u8,
 }
 
-fn hundred() -> u64 {
+fn default_ms() -> u64 {
     100
 }
 
-fn ok() -> u16 {
+fn default_status() -> u16 {
     200
 }
 
-type Request = (Data<Orders>, Path<String>, Query<Work>, CurrentLock, Option<CurrentJob>);
+type OrderRequest = (Data<Orders>, Path<String>, Query<Work>, CurrentLock, Option<CurrentJob>);
 
 pub(crate) async fn pay(request: Request) -> HttpResponse {
     work("pay", request, None).await
@@ -77,7 +77,7 @@ pub(crate) async fn refund(request: Request, body: Bytes) -> HttpResponse {
     work("refund", request, note).await
 }
 
-pub(crate) async fn show(
+pub(crate) async fn list_events(
     orders: Data<Orders>,
     order: Path<String>,
     request: HttpRequest,
@@ -90,7 +90,7 @@ pub(crate) async fn show(
     Ok(Json(json!({ "order": order, "events": events })))
 }
 
-async fn work(op: &'static str, request: Request, note: Option<String>) -> HttpResponse {
+async fn run_work(op: &'static str, request: Request, note: Option<String>) -> HttpResponse {
     let (orders, order, Query(work), CurrentLock(lock), job) = request;
     let order = order.into_inner();
     let started_us = now_us();
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn events_and_orders_are_bounded() {
         let orders = Orders::default();
         for order in (0..1001).chain([1000; 100]) {
             orders.record(Event {

@@ -26,10 +26,10 @@ use tokio::{
 use self::orders::Orders;
 
 /// How long requests and runs may go on after SIGTERM.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a call to Redis may take. Above the default of 250 ms: a laptop that builds something is no outage.
-const DEADLINE: Duration = Duration::from_secs(3);
+const STORE_CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -112,7 +112,7 @@ fn routes(store: &Store) -> Router {
 }
 
 /// axum takes nothing for a parameter too, and an order without an id is none.
-async fn with_an_id(request: Request, next: Next) -> Response {
+async fn reject_empty_id(request: Request, next: Next) -> Response {
     if request.uri().path().contains("//") {
         return StatusCode::NOT_FOUND.into_response();
     }
@@ -126,7 +126,7 @@ async fn health(Extension(store): Extension<Store>) -> StatusCode {
     }
 }
 
-fn greet(address: SocketAddr) {
+fn print_usage(address: SocketAddr) {
     println!("listening on http://{address}");
     println!("  curl -i http://{address}/limited");
     println!("  curl -i -X POST 'http://{address}/orders/7/pay?ms=2000'");
@@ -136,7 +136,7 @@ fn greet(address: SocketAddr) {
 }
 
 /// axum lets each connection go on by itself, also when nobody waits for it any more.
-async fn until_cut(
+async fn run_until_cut(
     State(cut): State<watch::Receiver<bool>>,
     request: Request,
     next: Next,
@@ -147,13 +147,13 @@ async fn until_cut(
     }
 }
 
-async fn told(mut stopped: watch::Receiver<bool>) {
+async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
     // An error means that `main` is gone, and with it the reason to go on.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
 /// Listens from here on; resolves at the first signal.
-fn terminated() -> std::io::Result<impl Future<Output = ()>> {
+fn listen_for_termination() -> std::io::Result<impl Future<Output = ()>> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {

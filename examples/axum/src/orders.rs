@@ -20,17 +20,17 @@ use serde_json::{Value, json};
 
 /// What has run for each order, in this process.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Orders(Arc<Mutex<Journal>>);
+pub(crate) struct OrderLog(Arc<Mutex<Journal>>);
 
 #[derive(Debug, Default)]
-struct Journal {
+struct OrderJournal {
     events: HashMap<String, Vec<Event>>,
     /// The orders, the oldest first.
     orders: VecDeque<String>,
 }
 
 #[derive(Debug, Clone, Serialize)]
-struct Event {
+struct OrderEvent {
     order: String,
     op: &'static str,
     fence: Option<u64>,
@@ -45,7 +45,7 @@ struct Event {
 
 /// What a request wants of the work.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Work {
+pub(crate) struct WorkQuery {
     #[serde(default = "hundred")]
     ms: u64,
     #[serde(default = "ok")]
@@ -54,15 +54,15 @@ pub(crate) struct Work {
     panic: u8,
 }
 
-fn hundred() -> u64 {
+fn default_ms() -> u64 {
     100
 }
 
-fn ok() -> u16 {
+fn default_status() -> u16 {
     200
 }
 
-type Request = (State<Orders>, Path<String>, Query<Work>, CurrentLock, Option<CurrentJob>);
+type OrderRequest = (State<Orders>, Path<String>, Query<Work>, CurrentLock, Option<CurrentJob>);
 
 pub(crate) async fn pay(request: Request) -> Response {
     work("pay", request, None).await
@@ -84,13 +84,16 @@ pub(crate) async fn refund(
     work("refund", (state, order, query, lock, job), note).await
 }
 
-pub(crate) async fn show(State(orders): State<Orders>, Path(order): Path<String>) -> Json<Value> {
+pub(crate) async fn list_events(
+    State(orders): State<Orders>,
+    Path(order): Path<String>,
+) -> Json<Value> {
     let orders = orders.0.lock().unwrap_or_else(PoisonError::into_inner);
     let events = orders.events.get(&order).cloned().unwrap_or_default();
     Json(json!({ "order": order, "events": events }))
 }
 
-async fn work(op: &'static str, request: Request, note: Option<String>) -> Response {
+async fn run_work(op: &'static str, request: Request, note: Option<String>) -> Response {
     let (State(orders), Path(order), Query(work), CurrentLock(lock), job) = request;
     let started_us = now_us();
     tokio::time::sleep(Duration::from_millis(work.ms.min(60_000))).await;
@@ -151,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn events_and_orders_are_bounded() {
         let orders = Orders::default();
         for order in (0..1001).chain([1000; 100]) {
             orders.record(Event {

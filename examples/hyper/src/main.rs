@@ -25,11 +25,11 @@ use tokio::{
 use tower::ServiceBuilder;
 
 /// How long requests may go on after SIGTERM.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The two gates, made once: what they remember is shared by all connections.
 #[derive(Clone)]
-struct Gates {
+struct ServiceGates {
     limit: RateLimitGate<Parts>,
     lock: LockGate<Parts>,
 }
@@ -68,7 +68,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// One connection. The limit stands outside the lock: who is refused takes none.
-fn serve(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &GracefulShutdown) {
+fn spawn_connection(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &GracefulShutdown) {
     let service = ServiceBuilder::new()
         .map_request(move |mut request: Request<Incoming>| {
             // Where `PlainHttp` looks for the client's address.
@@ -89,7 +89,7 @@ fn serve(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &GracefulShutd
 }
 
 /// What the gates have found lies in the request's extensions.
-async fn handle(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn handle_request(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let extensions = request.extensions();
     let left = extensions.get::<RateStatus>().map(|status| status.decision().remaining());
     let fence = extensions.get::<HeldLock>().and_then(HeldLock::fence);
@@ -101,7 +101,7 @@ async fn handle(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Inf
     Ok(Response::new(Full::from(text)))
 }
 
-fn greet(address: SocketAddr) {
+fn print_usage(address: SocketAddr) {
     println!("listening on http://{address}");
     println!("  curl -i http://{address}/");
     println!("  curl -i -X POST -H 'order: 7' http://{address}/");

@@ -18,7 +18,7 @@ use tonic::{
 use tower::{Service, service_fn};
 
 /// The path of the method.
-pub(crate) const GREET: &str = "/hello.Greeter/Greet";
+pub(crate) const GREET_PATH: &str = "/hello.Greeter/Greet";
 
 /// Greets whoever is named in the request.
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,10 +39,10 @@ impl Service<Request<Body>> for Greeter {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         Box::pin(async move {
-            if request.uri().path() != GREET {
+            if request.uri().path() != GREET_PATH {
                 return Ok(Status::unimplemented("there is no such method").into_http());
             }
-            Ok(Grpc::new(Text).unary(service_fn(greet), request).await)
+            Ok(Grpc::new(TextCodec).unary(service_fn(greet), request).await)
         })
     }
 }
@@ -57,9 +57,9 @@ async fn greet(request: tonic::Request<String>) -> Result<tonic::Response<String
 
 /// Messages that are text.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Text;
+pub(crate) struct TextCodec;
 
-impl Codec for Text {
+impl Codec for TextCodec {
     type Encode = String;
     type Decode = String;
     type Encoder = Self;
@@ -74,7 +74,7 @@ impl Codec for Text {
     }
 }
 
-impl Encoder for Text {
+impl Encoder for TextCodec {
     type Item = String;
     type Error = Status;
 
@@ -84,7 +84,7 @@ impl Encoder for Text {
     }
 }
 
-impl Decoder for Text {
+impl Decoder for TextCodec {
     type Item = String;
     type Error = Status;
 

@@ -59,7 +59,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn greet(address: SocketAddr) {
+fn print_usage(address: SocketAddr) {
     println!("listening on http://{address}");
     println!("  a call of {} with a text as its message", greeter::GREET);
 }

@@ -25,14 +25,14 @@ use tokio::{
     sync::Semaphore,
 };
 
-const SOON: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-fn key() -> Key {
+fn order_key() -> Key {
     Key::path_param("id", "7")
 }
 
 /// One thread that serves these routes.
-fn serve(
+fn start_server(
     store: &Store,
     routes: impl Fn(&mut ServiceConfig) + Send + Clone + 'static,
 ) -> io::Result<(SocketAddr, ServerHandle)> {
@@ -47,7 +47,7 @@ fn serve(
 }
 
 /// Writes, and reads up to this text.
-async fn exchange(stream: &mut TcpStream, request: &str, until: &str) -> String {
+async fn send_and_read_until(stream: &mut TcpStream, request: &str, until: &str) -> String {
     stream.write_all(request.as_bytes()).await.expect("it is open");
     let mut read = Vec::new();
     let reads = async {
@@ -58,14 +58,14 @@ async fn exchange(stream: &mut TcpStream, request: &str, until: &str) -> String 
             }
         }
     };
-    timeout(SOON, reads).await.expect("it is answered");
+    timeout(TEST_TIMEOUT, reads).await.expect("it is answered");
     String::from_utf8(read).expect("text")
 }
 
 /// Works on and on as it is read. Says that it was dropped by a permit.
-struct Works(BodySize, Arc<Semaphore>);
+struct EndlessBody(BodySize, Arc<Semaphore>);
 
-impl MessageBody for Works {
+impl MessageBody for EndlessBody {
     type Error = Error;
 
     fn size(&self) -> BodySize {
@@ -77,7 +77,7 @@ impl MessageBody for Works {
     }
 }
 
-impl Drop for Works {
+impl Drop for EndlessBody {
     fn drop(&mut self) {
         self.1.add_permits(1);
     }
@@ -85,7 +85,7 @@ impl Drop for Works {
 
 /// hyper drops such a body, and actix reads it to its end: it would do its work without the lock.
 #[actix_web::test]
-async fn a_body_that_is_not_sent_ends_with_its_lock() {
+async fn unsent_body_is_dropped_with_its_lock() {
     let (store, dropped) = (Store::memory(), Arc::new(Semaphore::new(0)));
     let of_routes = Arc::clone(&dropped);
     let routes = move |config: &mut ServiceConfig| {
@@ -96,12 +96,12 @@ async fn a_body_that_is_not_sent_ends_with_its_lock() {
                 _ => BodySize::Sized(4),
             };
             let status = StatusCode::from_u16(path.0).expect("a status");
-            ready(HttpResponse::build(status).message_body(Works(size, Arc::clone(&dropped))))
+            ready(HttpResponse::build(status).message_body(EndlessBody(size, Arc::clone(&dropped))))
         };
         let lock = LockLayer::by_path_param("id").all_methods().hold_until(HoldUntil::BodyEnd);
         config.service(web::resource("/{status}/{id}").to(answer).wrap(lock));
     };
-    let (address, server) = serve(&store, routes).expect("a free port");
+    let (address, server) = start_server(&store, routes).expect("a free port");
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     for (request, field) in [
         ("HEAD /200/7", Some("transfer-encoding: chunked")),
@@ -112,13 +112,13 @@ async fn a_body_that_is_not_sent_ends_with_its_lock() {
         ("POST /304/8", None),
     ] {
         let head = format!("{request} HTTP/1.1\r\nhost: x\r\n\r\n");
-        let answer = exchange(&mut stream, &head, "\r\n\r\n").await;
+        let answer = send_and_read_until(&mut stream, &head, "\r\n\r\n").await;
         let fields = ["transfer-encoding: chunked", "content-length: 4"];
         let found = fields.into_iter().find(|field| answer.contains(field));
         assert_eq!(found, field, "{request}: {answer}");
-        let gone = timeout(SOON, dropped.acquire()).await.expect("its body was dropped");
+        let gone = timeout(TEST_TIMEOUT, dropped.acquire()).await.expect("its body was dropped");
         gone.expect("open").forget();
-        let lock = store.lock(key()).wait(SOON).acquire().await;
+        let lock = store.lock(order_key()).wait(TEST_TIMEOUT).acquire().await;
         lock.expect("it was given back").release().await;
     }
     server.stop(false).await;
@@ -126,7 +126,7 @@ async fn a_body_that_is_not_sent_ends_with_its_lock() {
 
 /// The server sees a body that came with its head, and the next request behind it.
 #[actix_web::test]
-async fn who_is_refused_at_once_keeps_the_connection() {
+async fn early_refusal_keeps_the_connection_open() {
     let store = Store::memory();
     let quota = Quota::requests(1).per(Duration::from_secs(3600));
     let limit = RateLimitLayer::by_ip(quota);
@@ -136,8 +136,8 @@ async fn who_is_refused_at_once_keeps_the_connection() {
             web::resource("/orders/{id}").to(async || "").wrap(LockLayer::by_path_param("id"));
         config.service(limited).service(order);
     };
-    let (address, server) = serve(&store, routes).expect("a free port");
-    let _held = store.lock(key()).acquire().await.expect("free");
+    let (address, server) = start_server(&store, routes).expect("a free port");
+    let _held = store.lock(order_key()).acquire().await.expect("free");
     let mut stream = TcpStream::connect(address).await.expect("it listens");
     // What the store has refused once is refused from memory.
     for (path, status) in [
@@ -148,7 +148,7 @@ async fn who_is_refused_at_once_keeps_the_connection() {
         ("/limited", 429),
     ] {
         let post = format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhello");
-        let head = exchange(&mut stream, &post, "\r\n\r\n").await.to_lowercase();
+        let head = send_and_read_until(&mut stream, &post, "\r\n\r\n").await.to_lowercase();
         assert!(head.starts_with(&format!("http/1.1 {status} ")), "{path}: {head}");
         assert!(!head.contains("connection: close"), "{path}: {head}");
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));

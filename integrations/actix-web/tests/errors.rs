@@ -16,7 +16,7 @@ use lockgate_actix_web::{
     DeferLayer, LockLayer, OnLoss, Quota, RateLimitLayer, Store, deferred_routes,
 };
 
-async fn deny(
+async fn deny_request(
     _: ServiceRequest,
     _: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
@@ -24,10 +24,10 @@ async fn deny(
 }
 
 /// How many of so many are let in to be denied.
-async fn denied(limit: RateLimitLayer, times: usize) -> usize {
+async fn count_denied(limit: RateLimitLayer, times: usize) -> usize {
     let app = App::new()
         .route("/", web::get().to(async || "in"))
-        .wrap(from_fn(deny))
+        .wrap(from_fn(deny_request))
         .wrap(limit)
         .app_data(Data::new(Store::memory()));
     let app = init_service(app).await;
@@ -45,21 +45,21 @@ async fn denied(limit: RateLimitLayer, times: usize) -> usize {
 
 /// Else failed log-ins would be free wherever failures of the server are.
 #[actix_web::test]
-async fn a_denied_request_is_no_failure_of_the_server() {
+async fn middleware_error_is_settled_with_its_own_status() {
     let quota = Quota::requests(2).per(Duration::from_secs(3600));
     let limit = || RateLimitLayer::by_ip(quota);
-    assert_eq!(denied(limit().refund_on(|status| status >= 500), 5).await, 2);
-    assert_eq!(denied(limit().refund_on(|status| status == 401), 5).await, 5);
+    assert_eq!(count_denied(limit().refund_on(|status| status >= 500), 5).await, 2);
+    assert_eq!(count_denied(limit().refund_on(|status| status == 401), 5).await, 5);
 }
 
 /// It becomes an answer further out, and tells of the quota as every answer does.
 #[actix_web::test]
-async fn a_denied_request_is_told_of_its_quota() {
+async fn middleware_error_response_has_rate_headers() {
     let quota = Quota::requests(2).per(Duration::from_secs(3600));
     for limit in [RateLimitLayer::by_ip(quota), RateLimitLayer::by_ip(quota).refund_on(|_| false)] {
         let app = App::new()
             .route("/", web::get().to(async || "in"))
-            .wrap(from_fn(deny))
+            .wrap(from_fn(deny_request))
             .wrap(limit.policy_name("front"))
             .app_data(Data::new(Store::memory()));
         let get = TestRequest::get().peer_addr(([192, 0, 2, 1], 7).into()).to_request();
@@ -72,7 +72,7 @@ async fn a_denied_request_is_told_of_its_quota() {
 }
 
 /// An answer that can be made but once, as of a middleware that has one already.
-async fn answers(
+async fn fail_with_response(
     _: ServiceRequest,
     _: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
@@ -82,10 +82,10 @@ async fn answers(
 
 /// What is remembered of it is what the client was told, and that is still the whole answer.
 #[actix_web::test]
-async fn an_error_is_remembered_as_the_answer_that_it_is() {
+async fn middleware_error_is_stored_as_its_response() {
     let order = web::resource("/orders/{id}")
         .post(async || "")
-        .wrap(from_fn(answers))
+        .wrap(from_fn(fail_with_response))
         .wrap(LockLayer::by_path_param("id").on_loss(OnLoss::Finish))
         .wrap(DeferLayer::new().idempotent_direct());
     let app = App::new()
@@ -108,7 +108,7 @@ async fn an_error_is_remembered_as_the_answer_that_it_is() {
 }
 
 /// Ends at its first step, so that nobody can stop it, but after the lock is lost.
-async fn too_late(
+async fn fail_after_lock_loss(
     _: ServiceRequest,
     _: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
@@ -118,7 +118,7 @@ async fn too_late(
 
 /// It may say what is not so any more, as an answer may.
 #[actix_web::test]
-async fn an_error_under_a_lost_lock_is_replaced() {
+async fn middleware_error_after_lock_loss_is_replaced() {
     for (on_loss, status) in [
         (OnLoss::Cancel, StatusCode::SERVICE_UNAVAILABLE),
         (OnLoss::Replace, StatusCode::SERVICE_UNAVAILABLE),
@@ -126,7 +126,8 @@ async fn an_error_under_a_lost_lock_is_replaced() {
     ] {
         let lock =
             LockLayer::by_path_param("id").max_hold(Duration::from_millis(100)).on_loss(on_loss);
-        let order = web::resource("/orders/{id}").post(async || "").wrap(from_fn(too_late));
+        let order =
+            web::resource("/orders/{id}").post(async || "").wrap(from_fn(fail_after_lock_loss));
         let app = App::new().service(order.wrap(lock)).app_data(Data::new(Store::memory()));
         let post = TestRequest::post().uri("/orders/7").to_request();
         let ended = try_call_service(&init_service(app).await, post).await;

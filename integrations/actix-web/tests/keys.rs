@@ -11,24 +11,24 @@ use actix_web::{
 };
 use lockgate_actix_web::{CurrentLock, Key, LockLayer, Store};
 
-async fn key(CurrentLock(lock): CurrentLock) -> String {
+async fn current_lock_key(CurrentLock(lock): CurrentLock) -> String {
     lock.key().to_string()
 }
 
-async fn free(lock: Option<CurrentLock>) -> HttpResponse {
+async fn assert_unlocked(lock: Option<CurrentLock>) -> HttpResponse {
     assert!(lock.is_none(), "no lock was expected");
     HttpResponse::Ok().finish()
 }
 
-fn layer() -> LockLayer {
+fn id_lock_layer() -> LockLayer {
     LockLayer::by_path_param("id")
 }
 
-fn data() -> web::Data<Store> {
+fn store_data() -> web::Data<Store> {
     web::Data::new(Store::memory())
 }
 
-async fn post<B: MessageBody>(
+async fn post_status<B: MessageBody>(
     app: &impl Service<actix_http::Request, Response = ServiceResponse<B>, Error = actix_web::Error>,
     path: &str,
 ) -> StatusCode {
@@ -39,58 +39,61 @@ async fn post<B: MessageBody>(
 macro_rules! key_of {
     ($app:expr, $path:expr) => {{
         let request = TestRequest::post().uri($path).to_request();
-        let body = call_and_read_body(&init_service($app.app_data(data())).await, request).await;
+        let body =
+            call_and_read_body(&init_service($app.app_data(store_data())).await, request).await;
         String::from_utf8(body.to_vec()).expect("keys are ASCII")
     }};
 }
 
 /// A field that the layer takes out can't be taken out while somebody else has the request: that is told, and no panic.
 #[actix_web::test]
-async fn a_middleware_that_keeps_the_request_is_told_of() {
+async fn request_kept_by_a_middleware_is_500_not_a_panic() {
     let keeps = from_fn(async |kept: HttpRequest, request: ServiceRequest, next: Next<_>| {
         let answer = next.call(request).await;
         drop(kept);
         answer
     });
-    let order = web::resource("/orders/{id}").post(key).wrap(layer()).wrap(keeps);
-    let app = init_service(App::new().service(order).app_data(data())).await;
-    assert_eq!(post(&app, "/orders/7").await, StatusCode::OK);
+    let order =
+        web::resource("/orders/{id}").post(current_lock_key).wrap(id_lock_layer()).wrap(keeps);
+    let app = init_service(App::new().service(order).app_data(store_data())).await;
+    assert_eq!(post_status(&app, "/orders/7").await, StatusCode::OK);
     for field in ["lockgate-held", "lockgate-replay"] {
         let request = TestRequest::post().uri("/orders/7").insert_header((field, "x"));
         let answer = call_service(&app, request.to_request()).await;
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR, "{field}");
     }
-    assert_eq!(post(&app, "/orders/7").await, StatusCode::OK, "nothing stays behind");
+    assert_eq!(post_status(&app, "/orders/7").await, StatusCode::OK, "nothing stays behind");
 }
 
 #[actix_web::test]
-async fn route_resource_scope_and_app_make_the_same_key() {
+async fn route_resource_scope_and_app_give_the_same_key() {
     let path = "/shops/a%2Fb/orders/x%20y/pay";
     let pattern = "/shops/{shop}/orders/{id}/pay";
     let inner = "/orders/{id}/pay";
 
     let expected = Key::path_param("id", "x y").to_string();
-    let route = App::new().route(pattern, web::post().to(key).wrap(layer()));
+    let route = App::new().route(pattern, web::post().to(current_lock_key).wrap(id_lock_layer()));
     assert_eq!(key_of!(route, path), expected);
-    let resource = App::new().service(web::resource(pattern).post(key).wrap(layer()));
+    let resource =
+        App::new().service(web::resource(pattern).post(current_lock_key).wrap(id_lock_layer()));
     assert_eq!(key_of!(resource, path), expected);
-    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
-    assert_eq!(key_of!(App::new().service(scope.wrap(layer())), path), expected);
-    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
-    assert_eq!(key_of!(App::new().service(scope).wrap(layer()), path), expected);
+    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(current_lock_key));
+    assert_eq!(key_of!(App::new().service(scope.wrap(id_lock_layer())), path), expected);
+    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(current_lock_key));
+    assert_eq!(key_of!(App::new().service(scope).wrap(id_lock_layer()), path), expected);
 
     // A parameter of the scope itself.
     let shop = || LockLayer::by_path_param("shop");
     let expected = Key::path_param("shop", "a/b").to_string();
-    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
+    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(current_lock_key));
     assert_eq!(key_of!(App::new().service(scope.wrap(shop())), path), expected);
-    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(key));
+    let scope = web::scope("/shops/{shop}").service(web::resource(inner).post(current_lock_key));
     assert_eq!(key_of!(App::new().service(scope).wrap(shop()), path), expected);
 }
 
 #[actix_web::test]
-async fn values_are_decoded_as_axum_does() {
-    let resource = || web::resource("/orders/{id}/pay").post(key);
+async fn path_values_are_decoded_as_in_axum() {
+    let resource = || web::resource("/orders/{id}/pay").post(current_lock_key);
     for (sent, value) in [
         ("7", "7"),
         ("a%20b", "a b"),
@@ -106,54 +109,60 @@ async fn values_are_decoded_as_axum_does() {
     ] {
         let expected = Key::path_param("id", value).to_string();
         let path = format!("/orders/{sent}/pay");
-        let inside = App::new().service(resource().wrap(layer()));
+        let inside = App::new().service(resource().wrap(id_lock_layer()));
         assert_eq!(key_of!(inside, &path), expected, "{sent} around the resource");
-        let around = App::new().service(resource()).wrap(layer());
+        let around = App::new().service(resource()).wrap(id_lock_layer());
         assert_eq!(key_of!(around, &path), expected, "{sent} around the app");
     }
 }
 
 #[actix_web::test]
-async fn bytes_that_are_not_utf_8_are_refused() {
-    let resource = || web::resource("/orders/{id}/pay").post(key);
-    let inside = init_service(App::new().service(resource().wrap(layer())).app_data(data())).await;
-    let around = init_service(App::new().service(resource()).wrap(layer()).app_data(data())).await;
+async fn non_utf8_path_value_is_400() {
+    let resource = || web::resource("/orders/{id}/pay").post(current_lock_key);
+    let inside =
+        init_service(App::new().service(resource().wrap(id_lock_layer())).app_data(store_data()))
+            .await;
+    let around =
+        init_service(App::new().service(resource()).wrap(id_lock_layer()).app_data(store_data()))
+            .await;
     for sent in ["%ff", "a%C3", "%25ff%80"] {
         let path = format!("/orders/{sent}/pay");
-        assert_eq!(post(&inside, &path).await, StatusCode::BAD_REQUEST, "{sent}");
-        assert_eq!(post(&around, &path).await, StatusCode::BAD_REQUEST, "{sent}");
+        assert_eq!(post_status(&inside, &path).await, StatusCode::BAD_REQUEST, "{sent}");
+        assert_eq!(post_status(&around, &path).await, StatusCode::BAD_REQUEST, "{sent}");
         let unmatched = format!("/other/{sent}");
-        assert_eq!(post(&around, &unmatched).await, StatusCode::NOT_FOUND, "{sent}");
+        assert_eq!(post_status(&around, &unmatched).await, StatusCode::NOT_FOUND, "{sent}");
     }
 }
 
 #[actix_web::test]
-async fn an_escaped_letter_of_the_route_is_no_way_around_the_lock() {
-    let app = App::new().service(web::resource("/orders/{id}/pay").post(key)).wrap(layer());
+async fn percent_encoded_route_still_takes_the_lock() {
+    let app = App::new()
+        .service(web::resource("/orders/{id}/pay").post(current_lock_key))
+        .wrap(id_lock_layer());
     let expected = Key::path_param("id", "7").to_string();
     assert_eq!(key_of!(app, "/%6frders/%37/p%61y"), expected);
 }
 
 #[actix_web::test]
-async fn what_matches_no_route_takes_no_lock() {
+async fn unmatched_request_takes_no_lock() {
     let app = App::new()
-        .service(web::resource("/orders/{id}/pay").post(key))
-        .default_service(web::to(free))
-        .wrap(layer())
-        .app_data(data());
-    assert_eq!(post(&init_service(app).await, "/nothing").await, StatusCode::OK);
+        .service(web::resource("/orders/{id}/pay").post(current_lock_key))
+        .default_service(web::to(assert_unlocked))
+        .wrap(id_lock_layer())
+        .app_data(store_data());
+    assert_eq!(post_status(&init_service(app).await, "/nothing").await, StatusCode::OK);
 }
 
 #[actix_web::test]
-async fn closures_get_the_request_of_the_handler() {
+async fn key_closure_receives_the_http_request() {
     let by_tenant = LockLayer::by_key("tenant", |request: &HttpRequest| {
         Some(request.headers().get("tenant")?.to_str().ok()?.to_owned())
     });
     let app = App::new()
-        .service(web::resource("/orders/{id}").post(key).wrap(by_tenant))
-        .app_data(data());
+        .service(web::resource("/orders/{id}").post(current_lock_key).wrap(by_tenant))
+        .app_data(store_data());
     let app = init_service(app).await;
-    assert_eq!(post(&app, "/orders/7").await, StatusCode::BAD_REQUEST);
+    assert_eq!(post_status(&app, "/orders/7").await, StatusCode::BAD_REQUEST);
     let request = TestRequest::post().uri("/orders/7").insert_header(("tenant", "a b"));
     let body = call_and_read_body(&app, request.to_request()).await;
     assert_eq!(body, Key::custom("a b").named("tenant").to_string());

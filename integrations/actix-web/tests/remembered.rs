@@ -12,7 +12,7 @@ use lockgate_actix_web::{DeferLayer, LockLayer, Store};
 
 /// As over HTTP/2, where each request has a payload.
 #[actix_web::test]
-async fn a_payload_without_a_body_is_a_body_without_bytes() {
+async fn empty_payload_has_the_fingerprint_of_an_empty_body() {
     let order = |path| {
         web::resource(path)
             .wrap(LockLayer::by_path_param("id"))

@@ -11,7 +11,7 @@ use lockgate_actix_web::{
     DeferLayer, DeferWorker, Key, LockLayer, deferred_routes, testing::TestKit,
 };
 
-fn orders(config: &mut ServiceConfig) {
+fn order_routes(config: &mut ServiceConfig) {
     let refund = web::resource("/orders/{id}/refund")
         .post(async |id: web::Path<String>| id.into_inner())
         .wrap(LockLayer::by_path_param("id"))
@@ -19,14 +19,14 @@ fn orders(config: &mut ServiceConfig) {
     config.service(refund);
 }
 
-async fn text(response: ServiceResponse<BoxBody>) -> String {
+async fn body_text(response: ServiceResponse<BoxBody>) -> String {
     let bytes = to_bytes(response.into_body()).await.expect("short");
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
 /// Behind the others: the first that fits is the one.
 #[actix_web::test]
-async fn the_status_resource_may_be_at_the_root() {
+async fn status_routes_can_be_at_the_root() {
     for root in ["/", ""] {
         let kit = TestKit::new();
         let refund = web::resource("/orders/{id}/refund")
@@ -47,12 +47,12 @@ async fn the_status_resource_may_be_at_the_root() {
         let location = accepted.headers().get("location").expect("one").to_str().expect("a path");
         assert!(location.starts_with('/') && !location.starts_with("//"), "{location}");
         assert_eq!(send(test::TestRequest::get().uri(location)).await.status(), 200);
-        assert_eq!(text(send(test::TestRequest::get().uri("/healthz")).await).await, "well");
+        assert_eq!(body_text(send(test::TestRequest::get().uri("/healthz")).await).await, "well");
         drop(somebody);
     }
 }
 
-fn hosts(config: &mut ServiceConfig) {
+fn host_echo_routes(config: &mut ServiceConfig) {
     let host = async |request: HttpRequest| {
         let host =
             request.headers().get("host").map(|host| host.to_str().expect("text").to_owned());
@@ -67,14 +67,14 @@ fn hosts(config: &mut ServiceConfig) {
 
 /// HTTP/2 tells the host in the request's URI alone.
 #[actix_web::test]
-async fn a_run_is_for_the_host_that_the_request_was_for() {
+async fn run_has_the_host_of_the_original_request() {
     let kit = TestKit::new();
     let app = App::new()
-        .configure(hosts)
+        .configure(host_echo_routes)
         .service(deferred_routes("/deferred"))
         .app_data(web::Data::new(kit.store().clone()));
     let app = test::init_service(app).await;
-    let worker = kit.defer_worker(DeferWorker::new(kit.store(), hosts)).await;
+    let worker = kit.defer_worker(DeferWorker::new(kit.store(), host_echo_routes)).await;
     let mut worker = worker.expect("an embedded store is never away");
     let send = async |request: test::TestRequest| {
         app.call(request.to_request()).await.expect("an answer").map_into_boxed_body()
@@ -88,12 +88,12 @@ async fn a_run_is_for_the_host_that_the_request_was_for() {
     drop(somebody);
     assert_eq!(worker.run_due().await.expect("it is there").len(), 1);
     let answer = send(test::TestRequest::get().uri(&location)).await;
-    assert_eq!(text(answer).await, "tenant.example:8080");
+    assert_eq!(body_text(answer).await, "tenant.example:8080");
 }
 
 /// Around a resource a wrong method is answered under its lock, for actix knows of methods further in; around a route not.
 #[actix_web::test]
-async fn a_wrong_method_takes_no_lock_around_a_route() {
+async fn wrong_method_around_a_route_takes_no_lock() {
     let kit = TestKit::new();
     let (lock, defer) = (|| LockLayer::by_path_param("id"), DeferLayer::new);
     let outside = web::resource("/outside/{id}").post(async || "").wrap(lock()).wrap(defer());
@@ -115,14 +115,14 @@ async fn a_wrong_method_takes_no_lock_around_a_route() {
 }
 
 #[actix_web::test]
-async fn a_request_waits_for_who_holds_its_resource() {
+async fn deferred_request_runs_after_the_lock_is_released() {
     let kit = TestKit::new();
     let app = App::new()
-        .configure(orders)
+        .configure(order_routes)
         .service(deferred_routes("/deferred"))
         .app_data(web::Data::new(kit.store().clone()));
     let app = test::init_service(app).await;
-    let worker = DeferWorker::new(kit.store(), orders);
+    let worker = DeferWorker::new(kit.store(), order_routes);
     let mut worker = kit.defer_worker(worker).await.expect("an embedded store is never away");
     let send = async |request: test::TestRequest| {
         let response = app.call(request.to_request()).await.expect("an answer");
@@ -141,7 +141,7 @@ async fn a_request_waits_for_who_holds_its_resource() {
     assert_eq!(ran.len(), 1, "{ran:?}");
     assert_eq!((&*ran[0].target, ran[0].status), ("/orders/7/refund", Some(200)));
     let response = test::TestRequest::get().uri(&format!("{location}/response"));
-    assert_eq!(text(send(response).await).await, "7");
+    assert_eq!(body_text(send(response).await).await, "7");
 
     kit.pretend_busy(true);
     assert_eq!(send(refund()).await.status(), 202);

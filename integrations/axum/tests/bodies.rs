@@ -17,32 +17,33 @@ use lockgate::middleware::BodyError;
 use lockgate_axum::{HoldUntil, LockLayer, Store};
 use tower::ServiceExt as _;
 
-async fn limited(request: Request, next: Next) -> Response {
+async fn apply_body_limit(request: Request, next: Next) -> Response {
     next.run(request.with_limited_body()).await
 }
 
-async fn status(app: &Router, body: &'static str) -> StatusCode {
+async fn post_status(app: &Router, body: &'static str) -> StatusCode {
     let request = Request::post("/orders/7").body(Body::from(body)).expect("valid");
     app.clone().oneshot(request).await.expect("a router has no errors").status()
 }
 
 /// axum looks for the reason inside the body's error, at a depth it knows.
 #[tokio::test]
-async fn a_body_over_its_limit_is_413_wherever_the_limit_is_set() {
+async fn body_over_inner_or_outer_limit_is_413() {
     let store = Store::memory();
     let order = || Router::new().route("/orders/{id}", post(|body: Bytes| async { body }));
     let lock = || LockLayer::by_path_param("id").store(&store);
     let inside = order().layer(lock()).layer(DefaultBodyLimit::max(4));
-    let outside = order().layer(lock()).layer(from_fn(limited)).layer(DefaultBodyLimit::max(4));
+    let outside =
+        order().layer(lock()).layer(from_fn(apply_body_limit)).layer(DefaultBodyLimit::max(4));
     for app in [inside, outside] {
-        assert_eq!(status(&app, "four").await, StatusCode::OK);
-        assert_eq!(status(&app, "longer").await, StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(post_status(&app, "four").await, StatusCode::OK);
+        assert_eq!(post_status(&app, "longer").await, StatusCode::PAYLOAD_TOO_LARGE);
     }
 }
 
 /// A body that nobody has to look after is the handler's own, and in none of ours, as its error shows.
 #[tokio::test]
-async fn an_answer_is_the_handlers_own_unless_the_lock_hangs_on_it() {
+async fn response_body_is_wrapped_only_while_it_holds_the_lock() {
     let store = Store::memory();
     for (until, own) in [(HoldUntil::Answered, true), (HoldUntil::BodyEnd, false)] {
         let cut = || async {

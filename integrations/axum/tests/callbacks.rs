@@ -20,30 +20,34 @@ use tokio::{net::TcpListener, sync::oneshot, time::timeout};
 use tower::ServiceExt as _;
 
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
-const SOON: Duration = Duration::from_secs(20);
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What the receiver was sent, in order.
-type Sent = Arc<Mutex<Vec<(HeaderMap, Bytes)>>>;
+type ReceivedWebhooks = Arc<Mutex<Vec<(HeaderMap, Bytes)>>>;
 
 /// Answers each end at first as one that is overloaded.
-async fn hook(State(sent): State<Sent>, fields: HeaderMap, body: Bytes) -> StatusCode {
+async fn fail_first_delivery(
+    State(sent): State<ReceivedWebhooks>,
+    fields: HeaderMap,
+    body: Bytes,
+) -> StatusCode {
     let mut sent = sent.lock().expect("nobody panics here");
     let again = sent.iter().any(|(other, _)| other["webhook-id"] == fields["webhook-id"]);
     sent.push((fields, body));
     if again { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-async fn receiver() -> (SocketAddr, Sent) {
-    let sent = Sent::default();
+async fn start_receiver() -> (SocketAddr, ReceivedWebhooks) {
+    let sent = ReceivedWebhooks::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
-    let app = Router::new().route("/hook", post(hook)).with_state(Arc::clone(&sent));
+    let app = Router::new().route("/hook", post(fail_first_delivery)).with_state(Arc::clone(&sent));
     tokio::spawn(async move { axum::serve(listener, app).await });
     (addr, sent)
 }
 
 /// Of the specification, and not of the library: `v1,` and the base64 of the HMAC.
-fn signed(id: &str, timestamp: &str, body: &[u8]) -> String {
+fn expected_signature(id: &str, timestamp: &str, body: &[u8]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(SECRET).expect("a key of any length");
     mac.update(format!("{id}.{timestamp}.").as_bytes());
     mac.update(body);
@@ -64,7 +68,7 @@ async fn refund(Path(id): Path<String>) -> (StatusCode, String) {
     (status, id)
 }
 
-async fn send(
+async fn send_request(
     app: &Router,
     method: &str,
     target: &str,
@@ -81,8 +85,8 @@ async fn send(
 }
 
 #[tokio::test]
-async fn each_end_is_told_to_who_was_named_until_he_has_heard_of_it() {
-    let (store, (addr, sent)) = (Store::memory(), receiver().await);
+async fn each_job_end_is_delivered_until_the_receiver_accepts() {
+    let (store, (addr, sent)) = (Store::memory(), start_receiver().await);
     let named = |head: &lockgate::gate::HttpRequestHead| {
         let (_, value) = head.headers.iter().find(|(name, _)| name == "x-callback")?;
         String::from_utf8(value.clone()).ok()
@@ -108,10 +112,10 @@ async fn each_end_is_told_to_who_was_named_until_he_has_heard_of_it() {
     ] {
         let held = store.lock(Key::path_param("id", order)).acquire().await.expect("it is free");
         let (status, location) =
-            send(&app, "POST", &format!("/orders/{order}/refund"), &fields).await;
+            send_request(&app, "POST", &format!("/orders/{order}/refund"), &fields).await;
         assert_eq!(status, 202);
         if order == "gone" {
-            assert_eq!(send(&app, "DELETE", &location, &[]).await.0, 204);
+            assert_eq!(send_request(&app, "DELETE", &location, &[]).await.0, 204);
         }
         held.release().await;
         ends.push((order, location.rsplit('/').next().expect("an id").to_owned()));
@@ -122,7 +126,7 @@ async fn each_end_is_told_to_who_was_named_until_he_has_heard_of_it() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(SOON, all).await.expect("all have ended, calls too");
+    timeout(TEST_TIMEOUT, all).await.expect("all have ended, calls too");
     drop(stop);
     worker.await.expect("it drains");
 
@@ -132,7 +136,7 @@ async fn each_end_is_told_to_who_was_named_until_he_has_heard_of_it() {
     for (fields, body) in sent.iter() {
         let field = |name: &str| fields[name].to_str().expect("text");
         let (id, at) = (field("webhook-id"), field("webhook-timestamp"));
-        assert_eq!(field("webhook-signature"), signed(id, at, body));
+        assert_eq!(field("webhook-signature"), expected_signature(id, at, body));
         assert!(now - at.parse::<u64>().expect("seconds") < 60, "{at} {now}");
         let twins = sent.iter().filter(|(other, told)| other["webhook-id"] == id && told == body);
         assert_eq!(twins.count(), 2, "one end is one id and one body");

@@ -13,7 +13,7 @@ use lockgate_axum::{CurrentLock, LockLayer, Quota, RateLimitLayer, Store};
 use tower::ServiceExt as _;
 
 /// Routes under which a handler counts its calls, and says whether it had a lock.
-fn orders(calls: &Arc<AtomicU32>) -> Router {
+fn order_routes(calls: &Arc<AtomicU32>) -> Router {
     let calls = Arc::clone(calls);
     let pay = async move |lock: Option<CurrentLock>| {
         calls.fetch_add(1, Ordering::Relaxed);
@@ -22,7 +22,7 @@ fn orders(calls: &Arc<AtomicU32>) -> Router {
     Router::new().route("/orders/{id}/pay", post(pay))
 }
 
-async fn answer(app: &Router, path: &str) -> (StatusCode, String) {
+async fn post_response(app: &Router, path: &str) -> (StatusCode, String) {
     let request = Request::post(path).body(Body::empty()).expect("valid");
     let answer = app.clone().oneshot(request).await.expect("a router has no errors");
     let status = answer.status();
@@ -31,16 +31,16 @@ async fn answer(app: &Router, path: &str) -> (StatusCode, String) {
 }
 
 #[tokio::test]
-async fn a_lock_before_a_nested_service_is_a_wiring_fault_and_not_a_404() {
+async fn lock_around_a_nested_service_is_500_not_404() {
     let (store, calls) = (Store::memory(), Arc::default());
     let lock = || LockLayer::by_path_param("id").store(&store);
-    let once = Router::new().nest_service("/api", orders(&calls)).layer(lock());
+    let once = Router::new().nest_service("/api", order_routes(&calls)).layer(lock());
     let twice =
-        Router::new().nest_service("/v1", Router::new().nest_service("/api", orders(&calls)));
-    let slash = Router::new().nest_service("/api/", orders(&calls)).layer(lock());
-    let behind = Router::new().nest_service("/b", orders(&calls)).layer(lock());
+        Router::new().nest_service("/v1", Router::new().nest_service("/api", order_routes(&calls)));
+    let slash = Router::new().nest_service("/api/", order_routes(&calls)).layer(lock());
+    let behind = Router::new().nest_service("/b", order_routes(&calls)).layer(lock());
     let behind = Router::new().nest("/api", Router::new().fallback_service(behind));
-    let alike = Router::new().nest_service("/a", orders(&calls)).layer(lock());
+    let alike = Router::new().nest_service("/a", order_routes(&calls)).layer(lock());
     let alike = Router::new().nest("/api", Router::new().fallback_service(alike));
     let apps = [
         (alike, "/api/a/orders/7/pay"),
@@ -50,59 +50,59 @@ async fn a_lock_before_a_nested_service_is_a_wiring_fault_and_not_a_404() {
         (slash, "/api/orders/7/pay"),
     ];
     for (app, path) in apps {
-        assert_eq!(answer(&app, path).await.0, StatusCode::INTERNAL_SERVER_ERROR, "{path}");
+        assert_eq!(post_response(&app, path).await.0, StatusCode::INTERNAL_SERVER_ERROR, "{path}");
     }
     assert_eq!(calls.load(Ordering::Relaxed), 0, "a handler ran without its lock");
 }
 
 /// Inside of it the routes are known again, and so is what is none of them; a nested router's are known all along.
 #[tokio::test]
-async fn a_lock_inside_of_what_is_nested_knows_its_routes() {
+async fn lock_inside_a_nested_service_matches_its_routes() {
     let (store, calls) = (Store::memory(), Arc::default());
     let lock = || LockLayer::by_path_param("id").store(&store);
-    let inside = Router::new().nest_service("/api", orders(&calls).layer(lock()));
+    let inside = Router::new().nest_service("/api", order_routes(&calls).layer(lock()));
     let deep = Router::new().nest_service("/v1", inside.clone());
-    let router = Router::new().nest("/api", orders(&calls)).layer(lock());
+    let router = Router::new().nest("/api", order_routes(&calls)).layer(lock());
     let apps = [(inside, ""), (deep, "/v1"), (router, "")];
     for (app, before) in apps {
-        let paid = answer(&app, &format!("{before}/api/orders/7/pay")).await;
+        let paid = post_response(&app, &format!("{before}/api/orders/7/pay")).await;
         assert_eq!(paid, (StatusCode::OK, "locked".to_owned()), "{before}");
         for nothing in ["/api/nothing", "/api/orders/7/nothing", "/nothing"] {
             let path = format!("{before}{nothing}");
-            assert_eq!(answer(&app, &path).await.0, StatusCode::NOT_FOUND, "{path}");
+            assert_eq!(post_response(&app, &path).await.0, StatusCode::NOT_FOUND, "{path}");
         }
     }
 }
 
 /// axum has matched it as a route of its own, and does not say whether anything further in has: the safe side.
 #[tokio::test]
-async fn the_bare_prefix_of_what_is_nested_is_a_route_without_the_parameter() {
+async fn bare_prefix_of_a_nested_service_is_500() {
     let (store, calls) = (Store::memory(), Arc::default());
     let lock = LockLayer::by_path_param("id").store(&store);
-    let app = Router::new().nest_service("/api", orders(&calls).layer(lock));
+    let app = Router::new().nest_service("/api", order_routes(&calls).layer(lock));
     for bare in ["/api", "/api/"] {
-        assert_eq!(answer(&app, bare).await.0, StatusCode::INTERNAL_SERVER_ERROR, "{bare}");
+        assert_eq!(post_response(&app, bare).await.0, StatusCode::INTERNAL_SERVER_ERROR, "{bare}");
     }
 }
 
 /// A parameter of the prefix is there, whatever comes behind it.
 #[tokio::test]
-async fn the_prefix_of_a_nested_service_may_have_the_parameter() {
+async fn lock_uses_a_parameter_of_the_nested_prefix() {
     let (store, calls) = (Store::memory(), Arc::default());
     let lock = LockLayer::by_path_param("shop").store(&store);
-    let app = Router::new().nest_service("/shops/{shop}", orders(&calls)).layer(lock);
-    let paid = answer(&app, "/shops/3/orders/7/pay").await;
+    let app = Router::new().nest_service("/shops/{shop}", order_routes(&calls)).layer(lock);
+    let paid = post_response(&app, "/shops/3/orders/7/pay").await;
     assert_eq!(paid, (StatusCode::OK, "locked".to_owned()));
 }
 
 /// What lies behind a nested service is no 404 that a quota may leave out.
 #[tokio::test]
-async fn a_quota_before_a_nested_service_wants_its_field() {
+async fn quota_around_a_nested_service_requires_its_header() {
     let (store, calls) = (Store::memory(), Arc::default());
     let quota = Quota::requests(1).per(Duration::from_secs(60));
     let limit = RateLimitLayer::by_header("x-api-key", quota).store(&store);
-    let app = Router::new().nest_service("/api", orders(&calls)).layer(limit);
-    assert_eq!(answer(&app, "/api/orders/7/pay").await.0, StatusCode::BAD_REQUEST);
-    assert_eq!(answer(&app, "/nothing").await.0, StatusCode::NOT_FOUND);
+    let app = Router::new().nest_service("/api", order_routes(&calls)).layer(limit);
+    assert_eq!(post_response(&app, "/api/orders/7/pay").await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(post_response(&app, "/nothing").await.0, StatusCode::NOT_FOUND);
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }

@@ -23,7 +23,7 @@ use lockgate_axum::{
 use tower::ServiceExt as _;
 
 /// An application of two routes, and what it does: `PUT` fails as often as it is told to.
-fn app(kit: &TestKit, failures: &Arc<AtomicU32>) -> Router {
+fn order_app(kit: &TestKit, failures: &Arc<AtomicU32>) -> Router {
     let failures = Arc::clone(failures);
     let set = move || async move {
         let left = failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
@@ -38,24 +38,24 @@ fn app(kit: &TestKit, failures: &Arc<AtomicU32>) -> Router {
         .layer(Extension(kit.store().clone()))
 }
 
-async fn start(kit: &TestKit, failures: u32) -> (Router, TestDeferWorker) {
-    let app = app(kit, &Arc::new(AtomicU32::new(failures)));
+async fn start_app(kit: &TestKit, failures: u32) -> (Router, TestDeferWorker) {
+    let app = order_app(kit, &Arc::new(AtomicU32::new(failures)));
     let worker = kit.defer_worker(DeferWorker::new(kit.store(), app.clone())).await;
     (app, worker.expect("an embedded store is never away"))
 }
 
-async fn send(app: &Router, method: &str, target: &str) -> Response {
+async fn send_request(app: &Router, method: &str, target: &str) -> Response {
     let request = Request::builder().method(method).uri(target).body(Body::empty());
     app.clone().oneshot(request.expect("valid")).await.expect("it does not fail")
 }
 
-async fn text(response: Response) -> String {
+async fn body_text(response: Response) -> String {
     let bytes = to_bytes(response.into_body(), 10_000).await.expect("short");
     String::from_utf8(bytes.into()).expect("text")
 }
 
 #[tokio::test]
-async fn the_status_resource_may_be_at_the_root() {
+async fn status_routes_can_be_at_the_root() {
     for root in ["/", ""] {
         let kit = TestKit::new();
         let app: Router = Router::new()
@@ -65,18 +65,18 @@ async fn the_status_resource_may_be_at_the_root() {
             .merge(deferred_routes(root))
             .layer(Extension(kit.store().clone()));
         let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
-        let accepted = send(&app, "POST", "/orders/7/refund").await;
+        let accepted = send_request(&app, "POST", "/orders/7/refund").await;
         let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
         // Two slashes would be another host.
         assert!(location.starts_with('/') && !location.starts_with("//"), "{location}");
-        assert_eq!(send(&app, "GET", &location).await.status(), 200);
+        assert_eq!(send_request(&app, "GET", &location).await.status(), 200);
         drop(somebody);
     }
 }
 
 /// HTTP/2 tells the host in the request's URI alone.
 #[tokio::test]
-async fn a_run_is_for_the_host_that_the_request_was_for() {
+async fn run_has_the_host_of_the_original_request() {
     let kit = TestKit::new();
     let host = |request: Request| async move {
         let host =
@@ -93,17 +93,17 @@ async fn a_run_is_for_the_host_that_the_request_was_for() {
     let mut worker = worker.expect("an embedded store is never away");
     let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     let target = "http://user:secret@tenant.example:8080/orders/7/refund";
-    let accepted = send(&app, "POST", target).await;
+    let accepted = send_request(&app, "POST", target).await;
     assert_eq!(accepted.status(), 202);
     let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
     drop(somebody);
     assert_eq!(worker.run_due().await.expect("it is there").len(), 1);
-    let answer = send(&app, "GET", &format!("{location}/response")).await;
-    assert_eq!(text(answer).await, "tenant.example:8080");
+    let answer = send_request(&app, "GET", &format!("{location}/response")).await;
+    assert_eq!(body_text(answer).await, "tenant.example:8080");
 }
 
 #[tokio::test]
-async fn a_handler_knows_its_fence() {
+async fn fence_extractor_yields_growing_fences() {
     let kit = TestKit::new();
     let with = post(|Fence(fence): Fence| async move { fence.to_string() });
     let app: Router = Router::new()
@@ -112,17 +112,17 @@ async fn a_handler_knows_its_fence() {
         .layer(Extension(kit.store().clone()));
     let mut fences = Vec::new();
     for _ in 0..2 {
-        let answer = send(&app, "POST", "/orders/7").await;
+        let answer = send_request(&app, "POST", "/orders/7").await;
         assert_eq!(answer.status(), 200);
-        fences.push(text(answer).await.parse::<u64>().expect("a number"));
+        fences.push(body_text(answer).await.parse::<u64>().expect("a number"));
     }
     assert!(fences[0] < fences[1], "{fences:?}");
-    assert_eq!(send(&app, "POST", "/bare").await.status(), 500, "there is no lock");
+    assert_eq!(send_request(&app, "POST", "/bare").await.status(), 500, "there is no lock");
 }
 
 /// `layer` answers a wrong method under its lock, for axum knows of methods further in; `route_layer` without.
 #[tokio::test]
-async fn a_wrong_method_takes_no_lock_under_route_layer() {
+async fn wrong_method_under_route_layer_takes_no_lock() {
     let kit = TestKit::new();
     let (lock, defer) = (|| LockLayer::by_path_param("id"), DeferLayer::new);
     let later = post(|| async {}).route_layer(lock()).route_layer(defer());
@@ -135,23 +135,27 @@ async fn a_wrong_method_takes_no_lock_under_route_layer() {
         .route("/inside-later/{id}", later)
         .layer(Extension(kit.store().clone()));
     let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
-    assert_eq!(send(&app, "PUT", "/outside/7").await.status(), 409);
-    assert_eq!(send(&app, "PUT", "/inside/7").await.status(), 405);
-    assert_eq!(send(&app, "POST", "/inside/7").await.status(), 409);
-    assert_eq!(send(&app, "PUT", "/outside-later/7").await.status(), 202);
-    assert_eq!(send(&app, "PUT", "/inside-later/7").await.status(), 405);
-    assert_eq!(send(&app, "POST", "/inside-later/7").await.status(), 202);
+    assert_eq!(send_request(&app, "PUT", "/outside/7").await.status(), 409);
+    assert_eq!(send_request(&app, "PUT", "/inside/7").await.status(), 405);
+    assert_eq!(send_request(&app, "POST", "/inside/7").await.status(), 409);
+    assert_eq!(send_request(&app, "PUT", "/outside-later/7").await.status(), 202);
+    assert_eq!(send_request(&app, "PUT", "/inside-later/7").await.status(), 405);
+    assert_eq!(send_request(&app, "POST", "/inside-later/7").await.status(), 202);
     drop(somebody);
 }
 
 #[tokio::test]
-async fn a_request_waits_for_who_holds_its_resource() {
+async fn deferred_request_runs_after_the_lock_is_released() {
     let kit = TestKit::new();
-    let (app, mut worker) = start(&kit, 0).await;
-    assert_eq!(send(&app, "POST", "/orders/7/refund").await.status(), 200, "nobody is there");
+    let (app, mut worker) = start_app(&kit, 0).await;
+    assert_eq!(
+        send_request(&app, "POST", "/orders/7/refund").await.status(),
+        200,
+        "nobody is there"
+    );
 
     let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
-    let accepted = send(&app, "POST", "/orders/7/refund").await;
+    let accepted = send_request(&app, "POST", "/orders/7/refund").await;
     assert_eq!(accepted.status(), 202);
     let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
     assert_eq!(worker.run_due().await.expect("it is there"), [], "it has to wait");
@@ -160,19 +164,19 @@ async fn a_request_waits_for_who_holds_its_resource() {
     assert_eq!(ran.len(), 1, "{ran:?}");
     assert_eq!((&*ran[0].method, &*ran[0].target), ("POST", "/orders/7/refund"));
     assert_eq!((ran[0].status, ran[0].attempt), (Some(200), 1));
-    let response = send(&app, "GET", &format!("{location}/response")).await;
-    assert_eq!((response.status().as_u16(), &*text(response).await), (200, "7"));
+    let response = send_request(&app, "GET", &format!("{location}/response")).await;
+    assert_eq!((response.status().as_u16(), &*body_text(response).await), (200, "7"));
     assert_eq!(worker.run_due().await.expect("it is there"), [], "once");
 }
 
 #[tokio::test]
-async fn every_resource_can_be_busy_and_order_is_kept() {
+async fn pretend_busy_defers_all_requests_in_order() {
     let kit = TestKit::new();
-    let (app, mut worker) = start(&kit, 0).await;
+    let (app, mut worker) = start_app(&kit, 0).await;
     kit.pretend_busy(true);
     let mut ids = Vec::new();
     for order in ["7", "7", "8", "7"] {
-        let accepted = send(&app, "POST", &format!("/orders/{order}/refund")).await;
+        let accepted = send_request(&app, "POST", &format!("/orders/{order}/refund")).await;
         assert_eq!(accepted.status(), 202);
         ids.push(accepted.headers()["location"].to_str().expect("a path").to_owned());
     }
@@ -182,15 +186,15 @@ async fn every_resource_can_be_busy_and_order_is_kept() {
     of_seven.retain(|run| !ids[3].ends_with(run.id.as_str()));
     assert!(ids[0].ends_with(of_seven[0].id.as_str()) && ids[1].ends_with(of_seven[1].id.as_str()));
     kit.pretend_busy(false);
-    assert_eq!(send(&app, "POST", "/orders/7/refund").await.status(), 200);
+    assert_eq!(send_request(&app, "POST", "/orders/7/refund").await.status(), 200);
 }
 
 #[tokio::test]
-async fn a_retry_is_due_when_its_time_has_come() {
+async fn failed_run_is_retried_after_its_backoff() {
     let kit = TestKit::new();
-    let (app, mut worker) = start(&kit, 2).await;
+    let (app, mut worker) = start_app(&kit, 2).await;
     kit.pretend_busy(true);
-    assert_eq!(send(&app, "PUT", "/orders/7").await.status(), 202);
+    assert_eq!(send_request(&app, "PUT", "/orders/7").await.status(), 202);
     let mut told = Vec::new();
     for _ in 0..4 {
         let ran = worker.run_due().await.expect("it is there");
@@ -202,14 +206,14 @@ async fn a_retry_is_due_when_its_time_has_come() {
 }
 
 #[tokio::test]
-async fn the_limits_of_the_queue_hold_by_the_kits_clock() {
+async fn queue_rate_and_pause_follow_the_test_clock() {
     let kit = TestKit::new();
-    let app = app(&kit, &Arc::default());
+    let app = order_app(&kit, &Arc::default());
     let worker = DeferWorker::new(kit.store(), app.clone()).queue_rate(10, Duration::from_secs(1));
     let mut worker = kit.defer_worker(worker).await.expect("an embedded store is never away");
     kit.pretend_busy(true);
     for order in 0..3 {
-        assert_eq!(send(&app, "PUT", &format!("/orders/{order}")).await.status(), 202);
+        assert_eq!(send_request(&app, "PUT", &format!("/orders/{order}")).await.status(), 202);
     }
     let jobs = kit.store().deferred_jobs();
     jobs.pause().await.expect("it is there");

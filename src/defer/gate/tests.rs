@@ -1,7 +1,7 @@
 //! What a request that is taken over is answered, when the store does not do its part.
 
-mod caps;
-mod scoping;
+mod owner_scoping;
+mod storage_limits;
 
 #[cfg(feature = "redis")]
 use std::sync::{
@@ -14,26 +14,27 @@ use bytes::Bytes;
 
 use super::{DeferCandidate, DeferGate, inspect_request::AppliedPreferences};
 #[cfg(feature = "redis")]
-use crate::store::{Front, says};
+use crate::store::{ScriptedProxy, reply_script};
 use crate::{
     clock::MAX_DURATION,
     defer::snapshot::{RequestSnapshots, SavedSnapshots},
     gate::{
         AttemptMode, Gate as _, HttpRequestHead, IdempotencyLookup, InitialVerdict, ParkingContext,
-        ParkingSlot, fake::FakeView,
+        ParkingSlot, fake_request::FakeGateRequest,
     },
     key::Key,
     reply::Reply,
     store::{
-        AcquireCommand, AcquireReply, BeginDirectOutcome, DirectRunCommand, Fault, Faults, JobId,
-        JobState, LockMode, LockToken, NodeId, StorageLimits, Store, faulty,
+        AcquireCommand, AcquireReply, BackendFault, BeginDirectOutcome, DirectRunCommand,
+        FaultSchedule, JobId, JobState, LockMode, LockToken, NodeId, StorageLimits, Store,
+        faulty_store,
     },
 };
 
-type Defer = DeferGate<()>;
+type TestDeferGate = DeferGate<()>;
 
 /// A request that its lock has parked, under an idempotency key.
-fn parked(store: &Store) -> DeferCandidate {
+fn parked_candidate(store: &Store) -> DeferCandidate {
     let record = IdempotencyLookup { record_name: "same".into(), direct_terms: None };
     let parked = ParkingContext {
         store: store.clone(),
@@ -54,17 +55,17 @@ fn parked(store: &Store) -> DeferCandidate {
     }
 }
 
-async fn asked(gate: &Defer, store: &Store) -> Option<Reply> {
+async fn try_accept(gate: &TestDeferGate, store: &Store) -> Option<Reply> {
     let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
-    gate.accept_parked(parked(store), head, Some(Bytes::from_static(b"body"))).await
+    gate.accept_parked(parked_candidate(store), head, Some(Bytes::from_static(b"body"))).await
 }
 
-async fn accept(gate: &Defer, store: &Store) -> Reply {
-    asked(gate, store).await.expect("an answer")
+async fn accept(gate: &TestDeferGate, store: &Store) -> Reply {
+    try_accept(gate, store).await.expect("an answer")
 }
 
 /// Another request under that key runs at once, under its lock.
-async fn runs_at_once(store: &Store) -> DirectRunCommand {
+async fn begin_direct_run(store: &Store) -> DirectRunCommand {
     let (key, me, lease) =
         (Key::custom("7"), LockToken::new(&NodeId::new()), Duration::from_secs(600));
     let held = AcquireCommand {
@@ -104,9 +105,9 @@ fn location(reply: &Reply) -> &str {
 
 /// As those of a worker: the store reckons with them, and must be able to.
 #[tokio::test(start_paused = true)]
-async fn endless_terms_of_a_layer_are_terms() {
+async fn unbounded_layer_durations_are_capped() {
     let endless = Duration::MAX;
-    let gate = Defer::new().wait_up_to(endless).max_preferred_wait(endless).delay(endless);
+    let gate = TestDeferGate::new().wait_up_to(endless).max_preferred_wait(endless).delay(endless);
     let gate = gate.expires_after(endless).idempotency_ttl(endless);
     let settings = &gate.0;
     // What a lock waits for at most, which is what a client may be told.
@@ -125,11 +126,11 @@ async fn endless_terms_of_a_layer_are_terms() {
 
 /// Nor for a shorter time than the route waits for everybody, where clients have no say.
 #[test]
-fn a_client_without_a_say_waits_as_everybody_does() {
+fn prefer_wait_is_ignored_with_zero_max_preferred_wait() {
     let everybody = Duration::from_secs(5);
-    let gate = Defer::new().wait_up_to(everybody).max_preferred_wait(Duration::ZERO);
+    let gate = TestDeferGate::new().wait_up_to(everybody).max_preferred_wait(Duration::ZERO);
     for asked in ["wait=0", "wait=20"] {
-        let mut view = FakeView::new("POST");
+        let mut view = FakeGateRequest::new("POST");
         view.headers.push(("prefer", asked));
         assert!(matches!(gate.inspect(&mut view), InitialVerdict::PassLight(_)), "{asked}");
         let slot = ParkingSlot::take_from(&mut view).expect("its lock is told");
@@ -139,12 +140,12 @@ fn a_client_without_a_say_waits_as_everybody_does() {
 
 /// Of one without a key for a minute, less the time that has passed, and the way of the answer.
 #[tokio::test(start_paused = true)]
-async fn an_unknown_outcome_says_for_how_long_its_advice_holds() {
-    let (store, faults) = faulty();
-    let gate = Defer::new().idempotency_ttl(Duration::from_secs(600));
+async fn uncertain_enqueue_reports_how_long_its_advice_holds() {
+    let (store, faults) = faulty_store();
+    let gate = TestDeferGate::new().idempotency_ttl(Duration::from_secs(600));
     for (keyed, seconds) in [(true, 589), (false, 49)] {
-        faults.set("enqueue", Fault::NoReply, 1);
-        let mut parked = parked(&store);
+        faults.set("enqueue", BackendFault::ReplyTimeout, 1);
+        let mut parked = parked_candidate(&store);
         if !keyed {
             parked.slot = ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), None);
         }
@@ -168,10 +169,10 @@ async fn an_unknown_outcome_says_for_how_long_its_advice_holds() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_its_replicas_a_request_is_in_doubt_and_so_is_its_retry() {
-    let (store, faults) = faulty();
-    let gate = Defer::new().min_replicas(1);
-    faults.set("replicated", Fault::Away, 2);
+async fn enqueue_and_retry_without_replicas_are_uncertain() {
+    let (store, faults) = faulty_store();
+    let gate = TestDeferGate::new().min_replicas(1);
+    faults.set("replicated", BackendFault::Unavailable, 2);
     let doubtful = accept(&gate, &store).await;
     assert_eq!(doubtful.status, 503);
     // It stands in line all the same.
@@ -182,29 +183,32 @@ async fn without_its_replicas_a_request_is_in_doubt_and_so_is_its_retry() {
         let again = accept(&gate, &store).await;
         assert_eq!((again.status, location(&again)), (status, location(&doubtful)));
     }
-    assert_eq!(faults.seen("replicated"), 4);
+    assert_eq!(faults.call_count("replicated"), 4);
 }
 
 /// The record is there as the retry asks for it, and gone as it looks at whom it names.
-async fn forgotten_in_between(store: &Store, faults: &Faults) -> (DirectRunCommand, Option<Reply>) {
-    let first = runs_at_once(store).await;
-    let gate = Defer::new().idempotent_direct();
-    faults.set("job", Fault::Late(Duration::from_secs(1)), 1);
+async fn retry_while_record_is_forgotten(
+    store: &Store,
+    faults: &FaultSchedule,
+) -> (DirectRunCommand, Option<Reply>) {
+    let first = begin_direct_run(store).await;
+    let gate = TestDeferGate::new().idempotent_direct();
+    faults.set("job", BackendFault::SlowCall(Duration::from_secs(1)), 1);
     let forgets = async {
-        while faults.left("job") > 0 {
+        while faults.remaining("job") > 0 {
             tokio::task::yield_now().await;
         }
         let ended = store.backend().finish_direct(first.clone(), None).await;
         assert!(ended.expect("the store is there"));
     };
-    let (told, ()) = tokio::join!(asked(&gate, store), forgets);
+    let (told, ()) = tokio::join!(try_accept(&gate, store), forgets);
     (first, told)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_of_what_is_forgotten_meanwhile_is_stored() {
-    let (store, faults) = faulty();
-    let (first, told) = forgotten_in_between(&store, &faults).await;
+async fn retry_of_a_run_forgotten_meanwhile_is_enqueued() {
+    let (store, faults) = faulty_store();
+    let (first, told) = retry_while_record_is_forgotten(&store, &faults).await;
     let told = told.expect("an answer");
     assert_eq!(told.status, 202, "{told:?}");
     let id = JobId::parse(location(&told).trim_start_matches("/deferred/")).expect("an id");
@@ -215,40 +219,42 @@ async fn a_retry_of_what_is_forgotten_meanwhile_is_stored() {
 
 /// Of what can't be looked at it is not known whether it is stored, where it may be one that runs at once.
 #[tokio::test(start_paused = true)]
-async fn a_retry_of_what_cannot_be_looked_at_is_in_doubt() {
-    let (store, faults) = faulty();
-    let _first = runs_at_once(&store).await;
-    for (gate, status) in [(Defer::new().idempotent_direct(), 503), (Defer::new(), 202)] {
-        faults.set("job", Fault::Away, 1);
+async fn retry_with_unreadable_job_is_uncertain() {
+    let (store, faults) = faulty_store();
+    let _first = begin_direct_run(&store).await;
+    for (gate, status) in
+        [(TestDeferGate::new().idempotent_direct(), 503), (TestDeferGate::new(), 202)]
+    {
+        faults.set("job", BackendFault::Unavailable, 1);
         assert_eq!(accept(&gate, &store).await.status, status);
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn replicas_are_not_asked_for_where_none_are_wanted() {
-    let (store, faults) = faulty();
-    assert_eq!(accept(&Defer::new(), &store).await.status, 202);
-    assert_eq!(faults.seen("replicated"), 0);
+async fn replicas_are_not_queried_without_min_replicas() {
+    let (store, faults) = faulty_store();
+    assert_eq!(accept(&TestDeferGate::new(), &store).await.status, 202);
+    assert_eq!(faults.call_count("replicated"), 0);
 }
 
 /// Where its disk is what counts, a master that has not written it there has not got it, whoever else has.
 #[cfg(feature = "redis")]
 #[tokio::test]
-async fn what_the_masters_own_disk_has_not_is_in_doubt() {
+async fn enqueue_not_on_the_masters_disk_is_uncertain() {
     let synced = Arc::<AtomicBool>::default();
     let on_disk = Arc::clone(&synced);
-    let front = Front::start(move |call| match call.words {
+    let front = ScriptedProxy::start(move |call| match call.args {
         ["INFO", ..] => {
-            says(r"'redis_version:7.2.4\r\nrole:master\r\nrun_id:a\r\naof_enabled:1\r\n'")
+            reply_script(r"'redis_version:7.2.4\r\nrole:master\r\nrun_id:a\r\naof_enabled:1\r\n'")
         }
-        ["WAITAOF", "1", "1", _] if on_disk.load(Ordering::SeqCst) => says("{1, 1}"),
-        ["WAITAOF", "1", "1", _] => says("{0, 1}"),
+        ["WAITAOF", "1", "1", _] if on_disk.load(Ordering::SeqCst) => reply_script("{1, 1}"),
+        ["WAITAOF", "1", "1", _] => reply_script("{0, 1}"),
         _ => None,
     })
     .await;
     let url = format!("redis://127.0.0.1:{}/?ns=test", front.port());
     let builder = Store::builder(&url).call_timeout(Duration::from_secs(10)).replicas_on_disk(true);
-    let (store, gate) = (builder.connect().await.expect("the URL is right"), Defer::new());
+    let (store, gate) = (builder.connect().await.expect("the URL is right"), TestDeferGate::new());
     let gate = gate.min_replicas(1);
     let doubtful = accept(&gate, &store).await;
     assert_eq!(doubtful.status, 503);
@@ -260,12 +266,12 @@ async fn what_the_masters_own_disk_has_not_is_in_doubt() {
 }
 
 #[test]
-fn a_status_path_that_no_field_can_have_is_refused() {
+fn status_path_invalid_in_a_header_is_refused() {
     for path in ["/auftr\u{e4}ge", "/a b", "/a?b", "/a#b", "/a\r\nb"] {
-        let set = std::panic::catch_unwind(|| Defer::new().status_path(path));
+        let set = std::panic::catch_unwind(|| TestDeferGate::new().status_path(path));
         let panic = set.expect_err(path);
         let said = panic.downcast_ref::<String>().expect("a sentence");
-        assert!(said.contains("is no path like /deferred"), "{said}");
+        assert!(said.contains("is not a path such as /deferred"), "{said}");
     }
-    let _ = Defer::new().status_path("/a/%C3%A4/b~c");
+    let _ = TestDeferGate::new().status_path("/a/%C3%A4/b~c");
 }

@@ -9,7 +9,7 @@ fn headers(list: &[(&str, &str)]) -> HeaderList {
 }
 
 /// Names that a request may have: fixed ones, ours, credentials, and those of the application.
-fn name() -> impl Strategy<Value = String> {
+fn header_name() -> impl Strategy<Value = String> {
     let known: [&[&str]; 3] = [
         UNSTORED_HEADERS,
         &["authorization", "cookie", "x-api-key", "lockgate-held", "lockgate-replay"],
@@ -19,10 +19,10 @@ fn name() -> impl Strategy<Value = String> {
 }
 
 /// Lines of any names; those of `RedisConnection` nominate any other ones.
-fn lines() -> impl Strategy<Value = HeaderList> {
+fn header_lines() -> impl Strategy<Value = HeaderList> {
     let value = proptest::collection::vec(any::<u8>(), 0..20);
-    let line = (name(), value);
-    let nominates = proptest::collection::vec(name(), 0..6)
+    let line = (header_name(), value);
+    let nominates = proptest::collection::vec(header_name(), 0..6)
         .prop_map(|names| ("connection".to_owned(), names.join(", ").into_bytes()));
     proptest::collection::vec(prop_oneof![3 => line, 1 => nominates], 0..20)
 }
@@ -30,7 +30,7 @@ fn lines() -> impl Strategy<Value = HeaderList> {
 proptest! {
     /// Stored is what was received, in order, but for what a line's own name rules out.
     #[test]
-    fn no_line_of_a_request_removes_another(sent in lines(), keep in proptest::option::of(name())) {
+    fn header_line_never_removes_another(sent in header_lines(), keep in proptest::option::of(header_name())) {
         let fields = StoredHeaderFilter { keep_headers: keep.into_iter().collect(), ..StoredHeaderFilter::default() };
         let alone = sent.iter().flat_map(|line| stored_request_headers(&vec![line.clone()], &fields));
         prop_assert_eq!(stored_request_headers(&sent, &fields), alone.collect::<HeaderList>());
@@ -45,7 +45,7 @@ proptest! {
 
 /// Or what was an answer to one client would be a page that others can be sent to.
 #[test]
-fn what_a_browser_may_not_do_is_kept_of_a_response() {
+fn stored_response_keeps_browser_restrictions() {
     let said = [
         ("content-security-policy", "sandbox"),
         ("x-content-type-options", "nosniff"),
@@ -59,7 +59,7 @@ fn what_a_browser_may_not_do_is_kept_of_a_response() {
 
 /// As curl and others do with each request over plain TCP.
 #[test]
-fn an_offer_to_go_on_by_another_version_is_no_upgrade() {
+fn http_version_offer_is_not_an_upgrade() {
     let asks = |values: &[&str]| {
         requires_upgrade("POST", &values.iter().map(|value| value.as_bytes()).collect::<Vec<_>>())
     };
@@ -74,7 +74,7 @@ fn an_offer_to_go_on_by_another_version_is_no_upgrade() {
 
 /// Who reads it may know other codings than who sent the request.
 #[test]
-fn no_coding_is_asked_for_later() {
+fn accept_encoding_is_not_stored_by_default() {
     let sent = headers(&[("accept", "a"), ("accept-encoding", "gzip")]);
     assert_eq!(
         stored_request_headers(&sent, &StoredHeaderFilter::default()),
@@ -88,7 +88,7 @@ fn no_coding_is_asked_for_later() {
 }
 
 #[test]
-fn a_credential_is_kept_or_missed() {
+fn credential_is_withheld_unless_kept() {
     let sent = headers(&[("authorization", "Bearer x"), ("connection", "authorization")]);
     assert_eq!(stored_request_headers(&sent, &StoredHeaderFilter::default()), []);
     let keeps = |name: &str| StoredHeaderFilter {
@@ -102,7 +102,7 @@ fn a_credential_is_kept_or_missed() {
 }
 
 #[test]
-fn a_field_of_ones_own_is_a_credential_if_it_is_said_to_be() {
+fn custom_header_declared_a_credential_is_withheld() {
     let sent = headers(&[("x-pass", "k")]);
     assert_eq!(StoredHeaderFilter::default().withheld_credential("x-pass"), None);
     let mut fields = StoredHeaderFilter {
@@ -118,13 +118,13 @@ fn a_field_of_ones_own_is_a_credential_if_it_is_said_to_be() {
 }
 
 #[test]
-fn bytes_of_a_head_are_those_that_are_stored() {
+fn stored_head_len_counts_only_stored_headers() {
     let sent = headers(&[("x-a", "123"), ("cookie", "long"), ("x-a", "4")]);
     assert_eq!(stored_head_len("/a?b", &sent, &StoredHeaderFilter::default()), 4 + 3 + 3 + 3 + 1);
 }
 
 #[test]
-fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
+fn derived_idempotency_key_is_stable_and_hides_the_job() {
     let key = crate::key::Key::custom("a");
     let (one, two) = (JobId::new(&key), JobId::new(&key));
     assert_eq!(derive_idempotency_key(&one), derive_idempotency_key(&one));
@@ -135,7 +135,7 @@ fn a_made_key_is_that_of_its_job_and_does_not_tell_which() {
 }
 
 #[test]
-fn an_idempotency_key_is_one_string_whatever_is_sent() {
+fn arbitrary_idempotency_key_is_one_valid_string_or_error() {
     bolero::check!().with_iterations(1_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
         let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
         match parse_idempotency_key(&lines) {
@@ -159,7 +159,7 @@ fn quote(key: &str) -> String {
 
 proptest! {
     #[test]
-    fn every_string_is_a_key(key in "[ -~]{1,100}", parameters in "(; ?[a-z*][a-z0-9_.*-]{0,5}(=(\"[ !#-Z]*\"|[a-z0-9?:.*]{1,5}))?){0,3}") {
+    fn every_quoted_string_parses_as_a_key(key in "[ -~]{1,100}", parameters in "(; ?[a-z*][a-z0-9_.*-]{0,5}(=(\"[ !#-Z]*\"|[a-z0-9?:.*]{1,5}))?){0,3}") {
         let sent = format!("{}{parameters}", quote(&key));
         prop_assert_eq!(parse_idempotency_key(&[sent.as_bytes()]), Ok(Some(key)));
     }
@@ -184,7 +184,7 @@ fn idempotency_keys_are_quoted_or_bare() {
 
 /// A kept one is stored, and shows that the request is some user's all the same.
 #[test]
-fn a_kept_credential_is_one() {
+fn kept_credential_still_counts_as_a_credential() {
     let fields = StoredHeaderFilter {
         keep_headers: vec!["x-api-key".into(), "x-pass".into()],
         credential_headers: vec!["x-pass".into()],

@@ -31,7 +31,7 @@ use crate::{
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 /// A server that gives one connection this answer; what it was asked.
-async fn server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
+async fn spawn_server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let asked = crate::store::spawn(async move {
@@ -46,7 +46,7 @@ async fn server(answer: &'static str) -> (SocketAddr, JoinHandle<String>) {
     (address, asked)
 }
 
-fn local() -> Webhooks {
+fn local_webhooks() -> Webhooks {
     Webhooks::new(SECRET).allow_http().allow_network("127.0.0.0/8")
 }
 
@@ -65,36 +65,36 @@ async fn deliver(callbacks: &Webhooks, url: &str) -> DeliveryOutcome {
 }
 
 #[track_caller]
-fn field<'a>(asked: &'a str, name: &str) -> &'a str {
+fn header_value<'a>(asked: &'a str, name: &str) -> &'a str {
     let line = asked.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
     line.unwrap_or_else(|| panic!("no {name}: {asked}"))
 }
 
 #[tokio::test]
-async fn a_call_is_signed_with_each_secret() {
-    let (address, asked) = server("HTTP/1.1 204 No Content\r\n\r\n").await;
+async fn call_is_signed_with_each_secret() {
+    let (address, asked) = spawn_server("HTTP/1.1 204 No Content\r\n\r\n").await;
     let other = "another secret of enough bytes";
-    let callbacks = local().also_signed_with(other);
+    let callbacks = local_webhooks().also_signed_with(other);
     let url = format!("http://{address}/hook?a=b");
     assert_eq!(deliver(&callbacks, &url).await, DeliveryOutcome::Answered(204));
     let asked = asked.await.expect("it was asked");
     assert!(asked.starts_with("POST /hook?a=b HTTP/1.1\r\n"), "{asked}");
-    assert_eq!(field(&asked, "host"), address.to_string());
-    assert_eq!(field(&asked, "webhook-id"), "msg_1");
-    let time = field(&asked, "webhook-timestamp").parse().expect("seconds");
+    assert_eq!(header_value(&asked, "host"), address.to_string());
+    assert_eq!(header_value(&asked, "webhook-id"), "msg_1");
+    let time = header_value(&asked, "webhook-timestamp").parse().expect("seconds");
     let made =
         [SECRET, other].map(|s| sign_webhook(s.as_bytes(), "msg_1", time, b"{\"id\":\"x\"}"));
-    assert_eq!(field(&asked, "webhook-signature"), made.join(" "));
+    assert_eq!(header_value(&asked, "webhook-signature"), made.join(" "));
     assert!(!format!("{callbacks:?}").contains(other));
 }
 
 #[tokio::test]
-async fn a_redirect_is_an_answer_and_its_body_is_not_waited_for() {
+async fn redirect_is_final_and_its_body_is_not_awaited() {
     let answer =
         "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 9000000\r\n\r\nx";
-    let (address, asked) = server(answer).await;
+    let (address, asked) = spawn_server(answer).await;
     assert_eq!(
-        deliver(&local(), &format!("http://{address}/")).await,
+        deliver(&local_webhooks(), &format!("http://{address}/")).await,
         DeliveryOutcome::Answered(302)
     );
     let _ = asked.await;
@@ -102,7 +102,7 @@ async fn a_redirect_is_an_answer_and_its_body_is_not_waited_for() {
 
 /// A pooled connection would outlive the check of its address.
 #[tokio::test]
-async fn a_connection_ends_with_its_call() {
+async fn connection_closes_with_its_call() {
     let more = "HTTP/1.1 200 OK\r\ncontent-length: 9000000\r\n\r\nx";
     let (soon, late) = (Duration::from_millis(50), Duration::from_secs(10));
     for (answer, timeout) in [("HTTP/1.1 204 No Content\r\n\r\n", late), (more, late), ("", soon)] {
@@ -118,15 +118,15 @@ async fn a_connection_ends_with_its_call() {
             // Its end, or a reset of what was not read.
             let _ = socket.read_to_end(&mut bytes).await;
         });
-        let made = deliver(&local().timeout(timeout), &format!("http://{address}/")).await;
+        let made = deliver(&local_webhooks().timeout(timeout), &format!("http://{address}/")).await;
         assert_eq!(matches!(made, DeliveryOutcome::Answered(_)), !answer.is_empty(), "{made:?}");
         assert!(tokio::time::timeout(late, ended).await.is_ok(), "still open after {answer:?}");
     }
 }
 
 #[tokio::test]
-async fn a_name_is_resolved_once_and_all_that_it_has_is_checked() {
-    let (address, asked) = server("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+async fn host_is_resolved_once_and_all_addresses_are_checked() {
+    let (address, asked) = spawn_server("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
     let times = Arc::new(AtomicUsize::new(0));
     let resolving = |mut callbacks: Webhooks, addresses: Vec<SocketAddr>| {
         let times = Arc::clone(&times);
@@ -147,16 +147,16 @@ async fn a_name_is_resolved_once_and_all_that_it_has_is_checked() {
         assert!(matches!(answer, DeliveryOutcome::AddressRefused(_)), "{answer:?}");
     }
     assert_eq!(times.swap(0, Ordering::SeqCst), 4);
-    let callbacks = resolving(local(), vec![address]);
+    let callbacks = resolving(local_webhooks(), vec![address]);
     assert_eq!(deliver(&callbacks, "http://example.com/").await, DeliveryOutcome::Answered(200));
     assert_eq!(times.load(Ordering::SeqCst), 1, "what was checked is what is connected to");
-    assert_eq!(field(&asked.await.expect("it was asked"), "host"), "example.com");
+    assert_eq!(header_value(&asked.await.expect("it was asked"), "host"), "example.com");
 }
 
 /// One that nobody answers at stands before one that answers: a network that loses what is sent to it.
 #[tokio::test]
-async fn an_address_that_is_silent_leaves_time_for_the_next() {
-    let (address, asked) = server("HTTP/1.1 204 No Content\r\n\r\n").await;
+async fn silent_address_leaves_time_for_the_next() {
+    let (address, asked) = spawn_server("HTTP/1.1 204 No Content\r\n\r\n").await;
     let full = tokio::net::TcpSocket::new_v4().expect("a socket");
     full.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let full = full.listen(1).expect("it listens");
@@ -167,15 +167,15 @@ async fn an_address_that_is_silent_leaves_time_for_the_next() {
     while let Ok(came) = tokio::time::timeout(soon, TcpStream::connect(silent)).await {
         here.push(came.expect("there was room"));
     }
-    let mut callbacks = local().timeout(Duration::from_secs(5));
+    let mut callbacks = local_webhooks().timeout(Duration::from_secs(5));
     callbacks.resolver = Arc::new(move |_, _| Box::pin(async move { Ok(vec![silent, address]) }));
     assert_eq!(deliver(&callbacks, "http://example.com/").await, DeliveryOutcome::Answered(204));
     assert!(asked.await.is_ok());
 }
 
 #[tokio::test]
-async fn what_must_not_be_called_is_not() {
-    let (address, asked) = server("HTTP/1.1 200 OK\r\n\r\n").await;
+async fn forbidden_targets_are_not_called() {
+    let (address, asked) = spawn_server("HTTP/1.1 200 OK\r\n\r\n").await;
     let strict = Webhooks::new(SECRET);
     let port = address.port();
     for url in [
@@ -197,14 +197,14 @@ async fn what_must_not_be_called_is_not() {
 }
 
 #[tokio::test]
-async fn who_does_not_answer_is_not_waited_for_long() {
+async fn unresponsive_receiver_fails_after_the_timeout() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    let callbacks = local().timeout(Duration::from_millis(50));
+    let callbacks = local_webhooks().timeout(Duration::from_millis(50));
     let answer = deliver(&callbacks, &format!("http://{address}/")).await;
     assert!(matches!(answer, DeliveryOutcome::Failed(_)), "{answer:?}");
     // Who speaks no TLS has no certificate to show.
-    let (address, asked) = server("HTTP/1.1 200 OK\r\n\r\n").await;
+    let (address, asked) = spawn_server("HTTP/1.1 200 OK\r\n\r\n").await;
     let answer = deliver(&callbacks, &format!("https://{address}/")).await;
     assert!(matches!(answer, DeliveryOutcome::Failed(_)), "{answer:?}");
     asked.abort();
@@ -212,6 +212,6 @@ async fn who_does_not_answer_is_not_waited_for_long() {
 
 #[test]
 #[should_panic(expected = "a secret of 5 bytes")]
-fn a_short_secret_is_none() {
+fn short_secret_panics() {
     let _ = Webhooks::new("short");
 }

@@ -10,20 +10,20 @@ use crate::{
     error::ErrorKind,
     key::Key,
     store::{
-        AcquireCommand, AcquireReply, DirectRunCommand, Fault, Faults, JobId, JobState, LockMode,
-        LockToken, StorageLimits, Store, faulty,
+        AcquireCommand, AcquireReply, BackendFault, DirectRunCommand, FaultSchedule, JobId,
+        JobState, LockMode, LockToken, StorageLimits, Store, faulty_store,
     },
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(10);
 
-const LIMITS: RunLimits = RunLimits { max_runs: 8, max_detached_time: LEASE };
+const RUN_LIMITS: RunLimits = RunLimits { max_runs: 8, max_detached_time: LEASE };
 
 /// Beyond the longest pause of an undo that is said again, far within a lease.
-const SOON: Duration = Duration::from_secs(4);
+const UNDO_TIMEOUT: Duration = Duration::from_secs(4);
 
-fn ask(store: &Store, record: Option<Arc<str>>) -> AcquireCommand {
+fn acquire_command(store: &Store, record: Option<Arc<str>>) -> AcquireCommand {
     let (key, me) = (Key::custom("x"), LockToken::new(store.node()));
     AcquireCommand {
         key,
@@ -37,8 +37,8 @@ fn ask(store: &Store, record: Option<Arc<str>>) -> AcquireCommand {
 }
 
 /// A request that has its lock, and is about to begin.
-pub(in crate::gate) async fn locked(store: &Store) -> DirectRunCommand {
-    let call = ask(store, Some("idem".into()));
+pub(in crate::gate) async fn acquire_for_direct_run(store: &Store) -> DirectRunCommand {
+    let call = acquire_command(store, Some("idem".into()));
     let answer = store.backend().acquire(call.clone()).await.unwrap();
     assert!(matches!(answer, AcquireReply::Granted { .. }), "{answer:?}");
     let AcquireCommand { key, token: me, .. } = call;
@@ -59,8 +59,8 @@ pub(in crate::gate) async fn locked(store: &Store) -> DirectRunCommand {
     }
 }
 
-pub(in crate::gate) async fn begun(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
-    match IdempotentRun::begin(store, call.clone(), LIMITS).await.unwrap() {
+pub(in crate::gate) async fn begin_run(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
+    match IdempotentRun::begin(store, call.clone(), RUN_LIMITS).await.unwrap() {
         BeginOutcome::Started(begun) => begun,
         BeginOutcome::Taken
         | BeginOutcome::LockLost
@@ -72,147 +72,148 @@ pub(in crate::gate) async fn begun(store: &Store, call: &DirectRunCommand) -> Id
 }
 
 /// The lock is given back, and a retry under the same key is asked for.
-async fn retried(store: &Store, call: &DirectRunCommand) -> AcquireReply {
+async fn release_and_retry(store: &Store, call: &DirectRunCommand) -> AcquireReply {
     let (key, me) = (call.key.clone(), call.token.clone());
     store.backend().release(key, me, LockMode::Exclusive).await.unwrap();
-    store.backend().acquire(ask(store, Some("idem".into()))).await.unwrap()
+    store.backend().acquire(acquire_command(store, Some("idem".into()))).await.unwrap()
 }
 
-async fn a_retry_runs(store: &Store, call: &DirectRunCommand, how: &str) {
-    let told = retried(store, call).await;
+async fn assert_retry_runs(store: &Store, call: &DirectRunCommand, how: &str) {
+    let told = release_and_retry(store, call).await;
     assert!(matches!(told, AcquireReply::Granted { .. }), "{how}: {told:?}");
     assert_eq!(store.backend().job_view(call.id.clone()).await.unwrap(), None, "{how}");
 }
 
-async fn begin_is_late(store: &Store, faults: &Faults, call: &DirectRunCommand) {
-    faults.set("begin_direct", Fault::Stray(SECOND), 1);
+async fn begin_with_late_call(store: &Store, faults: &FaultSchedule, call: &DirectRunCommand) {
+    faults.set("begin_direct", BackendFault::TimeoutThenRun(SECOND), 1);
     let error =
-        IdempotentRun::begin(store, call.clone(), LIMITS).await.err().expect("no answer comes");
+        IdempotentRun::begin(store, call.clone(), RUN_LIMITS).await.err().expect("no answer comes");
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_comes_behind_its_undo_is_undone() {
-    let (store, faults) = faulty();
-    let call = locked(&store).await;
-    begin_is_late(&store, &faults, &call).await;
-    tokio::time::sleep(SOON).await;
-    a_retry_runs(&store, &call, "the store answers").await;
+async fn begin_arriving_after_its_undo_is_undone() {
+    let (store, faults) = faulty_store();
+    let call = acquire_for_direct_run(&store).await;
+    begin_with_late_call(&store, &faults, &call).await;
+    tokio::time::sleep(UNDO_TIMEOUT).await;
+    assert_retry_runs(&store, &call, "the store answers").await;
 
-    let (store, faults) = faulty();
-    let call = locked(&store).await;
-    faults.set("end_direct", Fault::Away, 6);
-    begin_is_late(&store, &faults, &call).await;
-    tokio::time::sleep(SOON).await;
-    assert_eq!(faults.left("end_direct"), 0);
-    a_retry_runs(&store, &call, "the store is away at first").await;
+    let (store, faults) = faulty_store();
+    let call = acquire_for_direct_run(&store).await;
+    faults.set("end_direct", BackendFault::Unavailable, 6);
+    begin_with_late_call(&store, &faults, &call).await;
+    tokio::time::sleep(UNDO_TIMEOUT).await;
+    assert_eq!(faults.remaining("end_direct"), 0);
+    assert_retry_runs(&store, &call, "the store is away at first").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_copy_that_comes_behind_its_undo_is_undone() {
-    let (store, faults) = faulty();
-    let call = locked(&store).await;
-    faults.set("begin_direct", Fault::Copy(SECOND), 1);
-    begun(&store, &call).await.forget().await;
-    tokio::time::sleep(SOON).await;
-    a_retry_runs(&store, &call, "copied").await;
+async fn begin_copy_arriving_after_its_undo_is_undone() {
+    let (store, faults) = faulty_store();
+    let call = acquire_for_direct_run(&store).await;
+    faults.set("begin_direct", BackendFault::DuplicateRun(SECOND), 1);
+    begin_run(&store, &call).await.forget().await;
+    tokio::time::sleep(UNDO_TIMEOUT).await;
+    assert_retry_runs(&store, &call, "copied").await;
 }
 
 /// A shutdown waits until what is known to be there is undone, and that is; what comes later is undone all the same.
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_wait_for_a_copy_of_what_has_ended() {
-    let (store, faults) = faulty();
-    let call = locked(&store).await;
-    faults.set("begin_direct", Fault::Copy(SECOND), 1);
-    begun(&store, &call).await.forget().await;
-    shuts_down_at_once(&store).await;
-    tokio::time::sleep(SOON).await;
-    a_retry_runs(&store, &call, "copied").await;
+async fn shutdown_does_not_wait_for_copy_of_an_ended_run() {
+    let (store, faults) = faulty_store();
+    let call = acquire_for_direct_run(&store).await;
+    faults.set("begin_direct", BackendFault::DuplicateRun(SECOND), 1);
+    begin_run(&store, &call).await.forget().await;
+    assert_prompt_shutdown(&store).await;
+    tokio::time::sleep(UNDO_TIMEOUT).await;
+    assert_retry_runs(&store, &call, "copied").await;
 }
 
 /// Nothing of it is there.
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_does_not_wait_for_a_copy_of_what_has_not_begun() {
-    let (store, faults) = faulty();
-    let call = locked(&store).await;
+async fn shutdown_does_not_wait_for_copy_of_an_unstarted_run() {
+    let (store, faults) = faulty_store();
+    let call = acquire_for_direct_run(&store).await;
     let (key, me) = (call.key.clone(), call.token.clone());
     store.backend().release(key, me, LockMode::Exclusive).await.unwrap();
-    faults.set("begin_direct", Fault::Copy(SECOND), 1);
-    let begin = IdempotentRun::begin(&store, call, LIMITS).await;
+    faults.set("begin_direct", BackendFault::DuplicateRun(SECOND), 1);
+    let begin = IdempotentRun::begin(&store, call, RUN_LIMITS).await;
     assert!(matches!(begin, Ok(BeginOutcome::LockLost)), "it has no lock");
-    shuts_down_at_once(&store).await;
-    tokio::time::sleep(SOON).await;
-    assert_eq!(faults.seen("begin_direct"), 1);
-    assert!(faults.seen("end_direct") > 0, "what may come is undone");
+    assert_prompt_shutdown(&store).await;
+    tokio::time::sleep(UNDO_TIMEOUT).await;
+    assert_eq!(faults.call_count("begin_direct"), 1);
+    assert!(faults.call_count("end_direct") > 0, "what may come is undone");
 }
 
-async fn shuts_down_at_once(store: &Store) {
+async fn assert_prompt_shutdown(store: &Store) {
     let asked = Instant::now();
-    assert!(store.shutdown(SOON).await, "it waits for what may never come");
+    assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for what may never come");
     assert!(asked.elapsed() < SECOND / 2, "{:?}", asked.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_end_reaches_a_store_that_was_away() {
+async fn run_end_reaches_a_recovered_store() {
     for how in ["forgotten", "dropped"] {
-        let (store, faults) = faulty();
-        let call = locked(&store).await;
-        let begun = begun(&store, &call).await;
-        faults.set("end_direct", Fault::Away, 6);
+        let (store, faults) = faulty_store();
+        let call = acquire_for_direct_run(&store).await;
+        let begun = begin_run(&store, &call).await;
+        faults.set("end_direct", BackendFault::Unavailable, 6);
         match how {
             "forgotten" => begun.forget().await,
             _ => drop(begun),
         }
-        assert!(store.shutdown(SOON).await, "it waits for that");
-        assert_eq!(faults.left("end_direct"), 0, "{how}");
-        a_retry_runs(&store, &call, how).await;
+        assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for that");
+        assert_eq!(faults.remaining("end_direct"), 0, "{how}");
+        assert_retry_runs(&store, &call, how).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_it_was_answered_reaches_a_store_that_was_away() {
-    let (store, faults) = faulty();
-    let call = locked(&store).await;
-    let begun = begun(&store, &call).await;
-    faults.set("end_direct", Fault::Away, 6);
+async fn run_response_reaches_a_recovered_store() {
+    let (store, faults) = faulty_store();
+    let call = acquire_for_direct_run(&store).await;
+    let begun = begin_run(&store, &call).await;
+    faults.set("end_direct", BackendFault::Unavailable, 6);
     begun.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
-    assert!(store.shutdown(SOON).await, "it waits for that");
-    assert_eq!(retried(&store, &call).await, AcquireReply::AlreadyAccepted);
+    assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for that");
+    assert_eq!(release_and_retry(&store, &call).await, AcquireReply::AlreadyAccepted);
     let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is kept");
     assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
 }
 
 /// No more calls than needed: nothing is in doubt.
 #[tokio::test(start_paused = true)]
-async fn where_nothing_is_in_doubt_it_is_ended_once() {
-    let (store, faults) = faulty();
-    let call = locked(&store).await;
-    begun(&store, &call).await.forget().await;
+async fn run_without_doubt_is_ended_once() {
+    let (store, faults) = faulty_store();
+    let call = acquire_for_direct_run(&store).await;
+    begin_run(&store, &call).await.forget().await;
     let call = DirectRunCommand { id: JobId::new(&call.key), ..call };
-    drop(begun(&store, &call).await);
+    drop(begin_run(&store, &call).await);
     let call = DirectRunCommand { id: JobId::new(&call.key), ..call };
-    tokio::time::sleep(SOON).await;
-    begun(&store, &call).await.record_response(SECOND, Bytes::new(), None).await;
+    tokio::time::sleep(UNDO_TIMEOUT).await;
+    begin_run(&store, &call).await.record_response(SECOND, Bytes::new(), None).await;
     tokio::time::sleep(LEASE).await;
-    assert_eq!((faults.seen("begin_direct"), faults.seen("end_direct")), (3, 3));
+    assert_eq!((faults.call_count("begin_direct"), faults.call_count("end_direct")), (3, 3));
 }
 
 /// The handler was called, and has not come to its end.
 #[tokio::test(start_paused = true)]
-async fn what_was_dropped_in_the_middle_may_have_run() {
+async fn run_dropped_midway_may_have_run() {
     for again in [false, true] {
-        let (store, faults) = faulty();
-        let call = DirectRunCommand { retry_after_crash: again, ..locked(&store).await };
-        let mut begun = begun(&store, &call).await;
+        let (store, faults) = faulty_store();
+        let call =
+            DirectRunCommand { retry_after_crash: again, ..acquire_for_direct_run(&store).await };
+        let mut begun = begin_run(&store, &call).await;
         begun.mark_started();
-        faults.set("bury_direct", Fault::Away, 3);
+        faults.set("bury_direct", BackendFault::Unavailable, 3);
         drop(begun);
-        assert!(store.shutdown(SOON).await);
+        assert!(store.shutdown(UNDO_TIMEOUT).await);
         if again {
-            a_retry_runs(&store, &call, "again").await;
+            assert_retry_runs(&store, &call, "again").await;
             continue;
         }
-        assert_eq!(retried(&store, &call).await, AcquireReply::AlreadyAccepted);
+        assert_eq!(release_and_retry(&store, &call).await, AcquireReply::AlreadyAccepted);
         let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is kept");
         let reason = job.reason.as_deref();
         assert_eq!((job.state, reason), (JobState::Dead, Some("stopped, may have run")));
@@ -220,26 +221,26 @@ async fn what_was_dropped_in_the_middle_may_have_run() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_is_renewed_for_as_long_as_it_lasts() {
-    let (store, faults) = faulty();
-    let call = locked(&store).await;
-    let begun = begun(&store, &call).await;
+async fn run_is_renewed_until_it_ends() {
+    let (store, faults) = faulty_store();
+    let call = acquire_for_direct_run(&store).await;
+    let begun = begin_run(&store, &call).await;
     tokio::time::sleep(LEASE).await;
-    assert_eq!(faults.seen("renew_direct"), 2);
+    assert_eq!(faults.call_count("renew_direct"), 2);
     tokio::time::sleep(3 * LEASE).await;
     let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is there");
     assert_eq!(job.state, JobState::Running);
     begun.record_response(600 * SECOND, Bytes::new(), None).await;
-    let renewed = faults.seen("renew_direct");
+    let renewed = faults.call_count("renew_direct");
     tokio::time::sleep(LEASE).await;
-    assert_eq!(faults.seen("renew_direct"), renewed);
+    assert_eq!(faults.call_count("renew_direct"), renewed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn runs_are_bounded_and_waited_for() {
-    let (store, _) = faulty();
-    let call = locked(&store).await;
-    let first = begun(&store, &call).await;
+async fn concurrent_runs_are_bounded_and_awaited() {
+    let (store, _) = faulty_store();
+    let call = acquire_for_direct_run(&store).await;
+    let first = begin_run(&store, &call).await;
     let one = RunLimits { max_runs: 1, max_detached_time: LEASE };
     let full = async || {
         IdempotentRun::begin(

@@ -8,13 +8,18 @@ fn secret(byte: u8) -> SharedSecret {
     SharedSecret::new([byte; 32])
 }
 
-fn read(field: &str, store: &Store, secrets: &[SharedSecret], now: SystemTime) -> Option<HeldLock> {
+fn read_delegation(
+    field: &str,
+    store: &Store,
+    secrets: &[SharedSecret],
+    now: SystemTime,
+) -> Option<HeldLock> {
     let held = parse_claims(verify_signature(field, secrets)?, now)?;
     (held.is_in_store(store) == Some(true)).then_some(held)
 }
 
 /// A lock, another service's store of the same locks, and the word about it.
-async fn signed(now: SystemTime) -> (crate::LockGuard, Store, String) {
+async fn sign_held_lock(now: SystemTime) -> (crate::LockGuard, Store, String) {
     let store = Store::memory();
     let guard = store.lock("a").acquire().await.expect("it is free");
     let (name, word) =
@@ -25,10 +30,10 @@ async fn signed(now: SystemTime) -> (crate::LockGuard, Store, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_word_is_believed_until_the_caller_would_no_longer_be_sure() {
+async fn delegation_is_valid_for_the_callers_validity_time() {
     let now = SystemTime::now();
-    let (guard, other, word) = signed(now).await;
-    let believed = |at| read(&word, &other, &[secret(2), secret(1)], at);
+    let (guard, other, word) = sign_held_lock(now).await;
+    let believed = |at| read_delegation(&word, &other, &[secret(2), secret(1)], at);
     let held = believed(now).expect("it is signed");
     assert_eq!((held.key(), held.fence()), (guard.key(), Some(guard.fence())));
     assert!(held.remaining() <= guard.remaining() && held.remaining() > 9 * SECOND);
@@ -41,26 +46,26 @@ async fn a_word_is_believed_until_the_caller_would_no_longer_be_sure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_else_is_believed() {
+async fn forged_or_unrelated_delegation_is_rejected() {
     let now = SystemTime::now();
-    let (_guard, other, word) = signed(now).await;
-    assert!(read(&word, &other, &[secret(1)], now).is_some());
-    assert!(read(&word, &other, &[secret(2)], now).is_none(), "another secret");
-    assert!(read(&word, &other, &[], now).is_none());
-    assert!(read(&word, &Store::memory(), &[secret(1)], now).is_none(), "other locks");
+    let (_guard, other, word) = sign_held_lock(now).await;
+    assert!(read_delegation(&word, &other, &[secret(1)], now).is_some());
+    assert!(read_delegation(&word, &other, &[secret(2)], now).is_none(), "another secret");
+    assert!(read_delegation(&word, &other, &[], now).is_none());
+    assert!(read_delegation(&word, &Store::memory(), &[secret(1)], now).is_none(), "other locks");
     for n in 0..word.len() {
         let mut forged = word.clone().into_bytes();
         forged[n] ^= 1;
         let forged = String::from_utf8(forged).expect("it is ASCII still");
-        assert!(read(&forged, &other, &[secret(1)], now).is_none(), "{forged}");
+        assert!(read_delegation(&forged, &other, &[secret(1)], now).is_none(), "{forged}");
     }
     for n in 0..word.len() {
-        assert!(read(&word[..n], &other, &[secret(1)], now).is_none());
+        assert!(read_delegation(&word[..n], &other, &[secret(1)], now).is_none());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_held_is_not_signed() {
+async fn only_a_held_lock_is_delegated() {
     let store = Store::memory();
     let guard = store.lock("a").acquire().await.expect("it is free");
     let held = guard.held_lock();
@@ -76,7 +81,7 @@ async fn what_is_not_held_is_not_signed() {
 
 /// A service that asks for fewer permits than its caller has is told that it has none.
 #[tokio::test(start_paused = true)]
-async fn the_mode_is_signed_with_its_number_of_permits() {
+async fn delegation_carries_the_mode_and_its_permits() {
     let store = Store::memory();
     for (request, mode) in [
         (store.lock("x"), LockMode::Exclusive),
@@ -86,7 +91,8 @@ async fn the_mode_is_signed_with_its_number_of_permits() {
         let guard = request.acquire().await.expect("it is free");
         let (_, word) =
             guard.held_lock().delegation_header(&store, &secret(1)).expect("it is held");
-        let held = read(&word, &store, &[secret(1)], SystemTime::now()).expect("it is signed");
+        let held =
+            read_delegation(&word, &store, &[secret(1)], SystemTime::now()).expect("it is signed");
         assert_eq!(held.mode(), Some(mode));
     }
     for odd in ["", "p", "p0", "p-1", "px", "x1", "z"] {
@@ -95,7 +101,7 @@ async fn the_mode_is_signed_with_its_number_of_permits() {
 }
 
 #[test]
-fn a_short_secret_is_refused() {
+fn short_secret_is_refused() {
     assert!(std::panic::catch_unwind(|| SharedSecret::new([1; 31])).is_err());
     assert_eq!(format!("{:?}", secret(7)), "SharedSecret(..)");
 }

@@ -6,25 +6,25 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::{task::JoinHandle, time::Instant};
 
-use super::{SECOND, busy, free, take_away};
+use super::{SECOND, acquire_after_shutdown, expect_busy, revoke_lease};
 use crate::{
     lock::{LockRequest, ReleaseStatus},
-    store::{Fault, LockLoss, Store, faulty},
+    store::{BackendFault, LockLoss, Store, faulty_store},
 };
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 
 /// Who had the lock, with which fence, in this order.
 #[derive(Clone, Default)]
-pub(super) struct Log(Arc<Mutex<Vec<(u32, u64)>>>);
+pub(super) struct HolderLog(Arc<Mutex<Vec<(u32, u64)>>>);
 
-impl Log {
+impl HolderLog {
     pub(super) fn names(&self) -> Vec<u32> {
         self.0.lock().iter().map(|(name, _)| *name).collect()
     }
 
     /// A task that waits, holds it for `work` and gives it back; it is in line when this returns.
-    pub(super) async fn waiter(
+    pub(super) async fn spawn_waiter(
         &self,
         name: u32,
         request: LockRequest,
@@ -44,141 +44,162 @@ impl Log {
         task
     }
 
-    pub(super) fn fences_grow(&self) {
+    pub(super) fn assert_fences_grow(&self) {
         assert!(self.0.lock().is_sorted_by(|a, b| a.1 < b.1), "{:?}", self.0.lock());
     }
 }
 
-pub(super) async fn all(tasks: Vec<JoinHandle<()>>) {
+pub(super) async fn join_tasks(tasks: Vec<JoinHandle<()>>) {
     for task in tasks {
         task.await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_word_of_the_store_is_good_for_seventeen_holders() {
-    let (store, faults) = faulty();
-    let log = Log::default();
+async fn one_snapshot_serves_seventeen_holders() {
+    let (store, faults) = faulty_store();
+    let log = HolderLog::default();
     let held = store.lock("x").acquire().await.unwrap();
     let mut tasks = Vec::new();
     for name in 0..40 {
-        tasks.push(log.waiter(name, store.lock("x"), Duration::ZERO).await);
+        tasks.push(log.spawn_waiter(name, store.lock("x"), Duration::ZERO).await);
     }
     // The first word is too old by now.
     held.release().await;
-    all(tasks).await;
+    join_tasks(tasks).await;
     assert_eq!(log.names(), (0..40).collect::<Vec<_>>());
-    log.fences_grow();
+    log.assert_fences_grow();
     // 17 of the first pass, 17 of the second, 6 of the third.
-    assert_eq!([faults.seen("acquire"), faults.seen("pass"), faults.seen("release")], [1, 3, 1]);
-    drop(free(&store).await);
+    assert_eq!(
+        [faults.call_count("acquire"), faults.call_count("pass"), faults.call_count("release")],
+        [1, 3, 1]
+    );
+    drop(acquire_after_shutdown(&store).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_word_of_the_store_is_good_for_ten_milliseconds() {
-    let (store, faults) = faulty();
+async fn one_snapshot_serves_for_ten_milliseconds() {
+    let (store, faults) = faulty_store();
     // None is had ahead.
-    faults.set("still", Fault::Away, usize::MAX);
-    let log = Log::default();
+    faults.set("still", BackendFault::Unavailable, usize::MAX);
+    let log = HolderLog::default();
     let held = store.lock("x").acquire().await.unwrap();
     let mut tasks = Vec::new();
     for name in 0..6 {
-        tasks.push(log.waiter(name, store.lock("x"), 6 * MS).await);
+        tasks.push(log.spawn_waiter(name, store.lock("x"), 6 * MS).await);
     }
     held.release().await;
-    all(tasks).await;
+    join_tasks(tasks).await;
     // Each word is followed by one hand-over after 6 ms, and is too old after 12.
-    assert_eq!([faults.seen("pass"), faults.seen("release")], [3, 1]);
+    assert_eq!([faults.call_count("pass"), faults.call_count("release")], [3, 1]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_strict_order_the_store_is_asked_each_time() {
-    let (store, faults) = faulty();
-    let log = Log::default();
+async fn strict_order_calls_the_store_for_each_holder() {
+    let (store, faults) = faulty_store();
+    let log = HolderLog::default();
     let strict = || store.lock("x").strict_order();
     let held = strict().acquire().await.unwrap();
     let mut tasks = Vec::new();
     for name in 0..3 {
-        tasks.push(log.waiter(name, strict(), Duration::ZERO).await);
+        tasks.push(log.spawn_waiter(name, strict(), Duration::ZERO).await);
     }
     held.release().await;
-    all(tasks).await;
-    assert_eq!([faults.seen("pass"), faults.seen("release")], [3, 1]);
+    join_tasks(tasks).await;
+    assert_eq!([faults.call_count("pass"), faults.call_count("release")], [3, 1]);
 }
 
 /// Those of two processes come one after the other; in which order they are served.
-async fn in_turns(most: u32, within: Duration, work: Duration) -> Vec<u32> {
-    let (store, _) = faulty();
+async fn serving_order_of_two_processes(most: u32, within: Duration, work: Duration) -> Vec<u32> {
+    let (store, _) = faulty_store();
     let other = store.as_another_process();
-    let log = Log::default();
+    let log = HolderLog::default();
     let request = |store: &Store| store.lock("x").handover_limits(most, within);
     let held = request(&store).acquire().await.unwrap();
     let mut tasks = Vec::new();
     for name in 1..=8 {
         let store = if name % 2 == 0 { &other } else { &store };
-        tasks.push(log.waiter(name, request(store), work).await);
+        tasks.push(log.spawn_waiter(name, request(store), work).await);
     }
     held.release().await;
-    all(tasks).await;
-    log.fences_grow();
+    join_tasks(tasks).await;
+    log.assert_fences_grow();
     log.names()
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_at_another_process_is_passed_by_h_who_came_later_and_no_more() {
+async fn other_process_is_overtaken_by_max_handovers_at_most() {
     // After 2 and 4 of the other process this one comes again: 5 and 7 came before 6.
-    assert_eq!(in_turns(1, 60 * SECOND, Duration::ZERO).await, [1, 2, 4, 3, 5, 6, 8, 7]);
-    assert_eq!(in_turns(2, 60 * SECOND, Duration::ZERO).await, [1, 3, 2, 4, 6, 5, 7, 8]);
-    assert_eq!(in_turns(16, 60 * SECOND, Duration::ZERO).await, [1, 3, 5, 7, 2, 4, 6, 8]);
+    assert_eq!(
+        serving_order_of_two_processes(1, 60 * SECOND, Duration::ZERO).await,
+        [1, 2, 4, 3, 5, 6, 8, 7]
+    );
+    assert_eq!(
+        serving_order_of_two_processes(2, 60 * SECOND, Duration::ZERO).await,
+        [1, 3, 2, 4, 6, 5, 7, 8]
+    );
+    assert_eq!(
+        serving_order_of_two_processes(16, 60 * SECOND, Duration::ZERO).await,
+        [1, 3, 5, 7, 2, 4, 6, 8]
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_at_another_process_is_passed_for_t_and_no_longer() {
+async fn other_process_is_overtaken_within_the_window_only() {
     // A word is too old after two turns.
-    assert_eq!(in_turns(16, 60 * MS, 30 * MS).await, [1, 3, 2, 4, 5, 7, 6, 8]);
-    assert_eq!(in_turns(16, 20 * MS, 30 * MS).await, (1..=8).collect::<Vec<_>>());
+    assert_eq!(
+        serving_order_of_two_processes(16, 60 * MS, 30 * MS).await,
+        [1, 3, 2, 4, 5, 7, 6, 8]
+    );
+    assert_eq!(
+        serving_order_of_two_processes(16, 20 * MS, 30 * MS).await,
+        (1..=8).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_strict_order_nobody_is_passed() {
-    assert_eq!(in_turns(0, Duration::ZERO, Duration::ZERO).await, (1..=8).collect::<Vec<_>>());
+async fn strict_order_allows_no_overtaking() {
+    assert_eq!(
+        serving_order_of_two_processes(0, Duration::ZERO, Duration::ZERO).await,
+        (1..=8).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_not_renewed_is_not_handed_on_near_its_end() {
-    let (store, faults) = faulty();
+async fn unrenewed_lease_is_not_handed_over_near_its_end() {
+    let (store, faults) = faulty_store();
     let request = || store.lock("x").lease(3 * SECOND).handover_limits(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
-    faults.set("renew", Fault::Silence, usize::MAX);
+    faults.set("renew", BackendFault::NeverReplies, usize::MAX);
     let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(2500 * MS).await;
     assert_eq!(held.release().await, ReleaseStatus::Released);
     let next = waiter.await.unwrap().unwrap();
-    assert_eq!(faults.seen("pass"), 1, "half a second of three is too little");
+    assert_eq!(faults.call_count("pass"), 1, "half a second of three is too little");
     assert!(next.remaining() > 2900 * MS);
 }
 
 /// The renewal was sent in one turn and is answered in the next.
-async fn renewed_between_two_turns(end: Fault) -> (Store, crate::LockGuard, Instant) {
-    let (store, faults) = faulty();
+async fn handover_during_renewal(end: BackendFault) -> (Store, crate::LockGuard, Instant) {
+    let (store, faults) = faulty_store();
     let request = || store.lock("x").lease(3 * SECOND).handover_limits(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
     faults.set("renew", end, 1);
     let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(1200 * MS).await;
-    if matches!(end, Fault::Late(_)) {
+    if matches!(end, BackendFault::SlowCall(_)) {
         // Before the renewal gets there.
-        take_away(&store, held.lease().unwrap()).await;
+        revoke_lease(&store, held.lease().unwrap()).await;
     }
     let _ = held.release().await;
     let next = waiter.await.unwrap().unwrap();
-    assert_eq!(faults.seen("pass"), 0, "handed over here");
+    assert_eq!(faults.call_count("pass"), 0, "handed over here");
     (store, next, Instant::now())
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_under_way_serves_the_next_turn() {
-    let (_store, next, _) = renewed_between_two_turns(Fault::Slow(SECOND)).await;
+async fn renewal_in_flight_extends_the_next_holder() {
+    let (_store, next, _) = handover_during_renewal(BackendFault::SlowReply(SECOND)).await;
     assert!(next.remaining() < 2 * SECOND);
     tokio::time::sleep(SECOND).await;
     assert!(next.remaining() > SECOND, "it was answered meanwhile");
@@ -187,15 +208,15 @@ async fn a_renewal_under_way_serves_the_next_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_fails_is_told_to_the_turn_that_is_on() {
-    let (_store, next, since) = renewed_between_two_turns(Fault::Late(SECOND / 2)).await;
+async fn failed_renewal_is_reported_to_the_current_holder() {
+    let (_store, next, since) = handover_during_renewal(BackendFault::SlowCall(SECOND / 2)).await;
     assert_eq!(next.lost().await, LockLoss::Taken);
     assert!(since.elapsed() < SECOND);
     assert_eq!(next.release().await, ReleaseStatus::AlreadyLost);
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_need_not_wait_for_what_a_loser_still_does() {
+async fn waiters_do_not_wait_for_a_holder_that_lost_the_lock() {
     let store = Store::memory();
     let request = || store.lock("x").lease(SECOND).max_hold(SECOND);
     let loser = request().acquire().await.unwrap();
@@ -206,12 +227,12 @@ async fn those_who_wait_need_not_wait_for_what_a_loser_still_does() {
     assert!(started.elapsed() < SECOND + 400 * MS, "{:?}", started.elapsed());
     assert_eq!(loser.release().await, ReleaseStatus::AlreadyLost);
     assert_eq!(next.release().await, ReleaseStatus::Released);
-    drop(free(&store).await);
+    drop(acquire_after_shutdown(&store).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_leaves_with_the_lock_in_its_hands_passes_it_on() {
-    let (store, faults) = faulty();
+async fn cancelled_waiter_hands_over_its_unreceived_grant() {
+    let (store, faults) = faulty_store();
     let request = || store.lock("x").handover_limits(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
     let leaver = crate::store::spawn(request().wait(60 * SECOND).acquire());
@@ -222,33 +243,34 @@ async fn a_waiter_that_leaves_with_the_lock_in_its_hands_passes_it_on() {
     leaver.abort();
     assert_eq!(released.await, ReleaseStatus::Released);
     let next = stayer.await.unwrap().unwrap();
-    assert_eq!(faults.seen("pass"), 0);
+    assert_eq!(faults.call_count("pass"), 0);
     drop(next);
-    drop(free(&store).await);
+    drop(acquire_after_shutdown(&store).await);
 }
 
 /// Of all its locks, whatever each of them allows: they bound the memory that a flood can take.
 #[tokio::test(start_paused = true)]
-async fn a_process_has_room_for_so_many_waiters_and_no_more() {
-    const MOST: usize = 16 * 1024;
-    let (store, faults) = faulty();
+async fn waiters_of_a_process_are_bounded() {
+    const PROCESS_LIMIT: usize = 16 * 1024;
+    let (store, faults) = faulty_store();
     let ask = |name| store.lock(name).max_waiters(usize::MAX).wait(60 * SECOND).acquire();
     let other = store.as_another_process();
     let _held = other.locks(["x", "y", "z"]).acquire().await.unwrap();
     // Of each lock the first asks the store, on behalf of all who come behind it.
     let first = ["x", "y"].map(|name| crate::store::spawn(ask(name)));
     tokio::time::sleep(MS).await;
-    let mut waiting: Vec<_> = (2..MOST).map(|n| Box::pin(ask(["x", "y"][n % 2]))).collect();
+    let mut waiting: Vec<_> =
+        (2..PROCESS_LIMIT).map(|n| Box::pin(ask(["x", "y"][n % 2]))).collect();
     let refused = waiting.iter_mut().filter_map(|one| one.as_mut().now_or_never()).count();
     assert_eq!(refused, 0, "they have room");
-    let before = faults.seen("acquire");
+    let before = faults.call_count("acquire");
     for name in ["x", "y"] {
-        let told = busy(ask(name).await);
+        let told = expect_busy(ask(name).await);
         assert!(told.waited.is_some_and(|waited| waited.is_zero()), "{told:?}");
     }
-    assert_eq!(faults.seen("acquire"), before);
+    assert_eq!(faults.call_count("acquire"), before);
     let asked = Instant::now();
-    busy(ask("z").await);
+    expect_busy(ask("z").await);
     assert_eq!(asked.elapsed(), Duration::ZERO, "nor for who stands in no line yet");
     drop(store.lock("free").acquire().await.expect("who need not wait takes no room"));
     drop(waiting.pop());
@@ -258,7 +280,7 @@ async fn a_process_has_room_for_so_many_waiters_and_no_more() {
 
 /// Should this process die, others wait for the lease that is left.
 #[tokio::test(start_paused = true)]
-async fn an_extension_is_not_handed_on() {
+async fn extension_is_not_handed_over() {
     let store = Store::memory();
     let request = || store.lock("x").wait(60 * SECOND).acquire();
     let guard = request().await.unwrap();
@@ -271,14 +293,14 @@ async fn an_extension_is_not_handed_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_extended_lease_bridges_a_time_without_renewals() {
-    let (store, faults) = faulty();
+async fn extended_lease_bridges_failed_renewals() {
+    let (store, faults) = faulty_store();
     let guard = store.lock("x").lease(SECOND).acquire().await.unwrap();
     assert!(guard.extend(20 * SECOND).await.unwrap());
-    faults.set("renew", Fault::Away, usize::MAX);
+    faults.set("renew", BackendFault::Unavailable, usize::MAX);
     tokio::time::sleep(15 * SECOND).await;
     assert!(guard.remaining() > 4 * SECOND);
-    faults.set("renew", Fault::Away, 0);
+    faults.set("renew", BackendFault::Unavailable, 0);
     tokio::time::sleep(15 * SECOND).await;
     assert_eq!(
         guard.release().await,
@@ -290,12 +312,12 @@ async fn an_extended_lease_bridges_a_time_without_renewals() {
 /// The process's place was taken for one who does not wait for long. Who lined up behind him waits for
 /// longer, and does not lose the place to those who come to other processes later.
 #[tokio::test(start_paused = true)]
-async fn a_place_is_kept_for_those_who_came_after_it_was_taken() {
+async fn queue_entry_is_kept_for_later_waiters() {
     let store = Store::memory();
     let [second, third] = [(); 2].map(|()| store.as_another_process());
-    let log = Log::default();
+    let log = HolderLog::default();
     let own = store.lock("x").acquire().await.unwrap();
-    let mut tasks = vec![log.waiter(0, second.lock("x"), 80 * MS).await];
+    let mut tasks = vec![log.spawn_waiter(0, second.lock("x"), 80 * MS).await];
     // Beyond the time in which the lock is passed on without asking the store.
     tokio::time::sleep(20 * MS).await;
     let hasty = store.lock("x").wait(40 * MS);
@@ -304,10 +326,10 @@ async fn a_place_is_kept_for_those_who_came_after_it_was_taken() {
     // The place is taken now, for as long as the hasty one waits.
     drop(own);
     tokio::time::sleep(MS).await;
-    tasks.push(log.waiter(1, store.lock("x"), Duration::ZERO).await);
+    tasks.push(log.spawn_waiter(1, store.lock("x"), Duration::ZERO).await);
     tokio::time::sleep(50 * MS).await;
-    tasks.push(log.waiter(2, third.lock("x"), Duration::ZERO).await);
-    all(tasks).await;
+    tasks.push(log.spawn_waiter(2, third.lock("x"), Duration::ZERO).await);
+    join_tasks(tasks).await;
     hasty.await.unwrap();
     assert_eq!(log.names(), [0, 1, 2]);
 }

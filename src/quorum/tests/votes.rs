@@ -7,42 +7,42 @@ use super::*;
 use crate::ReleaseStatus;
 
 #[tokio::test(start_paused = true)]
-async fn one_at_a_time_has_it_on_every_node() {
-    let rig = Rig::new(5);
+async fn single_holder_has_a_lease_on_every_node() {
+    let rig = TestQuorum::new(5);
     let guard = rig.acquire().await.unwrap();
     tokio::task::yield_now().await;
-    assert_eq!(rig.taken().await, [0, 1, 2, 3, 4]);
+    assert_eq!(rig.busy_nodes().await, [0, 1, 2, 3, 4]);
     let Err(AcquireError::Busy(busy)) = rig.acquire().await else { panic!("two have it") };
     assert!(
         busy.lease_remaining > LEASE / 2 && busy.lease_remaining <= LEASE && busy.waited.is_none(),
         "{busy:?}"
     );
     assert_eq!(guard.release().await, ReleaseStatus::Released);
-    rig.is_clean().await;
+    rig.assert_all_free().await;
     assert!(rig.acquire().await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_that_hang_are_not_waited_for_unless_they_decide() {
-    let rig = Rig::new(5);
-    rig.fail(&[0, 2], Fault::Silence);
+async fn hanging_nodes_are_awaited_only_if_they_decide() {
+    let rig = TestQuorum::new(5);
+    rig.fail_nodes(&[0, 2], BackendFault::NeverReplies);
     let started = Instant::now();
     let guard = rig.acquire().await.unwrap();
     assert_eq!(started.elapsed(), Duration::ZERO);
-    rig.mend();
+    rig.clear_faults();
     assert_eq!(guard.release().await, ReleaseStatus::Released);
-    rig.fail(&[0, 2, 4], Fault::Silence);
+    rig.fail_nodes(&[0, 2, 4], BackendFault::NeverReplies);
     let started = Instant::now();
     assert!(matches!(rig.acquire().await, Err(AcquireError::Fault(_))));
-    assert_eq!(started.elapsed(), PATIENCE);
-    rig.mend();
-    rig.is_clean().await;
+    assert_eq!(started.elapsed(), NODE_TIMEOUT);
+    rig.clear_faults();
+    rig.assert_all_free().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_can_win_no_more_is_told_at_once() {
-    let rig = Rig::new(5);
-    rig.fail(&[0, 1], Fault::Slow(ms(200)));
+async fn acquire_that_cannot_win_fails_at_once() {
+    let rig = TestQuorum::new(5);
+    rig.fail_nodes(&[0, 1], BackendFault::SlowReply(ms(200)));
     let others = Store::quorum(rig.stores[2..].iter().cloned()).unwrap();
     let other = others.lock("x").lease(LEASE).acquire().await.unwrap();
     tokio::task::yield_now().await;
@@ -50,57 +50,62 @@ async fn whoever_can_win_no_more_is_told_at_once() {
     assert!(matches!(rig.acquire().await, Err(AcquireError::Busy(_))));
     assert_eq!(started.elapsed(), Duration::ZERO);
     assert_eq!(other.release().await, ReleaseStatus::Released);
-    rig.mend();
-    rig.is_clean().await;
+    rig.clear_faults();
+    rig.assert_all_free().await;
 }
 
 /// Also before it has answered: the undo comes after what it undoes.
 #[tokio::test(start_paused = true)]
-async fn a_success_that_comes_after_the_refusal_is_given_back() {
-    let rig = Rig::new(3);
-    rig.faults[0].set("acquire", Fault::Slow(ms(200)), 1);
-    rig.fail(&[1, 2], Fault::Away);
+async fn vote_arriving_after_the_refusal_is_released() {
+    let rig = TestQuorum::new(3);
+    rig.faults[0].set("acquire", BackendFault::SlowReply(ms(200)), 1);
+    rig.fail_nodes(&[1, 2], BackendFault::Unavailable);
     assert!(matches!(rig.acquire().await, Err(AcquireError::Fault(_))));
-    rig.mend();
-    rig.is_clean().await;
+    rig.clear_faults();
+    rig.assert_all_free().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_success_that_comes_after_the_grant_belongs_to_the_guard() {
-    let rig = Rig::new(5);
+async fn vote_arriving_after_the_grant_joins_the_guard() {
+    let rig = TestQuorum::new(5);
     for at in [3, 4] {
-        rig.faults[at].set("acquire", Fault::Slow(ms(200)), 1);
+        rig.faults[at].set("acquire", BackendFault::SlowReply(ms(200)), 1);
     }
     let guard = rig.acquire().await.unwrap();
     tokio::time::sleep(ms(210)).await;
     // So it can lose two of those that had voted at first.
-    rig.fail(&[0, 1], Fault::Away);
+    rig.fail_nodes(&[0, 1], BackendFault::Unavailable);
     tokio::time::sleep(LEASE * 2).await;
     assert_eq!(guard.loss(), None);
-    rig.mend();
+    rig.clear_faults();
     assert_eq!(guard.release().await, ReleaseStatus::Released);
-    rig.is_clean().await;
+    rig.assert_all_free().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_success_that_comes_after_the_release_is_given_back() {
-    let rig = Rig::new(5);
+async fn vote_arriving_after_the_release_is_released() {
+    let rig = TestQuorum::new(5);
     for at in [3, 4] {
-        rig.faults[at].set("acquire", Fault::Slow(ms(200)), 1);
+        rig.faults[at].set("acquire", BackendFault::SlowReply(ms(200)), 1);
     }
     let guard = rig.acquire().await.unwrap();
     assert_eq!(guard.release().await, ReleaseStatus::Released);
-    rig.is_clean().await;
+    rig.assert_all_free().await;
 }
 
 /// Wherever its future is dropped.
 #[tokio::test(start_paused = true)]
-async fn a_dropped_acquire_leaves_nothing() {
-    let faults = [None, Some(Fault::Slow(ms(1))), Some(Fault::Late(ms(1))), Some(Fault::Silence)];
+async fn dropped_acquire_leaves_nothing() {
+    let faults = [
+        None,
+        Some(BackendFault::SlowReply(ms(1))),
+        Some(BackendFault::SlowCall(ms(1))),
+        Some(BackendFault::NeverReplies),
+    ];
     for fault in faults {
         let mut ends = 0;
         for polls in 0..40 {
-            let rig = Rig::with_clocks((0..5).map(|at| {
+            let rig = TestQuorum::with_clocks((0..5).map(|at| {
                 let clock = Clock::manual();
                 // So far apart that every fence has to be written back.
                 clock.advance(ms(at));
@@ -114,18 +119,18 @@ async fn a_dropped_acquire_leaves_nothing() {
             }
             let mut acquire = Box::pin(rig.quorum.lock("x").lease(LEASE).wait(ms(20)).acquire());
             for _ in 0..polls {
-                if is_done(&mut acquire).await {
+                if poll_once(&mut acquire).await {
                     ends += 1;
                     break;
                 }
-                let hangs = matches!(fault, Some(Fault::Silence));
+                let hangs = matches!(fault, Some(BackendFault::NeverReplies));
                 tokio::time::advance(ms(if hangs { 20 } else { 1 })).await;
             }
             drop(acquire);
             for faults in &rig.faults {
-                faults.set("acquire", Fault::Away, 0);
+                faults.set("acquire", BackendFault::Unavailable, 0);
             }
-            rig.is_clean().await;
+            rig.assert_all_free().await;
         }
         assert!(ends > 0, "it is never polled to its end");
     }
@@ -134,26 +139,26 @@ async fn a_dropped_acquire_leaves_nothing() {
 /// A process that stood still between its call and the answers. A loss is told of a little after the end: nobody is
 /// granted anything in between.
 #[tokio::test(start_paused = true)]
-async fn what_is_over_when_it_is_granted_is_given_back() {
-    let sure = Rig::new(3).acquire().await.unwrap().remaining();
+async fn grant_past_its_validity_time_is_released() {
+    let sure = TestQuorum::new(3).acquire().await.unwrap().remaining();
     for (still, granted) in [(sure - ms(1), true), (sure, false), (sure + ms(4), false)] {
-        let rig = Rig::new(3);
+        let rig = TestQuorum::new(3);
         for faults in &rig.faults {
-            faults.set("acquire", Fault::Slow(ms(1)), 1);
+            faults.set("acquire", BackendFault::SlowReply(ms(1)), 1);
         }
         let mut acquire = Box::pin(rig.acquire());
-        assert!(!is_done(&mut acquire).await);
+        assert!(!poll_once(&mut acquire).await);
         tokio::time::advance(still).await;
         let acquired = acquire.await;
         assert_eq!(acquired.is_ok(), granted, "{still:?}: {acquired:?}");
         drop(acquired);
-        rig.is_clean().await;
+        rig.assert_all_free().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_has_it_when_it_is_free() {
-    let rig = Rig::new(3);
+async fn waiter_acquires_once_the_lock_is_free() {
+    let rig = TestQuorum::new(3);
     let guard = rig.acquire().await.unwrap();
     let started = Instant::now();
     let request = rig.quorum.lock("x").lease(LEASE);
@@ -172,20 +177,20 @@ async fn a_waiter_has_it_when_it_is_free() {
 
 /// While a majority is away too: it may come back within the wait.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_outlasts_an_outage() {
-    let rig = Rig::new(3);
-    rig.fail(&[0, 1], Fault::Away);
+async fn waiter_outlasts_an_outage() {
+    let rig = TestQuorum::new(3);
+    rig.fail_nodes(&[0, 1], BackendFault::Unavailable);
     let mut waiter = Box::pin(rig.quorum.lock("x").lease(LEASE).wait(LEASE).acquire());
     assert!(tokio::time::timeout(ms(500), &mut waiter).await.is_err());
-    rig.mend();
+    rig.clear_faults();
     assert!(waiter.await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_asked_before_it_is_awaited() {
-    let rig = Rig::new(3);
+async fn request_sends_no_call_before_it_is_awaited() {
+    let rig = TestQuorum::new(3);
     drop(rig.quorum.lock("x").acquire());
-    assert!(rig.faults.iter().all(|faults| faults.seen("acquire") == 0));
+    assert!(rig.faults.iter().all(|faults| faults.call_count("acquire") == 0));
     let mut acquire = Box::pin(rig.quorum.lock("x").acquire());
     assert!(acquire.as_mut().now_or_never().is_some());
 }

@@ -6,7 +6,10 @@ use bytes::Bytes;
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, again, deferred, done, key, neighbours, settled, stranger, visit},
+    store_harness::{
+        LONG_TIME, SHORT_TIME, StoreHarness, claim_command, done_settlement, enqueue_command,
+        keys_of_one_shard, new_token, retryable_enqueue_command, settle_command, test_key,
+    },
 };
 use crate::store::backend::{
     ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobHistory, JobId, JobState, JobView,
@@ -14,17 +17,17 @@ use crate::store::backend::{
 };
 
 on_every_store!(
-    a_stored_job_can_be_looked_up,
-    storing_it_twice_is_once,
-    a_known_key_gives_its_job,
-    a_visit_clears_the_parking_while_the_lock_is_held,
-    only_what_waits_can_be_cancelled,
-    a_late_copy_cancels_nothing_that_has_run_since,
-    cancelling_the_first_in_backoff_frees_the_next,
-    heads_are_told_for_each_line,
+    stored_job_can_be_looked_up,
+    repeated_enqueue_stores_job_once,
+    known_idempotency_key_returns_its_job,
+    claim_on_held_lock_restores_job_offer,
+    only_queued_job_can_be_cancelled,
+    late_cancel_copy_ignores_job_that_ran_since,
+    cancelling_first_job_in_backoff_frees_next,
+    heads_returns_first_job_of_each_lock,
 );
 
-fn plain(position: u64) -> JobView {
+fn queued_job_view(position: u64) -> JobView {
     JobView {
         state: JobState::Queued,
         attempts: 0,
@@ -38,42 +41,42 @@ fn plain(position: u64) -> JobView {
     }
 }
 
-async fn a_stored_job_can_be_looked_up(rig: &Rig) {
-    let key = key();
-    let call = EnqueueCommand { owner: "tenant 1".into(), ..deferred(&key) };
-    let (id, second) = (call.id.clone(), deferred(&key));
-    assert_eq!(rig.job(&id).await, None);
+async fn stored_job_can_be_looked_up(rig: &StoreHarness) {
+    let key = test_key();
+    let call = EnqueueCommand { owner: "tenant 1".into(), ..enqueue_command(&key) };
+    let (id, second) = (call.id.clone(), enqueue_command(&key));
+    assert_eq!(rig.job_view(&id).await, None);
     assert_eq!(rig.enqueue(call).await, EnqueueOutcome::Stored { position: 1 });
     assert_eq!(rig.enqueue(second.clone()).await, EnqueueOutcome::Stored { position: 2 });
-    let first = JobView { owner: "tenant 1".into(), ..plain(1) };
-    assert_eq!(rig.job(&id).await, Some(first));
-    assert_eq!(rig.job(&second.id).await, Some(plain(2)));
-    rig.worker().await;
-    let seen = JobView { is_watched: true, ..plain(2) };
-    assert_eq!(rig.job(&second.id).await, Some(seen));
+    let first = JobView { owner: "tenant 1".into(), ..queued_job_view(1) };
+    assert_eq!(rig.job_view(&id).await, Some(first));
+    assert_eq!(rig.job_view(&second.id).await, Some(queued_job_view(2)));
+    rig.register_worker().await;
+    let seen = JobView { is_watched: true, ..queued_job_view(2) };
+    assert_eq!(rig.job_view(&second.id).await, Some(seen));
 }
 
-async fn storing_it_twice_is_once(rig: &Rig) {
-    let (key, mut call) = (key(), deferred(&key()));
+async fn repeated_enqueue_stores_job_once(rig: &StoreHarness) {
+    let (key, mut call) = (test_key(), enqueue_command(&test_key()));
     call.limits.resource_jobs = 1;
     assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { position: 1 });
     assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { position: 1 });
     let other = EnqueueCommand { id: JobId::new(&key), ..call.clone() };
     assert_eq!(rig.enqueue(other).await, EnqueueOutcome::Full);
-    let run = stranger();
-    rig.start(&key, &call.id, &run).await;
-    rig.finish(&key, &call.id, &run).await;
+    let run = new_token();
+    rig.start_run(&key, &call.id, &run).await;
+    rig.finish_run(&key, &call.id, &run).await;
     // Stored, and long done: a retry of the first call must not run it again.
     rig.enqueue(call.clone()).await;
     assert_eq!(rig.heads(&[key]).await, [None]);
-    assert_eq!(rig.state(&call.id).await, Some(JobState::Done));
+    assert_eq!(rig.job_state(&call.id).await, Some(JobState::Done));
 }
 
-async fn a_known_key_gives_its_job(rig: &Rig) {
-    let key = key();
+async fn known_idempotency_key_returns_its_job(rig: &StoreHarness) {
+    let key = test_key();
     let keyed = |print: &str| EnqueueCommand {
-        idempotency_record: Some(("idem".into(), print.into(), SHORT)),
-        ..deferred(&key)
+        idempotency_record: Some(("idem".into(), print.into(), SHORT_TIME)),
+        ..enqueue_command(&key)
     };
     let first = keyed("one");
     assert_eq!(rig.enqueue(first.clone()).await, EnqueueOutcome::Stored { position: 1 });
@@ -81,7 +84,7 @@ async fn a_known_key_gives_its_job(rig: &Rig) {
     assert_eq!(rig.enqueue(keyed("two")).await, EnqueueOutcome::FingerprintMismatch);
     // The very same call, sent again after a lost reply, is no other request.
     assert_eq!(rig.enqueue(first).await, EnqueueOutcome::Stored { position: 1 });
-    rig.pass(SHORT).await;
+    rig.advance_past(SHORT_TIME).await;
     assert_eq!(
         rig.enqueue(keyed("two")).await,
         EnqueueOutcome::FingerprintMismatch,
@@ -89,50 +92,50 @@ async fn a_known_key_gives_its_job(rig: &Rig) {
     );
 }
 
-async fn a_visit_clears_the_parking_while_the_lock_is_held(rig: &Rig) {
-    let (key, a, run) = (key(), stranger(), stranger());
-    rig.worker().await;
-    let id = rig.put_off(&key).await;
-    rig.miss_the_window().await;
-    rig.hold(&key, &a).await;
-    match rig.claim(visit(&key, &id, &run)).await {
-        ClaimOutcome::Busy(left) => assert!(left > LONG / 2 && left <= LONG),
+async fn claim_on_held_lock_restores_job_offer(rig: &StoreHarness) {
+    let (key, a, run) = (test_key(), new_token(), new_token());
+    rig.register_worker().await;
+    let id = rig.enqueue_job(&key).await;
+    rig.let_offer_expire().await;
+    rig.acquire_exclusive(&key, &a).await;
+    match rig.claim(claim_command(&key, &id, &run)).await {
+        ClaimOutcome::Busy(left) => assert!(left > LONG_TIME / 2 && left <= LONG_TIME),
         other => panic!("{other:?}"),
     }
     rig.release(&key, &a).await;
-    assert!(rig.refused(&key, &a).await <= OFFER_TIMEOUT);
-    rig.start(&key, &id, &run).await;
+    assert!(rig.expect_busy(&key, &a).await <= OFFER_TIMEOUT);
+    rig.start_run(&key, &id, &run).await;
 }
 
-async fn only_what_waits_can_be_cancelled(rig: &Rig) {
-    let (key, run) = (key(), stranger());
+async fn only_queued_job_can_be_cancelled(rig: &StoreHarness) {
+    let (key, run) = (test_key(), new_token());
     assert_eq!(rig.cancel(&JobId::new(&key)).await, None);
-    let id = rig.put_off(&key).await;
-    rig.start(&key, &id, &run).await;
+    let id = rig.enqueue_job(&key).await;
+    rig.start_run(&key, &id, &run).await;
     assert_eq!(rig.cancel(&id).await, Some(JobState::Running));
-    assert!(rig.finish(&key, &id, &run).await);
+    assert!(rig.finish_run(&key, &id, &run).await);
     assert_eq!(rig.cancel(&id).await, Some(JobState::Done));
-    assert_eq!(rig.job(&id).await.unwrap().response, Some(Bytes::from_static(b"answer")));
+    assert_eq!(rig.job_view(&id).await.unwrap().response, Some(Bytes::from_static(b"answer")));
 }
 
 /// Whoever sent it was told by its other copy that the job runs.
-async fn a_late_copy_cancels_nothing_that_has_run_since(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    rig.worker().await;
-    let call = again(&key);
+async fn late_cancel_copy_ignores_job_that_ran_since(rig: &StoreHarness) {
+    let (key, run) = (test_key(), new_token());
+    rig.register_worker().await;
+    let call = retryable_enqueue_command(&key);
     let id = call.id.clone();
     rig.enqueue(call).await;
-    let copy = || rig.cancel_as(&id, 0);
-    rig.start(&key, &id, &run).await;
+    let copy = || rig.cancel_started_at(&id, 0);
+    rig.start_run(&key, &id, &run).await;
     assert_eq!(copy().await, Some(JobState::Running));
-    let retry = Settlement::Retry { delay: SHORT, reason: "status 500" };
-    assert!(rig.settle(settled(&key, &id, &run, retry)).await);
+    let retry = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
+    assert!(rig.settle(settle_command(&key, &id, &run, retry)).await);
     assert_eq!(copy().await, Some(JobState::Queued));
-    rig.pass(SHORT).await;
-    let run = stranger();
-    assert_eq!(rig.start(&key, &id, &run).await, 2, "it runs again");
-    let dead = Settlement::Dead { reason: "auth", retention: LONG };
-    assert!(rig.settle(settled(&key, &id, &run, dead)).await);
+    rig.advance_past(SHORT_TIME).await;
+    let run = new_token();
+    assert_eq!(rig.start_run(&key, &id, &run).await, 2, "it runs again");
+    let dead = Settlement::Dead { reason: "auth", retention: LONG_TIME };
+    assert!(rig.settle(settle_command(&key, &id, &run, dead)).await);
     assert_eq!(copy().await, Some(JobState::Dead));
     assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
     assert_eq!(copy().await, Some(JobState::Queued), "nor what was put back");
@@ -141,31 +144,31 @@ async fn a_late_copy_cancels_nothing_that_has_run_since(rig: &Rig) {
     }
 }
 
-async fn cancelling_the_first_in_backoff_frees_the_next(rig: &Rig) {
-    let (key, run) = (key(), stranger());
-    rig.worker().await;
-    let (first, second) = (rig.put_off(&key).await, rig.put_off(&key).await);
-    rig.start(&key, &first, &run).await;
-    let later = Settlement::Retry { delay: LONG, reason: "status 500" };
-    assert!(rig.settle(settled(&key, &first, &run, later)).await);
+async fn cancelling_first_job_in_backoff_frees_next(rig: &StoreHarness) {
+    let (key, run) = (test_key(), new_token());
+    rig.register_worker().await;
+    let (first, second) = (rig.enqueue_job(&key).await, rig.enqueue_job(&key).await);
+    rig.start_run(&key, &first, &run).await;
+    let later = Settlement::Retry { delay: LONG_TIME, reason: "status 500" };
+    assert!(rig.settle(settle_command(&key, &first, &run, later)).await);
     rig.cancel(&first).await;
-    assert!(rig.refused(&key, &stranger()).await <= OFFER_TIMEOUT);
-    assert_eq!(rig.start(&key, &second, &stranger()).await, 1);
+    assert!(rig.expect_busy(&key, &new_token()).await <= OFFER_TIMEOUT);
+    assert_eq!(rig.start_run(&key, &second, &new_token()).await, 1);
 }
 
-async fn heads_are_told_for_each_line(rig: &Rig) {
-    let [one, two, three] = neighbours::<3>();
-    let (first, run) = (rig.put_off(&one).await, stranger());
-    let second = rig.put_off(&one).await;
-    let other = rig.put_off(&three).await;
+async fn heads_returns_first_job_of_each_lock(rig: &StoreHarness) {
+    let [one, two, three] = keys_of_one_shard::<3>();
+    let (first, run) = (rig.enqueue_job(&one).await, new_token());
+    let second = rig.enqueue_job(&one).await;
+    let other = rig.enqueue_job(&three).await;
     let keys = [one.clone(), two, three];
     let heads = rig.heads(&keys).await;
     assert_eq!(heads, [Some(first.clone()), None, Some(other.clone())]);
-    rig.start(&one, &first, &run).await;
+    rig.start_run(&one, &first, &run).await;
     // It stays at its place while it runs.
     assert_eq!(rig.heads(&keys).await[0], Some(first.clone()));
-    rig.settle(settled(&one, &first, &run, done())).await;
+    rig.settle(settle_command(&one, &first, &run, done_settlement())).await;
     assert_eq!(rig.heads(&keys).await, [Some(second), None, Some(other)]);
     assert_eq!(rig.heads(&[]).await, []);
-    assert_eq!(rig.due(one.shard(), 10).await.next, None::<Duration>);
+    assert_eq!(rig.poll_due(one.shard(), 10).await.next_due_in, None::<Duration>);
 }

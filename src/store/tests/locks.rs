@@ -2,7 +2,10 @@
 
 use super::{
     on_every_store,
-    rig::{LONG, Rig, SHORT, ask, deferred, key, neighbours, stranger, wait},
+    store_harness::{
+        LONG_TIME, SHORT_TIME, StoreHarness, enqueue_command, keys_of_one_shard, new_token,
+        test_key, try_acquire_command, wait_command,
+    },
 };
 use crate::store::backend::{
     AcquireCommand, AcquireReply, EnqueueOutcome, LeaseRenewal, LockMode, LockToken, NodeId,
@@ -10,34 +13,34 @@ use crate::store::backend::{
 };
 
 on_every_store!(
-    a_nonce_that_holds_it_is_told_so_again,
+    repeated_acquire_by_holder_grants_larger_fence,
     fences_grow_over_all_locks_of_a_shard,
-    release_says_what_was_there,
-    a_release_that_is_only_sent_comes_before_what_is_called_next,
-    a_lease_that_ended_can_be_told_from_one_never_had,
-    a_lease_that_was_renewed_ends_with_its_holder,
-    renewal_moves_the_end_and_only_of_ones_own,
-    a_holder_can_raise_the_next_fence,
-    what_comes_late_shortens_no_lease,
-    a_known_request_takes_nothing,
-    a_holder_is_held_whatever_the_record_says,
+    release_reports_what_it_removed,
+    sent_release_runs_before_next_call,
+    release_distinguishes_expired_from_unknown,
+    release_after_renewed_lease_end_finds_nothing,
+    renewal_extends_only_own_leases,
+    holder_can_advance_fence,
+    late_renewal_or_acquire_shortens_no_lease,
+    acquire_with_known_record_takes_no_lock,
+    holder_is_granted_again_despite_known_record,
 );
 
-async fn a_nonce_that_holds_it_is_told_so_again(rig: &Rig) {
-    let (key, a) = (key(), stranger());
-    let first = rig.hold(&key, &a).await;
-    let again = rig.hold(&key, &a).await;
+async fn repeated_acquire_by_holder_grants_larger_fence(rig: &StoreHarness) {
+    let (key, a) = (test_key(), new_token());
+    let first = rig.acquire_exclusive(&key, &a).await;
+    let again = rig.acquire_exclusive(&key, &a).await;
     assert!(again > first + SPARE_FENCES, "{again} after {first}");
     assert_eq!(rig.release(&key, &a).await, ReleaseOutcome::Released);
-    rig.hold(&key, &stranger()).await;
+    rig.acquire_exclusive(&key, &new_token()).await;
 }
 
-async fn fences_grow_over_all_locks_of_a_shard(rig: &Rig) {
-    let keys = neighbours::<3>();
+async fn fences_grow_over_all_locks_of_a_shard(rig: &StoreHarness) {
+    let keys = keys_of_one_shard::<3>();
     let mut last = 0;
     for round in 0..12 {
-        let (key, me) = (&keys[round % 3], stranger());
-        let fence = rig.hold(key, &me).await;
+        let (key, me) = (&keys[round % 3], new_token());
+        let fence = rig.acquire_exclusive(key, &me).await;
         assert!(fence > last, "{fence} after {last}");
         // The spare ones are the holder's too.
         last = fence + SPARE_FENCES;
@@ -45,32 +48,32 @@ async fn fences_grow_over_all_locks_of_a_shard(rig: &Rig) {
     }
 }
 
-async fn release_says_what_was_there(rig: &Rig) {
-    let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
+async fn release_reports_what_it_removed(rig: &StoreHarness) {
+    let (key, a, b, c) = (test_key(), new_token(), new_token(), new_token());
     assert_eq!(rig.release(&key, &a).await, ReleaseOutcome::NotFound);
-    rig.hold(&key, &a).await;
-    rig.join(&key, &b).await;
+    rig.acquire_exclusive(&key, &a).await;
+    rig.join_queue(&key, &b).await;
     assert_eq!(rig.release(&key, &c).await, ReleaseOutcome::NotFound);
     assert_eq!(rig.release(&key, &b).await, ReleaseOutcome::Withdrawn, "a place");
     assert_eq!(rig.release(&key, &b).await, ReleaseOutcome::NotFound);
-    rig.join(&key, &c).await;
+    rig.join_queue(&key, &c).await;
     assert_eq!(rig.release(&key, &a).await, ReleaseOutcome::Released);
     assert_eq!(rig.release(&key, &a).await, ReleaseOutcome::NotFound);
     assert_eq!(rig.release(&key, &c).await, ReleaseOutcome::Withdrawn, "an offer");
-    rig.hold(&key, &b).await;
+    rig.acquire_exclusive(&key, &b).await;
 }
 
-async fn a_release_that_is_only_sent_comes_before_what_is_called_next(rig: &Rig) {
-    let key = key();
+async fn sent_release_runs_before_next_call(rig: &StoreHarness) {
+    let key = test_key();
     for round in 0..20 {
-        let (a, b) = (stranger(), stranger());
-        rig.hold(&key, &a).await;
+        let (a, b) = (new_token(), new_token());
+        rig.acquire_exclusive(&key, &a).await;
         let sent = rig.send_release(&key, &a);
         if round % 2 == 0 {
             drop(sent);
-            rig.hold(&key, &b).await;
+            rig.acquire_exclusive(&key, &b).await;
         } else {
-            rig.hold(&key, &b).await;
+            rig.acquire_exclusive(&key, &b).await;
             assert_eq!(sent.await.unwrap(), ReleaseOutcome::Released);
         }
         assert_eq!(rig.send_release(&key, &b).await.unwrap(), ReleaseOutcome::Released);
@@ -78,12 +81,16 @@ async fn a_release_that_is_only_sent_comes_before_what_is_called_next(rig: &Rig)
     }
 }
 
-async fn a_lease_that_ended_can_be_told_from_one_never_had(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    let shared = |me, lease| AcquireCommand { mode: LockMode::Shared, lease, ..ask(&key, me) };
-    rig.acquire(shared(&a, SHORT)).await;
-    rig.acquire(shared(&b, LONG)).await;
-    rig.pass(SHORT).await;
+async fn release_distinguishes_expired_from_unknown(rig: &StoreHarness) {
+    let (key, a, b) = (test_key(), new_token(), new_token());
+    let shared = |me, lease| AcquireCommand {
+        mode: LockMode::Shared,
+        lease,
+        ..try_acquire_command(&key, me)
+    };
+    rig.acquire(shared(&a, SHORT_TIME)).await;
+    rig.acquire(shared(&b, LONG_TIME)).await;
+    rig.advance_past(SHORT_TIME).await;
     // The other one keeps the key alive.
     let release = |me: &LockToken| rig.backend().release(key.clone(), me.clone(), LockMode::Shared);
     assert_eq!(release(&a).await.unwrap(), ReleaseOutcome::AlreadyExpired);
@@ -92,46 +99,48 @@ async fn a_lease_that_ended_can_be_told_from_one_never_had(rig: &Rig) {
 }
 
 /// The key of one who is alone ends with him: nothing of him is left to be told from a release in time.
-async fn a_lease_that_was_renewed_ends_with_its_holder(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
+async fn release_after_renewed_lease_end_finds_nothing(rig: &StoreHarness) {
+    let (key, a, b) = (test_key(), new_token(), new_token());
     for (me, again) in [(&a, false), (&b, true)] {
-        rig.acquire(AcquireCommand { lease: SHORT / 2, ..ask(&key, me) }).await;
+        rig.acquire(AcquireCommand { lease: SHORT_TIME / 2, ..try_acquire_command(&key, me) })
+            .await;
         if again {
-            rig.acquire(AcquireCommand { lease: SHORT, ..ask(&key, me) }).await;
+            rig.acquire(AcquireCommand { lease: SHORT_TIME, ..try_acquire_command(&key, me) })
+                .await;
         } else {
-            rig.renew(vec![LeaseRenewal { lease: SHORT, ..renewal(&key, me) }]).await;
+            rig.renew(vec![LeaseRenewal { lease: SHORT_TIME, ..renewal(&key, me) }]).await;
         }
-        rig.join(&key, &stranger()).await;
-        rig.pass(SHORT).await;
+        rig.join_queue(&key, &new_token()).await;
+        rig.advance_past(SHORT_TIME).await;
         assert_eq!(rig.release(&key, me).await, ReleaseOutcome::NotFound);
-        rig.pass(LONG).await;
+        rig.advance_past(LONG_TIME).await;
     }
 }
 
 fn renewal(key: &crate::Key, me: &LockToken) -> LeaseRenewal {
     let (key, me) = (key.clone(), me.clone());
-    LeaseRenewal { key, token: me, mode: LockMode::Exclusive, lease: LONG, job: None }
+    LeaseRenewal { key, token: me, mode: LockMode::Exclusive, lease: LONG_TIME, job: None }
 }
 
-async fn renewal_moves_the_end_and_only_of_ones_own(rig: &Rig) {
-    let [one, two, three] = neighbours::<3>();
-    let (a, b) = (stranger(), stranger());
+async fn renewal_extends_only_own_leases(rig: &StoreHarness) {
+    let [one, two, three] = keys_of_one_shard::<3>();
+    let (a, b) = (new_token(), new_token());
     for key in [&one, &two] {
-        rig.acquire(AcquireCommand { lease: SHORT, ..ask(key, &a) }).await;
+        rig.acquire(AcquireCommand { lease: SHORT_TIME, ..try_acquire_command(key, &a) }).await;
     }
-    rig.join(&one, &b).await;
+    rig.join_queue(&one, &b).await;
     let items = vec![renewal(&one, &b), renewal(&one, &a), renewal(&three, &a), renewal(&two, &b)];
     assert_eq!(rig.renew(items).await, [false, true, false, false]);
-    rig.pass(SHORT).await;
+    rig.advance_past(SHORT_TIME).await;
     assert_eq!(rig.renew(vec![renewal(&two, &a)]).await, [false], "its lease had ended");
-    assert!(rig.refused(&one, &stranger()).await > SHORT);
-    rig.hold(&two, &b).await;
+    assert!(rig.expect_busy(&one, &new_token()).await > SHORT_TIME);
+    rig.acquire_exclusive(&two, &b).await;
     assert_eq!(rig.renew(Vec::new()).await, [false; 0]);
 }
 
-async fn a_holder_can_raise_the_next_fence(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    let far = rig.hold(&key, &a).await + 50_000_000;
+async fn holder_can_advance_fence(rig: &StoreHarness) {
+    let (key, a, b) = (test_key(), new_token(), new_token());
+    let far = rig.acquire_exclusive(&key, &a).await + 50_000_000;
     let raise = async |me: &LockToken, fence| {
         rig.backend().advance_fence(key.clone(), me.clone(), fence).await
     };
@@ -142,48 +151,55 @@ async fn a_holder_can_raise_the_next_fence(rig: &Rig) {
     assert!(raise(&a, 7).await.unwrap(), "a mark never goes back");
     rig.release(&key, &a).await;
     assert!(!raise(&a, far * 2).await.unwrap(), "not its own any more");
-    let next = rig.hold(&key, &b).await;
+    let next = rig.acquire_exclusive(&key, &b).await;
     assert!((far + 1..far + 50_000_000).contains(&next), "{next} after {far}");
-    rig.pass(LONG).await;
+    rig.advance_past(LONG_TIME).await;
     assert!(!raise(&b, far * 2).await.unwrap(), "its lease has ended");
 }
 
 /// A renewal, or a copy of the call that took it, may lie in a silent connection while its holder extends it by another.
-async fn what_comes_late_shortens_no_lease(rig: &Rig) {
-    for (key, mode) in
-        neighbours::<3>().iter().zip([LockMode::Exclusive, LockMode::Shared, LockMode::Permits(2)])
-    {
-        let (a, long) = (stranger(), LONG - SHORT);
-        let asked = || AcquireCommand { mode, lease: SHORT, ..ask(key, &a) };
+async fn late_renewal_or_acquire_shortens_no_lease(rig: &StoreHarness) {
+    for (key, mode) in keys_of_one_shard::<3>().iter().zip([
+        LockMode::Exclusive,
+        LockMode::Shared,
+        LockMode::Permits(2),
+    ]) {
+        let (a, long) = (new_token(), LONG_TIME - SHORT_TIME);
+        let asked = || AcquireCommand { mode, lease: SHORT_TIME, ..try_acquire_command(key, &a) };
         let renewed = |lease| rig.renew(vec![LeaseRenewal { mode, lease, ..renewal(key, &a) }]);
         assert!(matches!(rig.acquire(asked()).await, AcquireReply::Granted { .. }));
-        assert_eq!(renewed(LONG).await, [true]);
-        assert_eq!(renewed(SHORT).await, [true]);
-        assert!(rig.refused(key, &stranger()).await > long, "{mode:?}, renewed");
+        assert_eq!(renewed(LONG_TIME).await, [true]);
+        assert_eq!(renewed(SHORT_TIME).await, [true]);
+        assert!(rig.expect_busy(key, &new_token()).await > long, "{mode:?}, renewed");
         assert!(matches!(rig.acquire(asked()).await, AcquireReply::Granted { .. }));
-        assert!(rig.refused(key, &stranger()).await > long, "{mode:?}, asked again");
-        rig.pass(SHORT).await;
-        assert_eq!(renewed(SHORT).await, [true], "{mode:?}");
-        rig.pass(LONG - SHORT).await;
-        rig.hold(key, &stranger()).await;
+        assert!(rig.expect_busy(key, &new_token()).await > long, "{mode:?}, asked again");
+        rig.advance_past(SHORT_TIME).await;
+        assert_eq!(renewed(SHORT_TIME).await, [true], "{mode:?}");
+        rig.advance_past(LONG_TIME - SHORT_TIME).await;
+        rig.acquire_exclusive(key, &new_token()).await;
     }
 }
 
-async fn a_known_request_takes_nothing(rig: &Rig) {
-    let (key, a) = (key(), stranger());
-    let mut call = deferred(&key);
-    call.idempotency_record = Some(("idem".into(), "print".into(), SHORT));
+async fn acquire_with_known_record_takes_no_lock(rig: &StoreHarness) {
+    let (key, a) = (test_key(), new_token());
+    let mut call = enqueue_command(&key);
+    call.idempotency_record = Some(("idem".into(), "print".into(), SHORT_TIME));
     assert_eq!(rig.enqueue(call).await, EnqueueOutcome::Stored { position: 1 });
-    let asked =
-        |me: &LockToken| AcquireCommand { record_name: Some("idem".into()), ..wait(&key, me) };
+    let asked = |me: &LockToken| AcquireCommand {
+        record_name: Some("idem".into()),
+        ..wait_command(&key, me)
+    };
     // The lock is free, and nobody watches: without the record it would be held.
     assert_eq!(rig.acquire(asked(&a)).await, AcquireReply::AlreadyAccepted);
-    let other = AcquireCommand { record_name: Some("other".into()), ..ask(&key, &stranger()) };
+    let other = AcquireCommand {
+        record_name: Some("other".into()),
+        ..try_acquire_command(&key, &new_token())
+    };
     let AcquireReply::Granted { queue_length: line, .. } = rig.acquire(other).await else {
         panic!("the lock was taken by a known request")
     };
     assert_eq!(line, 1, "the job alone: no place either");
-    rig.pass(SHORT).await;
+    rig.advance_past(SHORT_TIME).await;
     assert_eq!(
         rig.acquire(asked(&a)).await,
         AcquireReply::AlreadyAccepted,
@@ -191,12 +207,13 @@ async fn a_known_request_takes_nothing(rig: &Rig) {
     );
 }
 
-async fn a_holder_is_held_whatever_the_record_says(rig: &Rig) {
-    let (key, a) = (key(), LockToken::new(&NodeId::new()));
-    rig.hold(&key, &a).await;
-    let mut call = deferred(&key);
-    call.idempotency_record = Some(("idem".into(), "print".into(), LONG));
+async fn holder_is_granted_again_despite_known_record(rig: &StoreHarness) {
+    let (key, a) = (test_key(), LockToken::new(&NodeId::new()));
+    rig.acquire_exclusive(&key, &a).await;
+    let mut call = enqueue_command(&key);
+    call.idempotency_record = Some(("idem".into(), "print".into(), LONG_TIME));
     rig.enqueue(call).await;
-    let again = AcquireCommand { record_name: Some("idem".into()), ..ask(&key, &a) };
+    let again =
+        AcquireCommand { record_name: Some("idem".into()), ..try_acquire_command(&key, &a) };
     assert!(matches!(rig.acquire(again).await, AcquireReply::Granted { queue_length: 1, .. }));
 }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::rig::{Rig, SHORT, ask, deferred, done, fixed, settled, stranger, together, visit};
+use super::store_harness::{
+    SHORT_TIME, StoreHarness, claim_command, done_settlement, enqueue_command, fixed_window_item,
+    grouped_charge, new_token, settle_command, try_acquire_command,
+};
 use crate::{
     Key,
     clock::Clock,
@@ -13,102 +16,116 @@ use crate::{
     },
 };
 
-const MANY: usize = 2000;
+const KEY_COUNT: usize = 2000;
 
-fn keys() -> impl Iterator<Item = Key> {
-    (0..MANY).map(|n| Key::custom(&n.to_string()))
+fn distinct_keys() -> impl Iterator<Item = Key> {
+    (0..KEY_COUNT).map(|n| Key::custom(&n.to_string()))
 }
 
-fn charge(subject: &Key, cost: u64) -> ChargeCommand {
-    together(vec![fixed("p", subject, (1, SHORT), cost)])
+fn charge_command(subject: &Key, cost: u64) -> ChargeCommand {
+    grouped_charge(vec![fixed_window_item("p", subject, (1, SHORT_TIME), cost)])
 }
 
 /// As many later steps as there were ones that left something, about keys of their own.
-async fn go_on(rig: &Rig) {
-    for n in 0..MANY {
-        let (key, me) = (Key::custom(&format!("later {n}")), stranger());
-        rig.hold(&key, &me).await;
+async fn run_later_steps(rig: &StoreHarness) {
+    for n in 0..KEY_COUNT {
+        let (key, me) = (Key::custom(&format!("later {n}")), new_token());
+        rig.acquire_exclusive(&key, &me).await;
         rig.release(&key, &me).await;
-        rig.charge(charge(&key, 0)).await;
+        rig.charge(charge_command(&key, 0)).await;
     }
 }
 
 #[tokio::test]
-async fn a_lock_given_back_leaves_nothing() {
-    let rig = Rig::memory();
-    for key in keys() {
-        let (a, b) = (stranger(), stranger());
-        rig.hold(&key, &a).await;
-        rig.refused(&key, &b).await;
-        rig.join(&key, &b).await;
+async fn released_lock_leaves_nothing_stored() {
+    let rig = StoreHarness::memory();
+    for key in distinct_keys() {
+        let (a, b) = (new_token(), new_token());
+        rig.acquire_exclusive(&key, &a).await;
+        rig.expect_busy(&key, &b).await;
+        rig.join_queue(&key, &b).await;
         rig.release(&key, &a).await;
         rig.release(&key, &b).await;
         rig.release(&key, &b).await;
     }
-    assert_eq!(rig.stored(), 0);
+    assert_eq!(rig.stored_value_count(), 0);
 }
 
 #[tokio::test]
-async fn a_lock_used_again_and_again_is_kept_once() {
-    let rig = Rig::memory();
-    let (key, a) = (Key::custom("one"), stranger());
-    for _ in 0..MANY {
-        rig.hold(&key, &a).await;
+async fn reused_lock_is_stored_once() {
+    let rig = StoreHarness::memory();
+    let (key, a) = (Key::custom("one"), new_token());
+    for _ in 0..KEY_COUNT {
+        rig.acquire_exclusive(&key, &a).await;
         rig.release(&key, &a).await;
-        rig.hold(&key, &a).await;
-        rig.charge(charge(&key, 1)).await;
+        rig.acquire_exclusive(&key, &a).await;
+        rig.charge(charge_command(&key, 1)).await;
     }
-    assert_eq!(rig.stored(), 2, "the lock and the counter");
+    assert_eq!(rig.stored_value_count(), 2, "the lock and the counter");
 }
 
 #[tokio::test]
-async fn what_nobody_comes_back_for_is_swept_by_later_steps() {
-    let rig = Rig::memory();
-    for key in keys() {
-        rig.acquire(AcquireCommand { lease: SHORT, ..ask(&key, &stranger()) }).await;
-        rig.acquire(AcquireCommand { max_wait: Some(SHORT), ..ask(&key, &stranger()) }).await;
-        rig.charge(charge(&key, 1)).await;
+async fn abandoned_locks_and_counters_are_swept_by_later_steps() {
+    let rig = StoreHarness::memory();
+    for key in distinct_keys() {
+        rig.acquire(AcquireCommand {
+            lease: SHORT_TIME,
+            ..try_acquire_command(&key, &new_token())
+        })
+        .await;
+        rig.acquire(AcquireCommand {
+            max_wait: Some(SHORT_TIME),
+            ..try_acquire_command(&key, &new_token())
+        })
+        .await;
+        rig.charge(charge_command(&key, 1)).await;
     }
-    assert_eq!(rig.stored(), 2 * MANY);
-    rig.pass(SHORT).await;
-    go_on(&rig).await;
-    assert_eq!(rig.stored(), 0);
+    assert_eq!(rig.stored_value_count(), 2 * KEY_COUNT);
+    rig.advance_past(SHORT_TIME).await;
+    run_later_steps(&rig).await;
+    assert_eq!(rig.stored_value_count(), 0);
 }
 
 #[tokio::test]
 async fn ended_jobs_and_records_are_swept_by_later_steps() {
-    let rig = Rig::memory();
-    for key in keys() {
-        let mut call = deferred(&key);
-        call.idempotency_record = Some((key.as_str().into(), "print".into(), SHORT));
-        let (id, run) = (call.id.clone(), stranger());
+    let rig = StoreHarness::memory();
+    for key in distinct_keys() {
+        let mut call = enqueue_command(&key);
+        call.idempotency_record = Some((key.as_str().into(), "print".into(), SHORT_TIME));
+        let (id, run) = (call.id.clone(), new_token());
         rig.enqueue(call).await;
-        rig.start(&key, &id, &run).await;
-        let Settlement::Done { response, .. } = done() else { unreachable!("it is Done") };
-        let verdict = Settlement::Done { response, status: 200, retention: SHORT };
-        assert!(rig.settle(settled(&key, &id, &run, verdict)).await);
+        rig.start_run(&key, &id, &run).await;
+        let Settlement::Done { response, .. } = done_settlement() else {
+            unreachable!("it is Done")
+        };
+        let verdict = Settlement::Done { response, status: 200, retention: SHORT_TIME };
+        assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
     }
     let shards = usize::from(SHARD_COUNT);
-    assert_eq!(rig.stored(), 3 * MANY + shards, "jobs, records, that they are done, and whose");
-    rig.pass(SHORT).await;
-    go_on(&rig).await;
-    assert_eq!(rig.stored(), 0);
+    assert_eq!(
+        rig.stored_value_count(),
+        3 * KEY_COUNT + shards,
+        "jobs, records, that they are done, and whose"
+    );
+    rig.advance_past(SHORT_TIME).await;
+    run_later_steps(&rig).await;
+    assert_eq!(rig.stored_value_count(), 0);
 }
 
 /// Of one owner the last ones are kept, and the others for a minute from their acceptance.
 #[tokio::test]
-async fn tombstones_of_an_owner_are_bounded() {
-    let (rig, key) = (Rig::memory(), Key::custom("one"));
+async fn tombstones_per_owner_are_limited() {
+    let (rig, key) = (StoreHarness::memory(), Key::custom("one"));
     let mut ids = Vec::new();
     for _ in 0..16_384 + 2 {
-        let call = EnqueueCommand { owner: "ada".into(), ..deferred(&key) };
+        let call = EnqueueCommand { owner: "ada".into(), ..enqueue_command(&key) };
         ids.push(call.id.clone());
         rig.enqueue(call.clone()).await;
         rig.cancel(&call.id).await;
         assert!(rig.purge(&call.id).await);
     }
     assert!(rig.is_tombstone(&ids[0]).await);
-    rig.pass(Duration::from_secs(61)).await;
+    rig.advance_past(Duration::from_secs(61)).await;
     let mut gone = 0;
     for id in &ids {
         gone += usize::from(!rig.is_tombstone(id).await);
@@ -118,21 +135,21 @@ async fn tombstones_of_an_owner_are_bounded() {
 
 #[tokio::test]
 async fn waiting_jobs_are_never_swept() {
-    let rig = Rig::memory();
-    let (key, run) = (Key::custom("one"), stranger());
-    let id = rig.put_off(&key).await;
-    rig.pass(Duration::from_secs(100 * 24 * 3600)).await;
-    go_on(&rig).await;
-    rig.start(&key, &id, &run).await;
-    rig.pass(Duration::from_secs(100 * 24 * 3600)).await;
-    go_on(&rig).await;
-    rig.claim(visit(&key, &id, &run)).await;
-    assert_eq!(rig.job(&id).await.unwrap().attempts, 1);
+    let rig = StoreHarness::memory();
+    let (key, run) = (Key::custom("one"), new_token());
+    let id = rig.enqueue_job(&key).await;
+    rig.advance_past(Duration::from_secs(100 * 24 * 3600)).await;
+    run_later_steps(&rig).await;
+    rig.start_run(&key, &id, &run).await;
+    rig.advance_past(Duration::from_secs(100 * 24 * 3600)).await;
+    run_later_steps(&rig).await;
+    rig.claim(claim_command(&key, &id, &run)).await;
+    assert_eq!(rig.job_view(&id).await.unwrap().attempts, 1);
 }
 
 /// Wherever in a millisecond of the store's clock it began.
 #[tokio::test]
-async fn a_pace_is_kept_to_the_microsecond() {
+async fn gcra_refill_is_exact_to_the_microsecond() {
     let micros = Duration::from_micros;
     let rule = QuotaRule::Gcra { limit: 1000, window: Duration::from_secs(1), burst: 10 };
     for offset in (0..1000).step_by(37).chain([999]) {

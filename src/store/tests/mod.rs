@@ -5,71 +5,71 @@
 //! past ([`shift_times.lua`](../shift_times.lua)), so no case sleeps.
 
 #[cfg(feature = "redis")]
-mod alike;
+mod backend_equivalence;
+mod captured_log;
+mod client_operation;
+mod clock_rewind;
+mod delayed_jobs;
 #[cfg(feature = "redis")]
-mod both;
-mod calls;
-mod caps;
-mod clients;
-mod clock;
-#[cfg(feature = "redis")]
-pub(crate) mod cluster;
-mod direct;
+mod deleted_job_keys;
+mod direct_runs;
 mod downgrade;
-mod drain;
-mod ended;
+mod ended_job_limits;
+mod ended_jobs;
 mod explore;
-mod faulty;
-mod fields;
-#[cfg(feature = "redis")]
-mod front;
+mod faulty_backend;
 #[cfg(feature = "redis")]
 mod fsck;
-mod hints;
-mod home;
+mod grant_refresh;
+mod job_runs;
 mod jobs;
-mod kept;
-mod late;
+mod lock_mode_steps;
 mod locks;
-mod logged;
-#[cfg(feature = "redis")]
-mod lost;
 mod memory_only;
-mod merges;
-mod mixed;
-mod model;
-mod modes;
-mod moves;
-mod next;
-mod pass;
-mod pending;
+mod merged_jobs;
+mod missing_fields;
+mod model_drain;
+mod modes_with_jobs;
+#[cfg(feature = "redis")]
+mod operations_on_lost_jobs;
+mod pending_jobs;
 mod permits;
-mod phases;
-mod places;
+mod queue_entries;
+mod queue_repairs;
 mod rates;
 #[cfg(feature = "redis")]
 mod redis_only;
-mod repairs;
+mod release_and_reacquire;
+mod renewal_wakeups;
+mod reply_model;
 mod reserve;
-mod rig;
-mod rounds;
-mod runs;
 #[cfg(feature = "redis")]
-mod sentinels;
+mod scripted_proxy;
 #[cfg(feature = "redis")]
-mod server;
-mod shards;
-mod shared;
+mod sentinel_servers;
 #[cfg(feature = "redis")]
-mod slow;
+mod server_namespace;
+mod settle_and_claim;
+mod shard_ownership;
+mod shared_locks;
+mod simulated_clients;
+#[cfg(feature = "redis")]
+mod slow_case_retry;
 mod spawn;
-mod still;
-mod tasks;
-mod told;
-mod tombs;
-mod truth;
+mod stalled_runtime;
+mod storage_limits;
+mod store_call;
+mod store_harness;
+mod store_model;
 #[cfg(feature = "redis")]
-mod vanished;
+mod store_pair;
+mod tasks;
+#[cfg(feature = "redis")]
+pub(crate) mod test_cluster;
+mod tombstones;
+mod wakeup_delivery;
+mod webhook_jobs;
+mod writer_fairness;
 
 /// Makes each case a test on every store. A case that is not named here is an unused function, which
 /// the compiler tells.
@@ -78,7 +78,7 @@ macro_rules! on_every_store {
         mod memory {
             $(#[tokio::test]
             async fn $case() {
-                super::$case(&super::Rig::memory()).await;
+                super::$case(&super::StoreHarness::memory()).await;
             })+
         }
 
@@ -86,8 +86,8 @@ macro_rules! on_every_store {
         mod redis {
             $(#[tokio::test]
             async fn $case() {
-                $crate::store::tests::slow::in_time(
-                    || Box::pin(super::Rig::redis()),
+                $crate::store::tests::slow_case_retry::retry_slow_case(
+                    || Box::pin(super::StoreHarness::redis()),
                     &|rig| Box::pin(super::$case(rig)),
                 )
                 .await;
@@ -98,8 +98,8 @@ macro_rules! on_every_store {
         mod cluster {
             $(#[tokio::test]
             async fn $case() {
-                $crate::store::tests::slow::in_time(
-                    || Box::pin(super::Rig::cluster()),
+                $crate::store::tests::slow_case_retry::retry_slow_case(
+                    || Box::pin(super::StoreHarness::cluster()),
                     &|rig| Box::pin(super::$case(rig)),
                 )
                 .await;
@@ -108,24 +108,24 @@ macro_rules! on_every_store {
 
         /// Other ways to one server. What a step does there is known by then: here the cases go one after the other.
         #[cfg(feature = "redis")]
-        mod by_other_ways {
-            const CASES: &[(&str, $crate::store::tests::slow::Case<'static>)] =
+        mod other_connections {
+            const CASES: &[(&str, $crate::store::tests::slow_case_retry::HarnessCase<'static>)] =
                 &[$((stringify!($case), &|rig| Box::pin(super::$case(rig)))),+];
 
             #[tokio::test]
-            async fn behind_sentinels() {
+            async fn every_case_behind_sentinels() {
                 for (name, case) in CASES {
                     println!("{name}");
-                    $crate::store::tests::slow::in_time(|| Box::pin(super::Rig::sentinels()), case).await;
+                    $crate::store::tests::slow_case_retry::retry_slow_case(|| Box::pin(super::StoreHarness::sentinels()), case).await;
                 }
             }
 
             #[cfg(feature = "bb8-redis")]
             #[tokio::test]
-            async fn on_a_pool() {
+            async fn every_case_on_connection_pool() {
                 for (name, case) in CASES {
                     println!("{name}");
-                    $crate::store::tests::slow::in_time(|| Box::pin(super::Rig::pool()), case).await;
+                    $crate::store::tests::slow_case_retry::retry_slow_case(|| Box::pin(super::StoreHarness::pool()), case).await;
                 }
             }
         }
@@ -136,11 +136,11 @@ macro_rules! on_every_store {
 #[cfg(feature = "redis")]
 macro_rules! on_redis {
     ($($case:ident),+ $(,)?) => {
-        mod alone {
+        mod redis_server {
             $(#[tokio::test]
             async fn $case() {
-                $crate::store::tests::slow::in_time(
-                    || Box::pin(super::Rig::redis()),
+                $crate::store::tests::slow_case_retry::retry_slow_case(
+                    || Box::pin(super::StoreHarness::redis()),
                     &|rig| Box::pin(super::$case(rig)),
                 )
                 .await;
@@ -150,12 +150,12 @@ macro_rules! on_redis {
 }
 
 #[cfg(feature = "redis")]
-pub(crate) use self::front::{Call, Front, command, says};
+pub(crate) use self::scripted_proxy::{ProxiedCommand, ScriptedProxy, read_command, reply_script};
 pub(crate) use self::{
-    faulty::{Fault, Faults, faulty, faulty_with_clock},
-    home::elsewhere,
-    logged::Log,
+    captured_log::CapturedLog,
+    faulty_backend::{BackendFault, FaultSchedule, faulty_store, faulty_store_with_clock},
     spawn::spawn,
+    stalled_runtime::with_stalled_stores,
 };
 use on_every_store;
 #[cfg(feature = "redis")]

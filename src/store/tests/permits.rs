@@ -1,9 +1,9 @@
 //! Permits: at most so many at once.
 
 use super::{
-    modes::{ask_as, wait_as},
+    lock_mode_steps::{try_acquire_command_as, wait_command_as},
     on_every_store,
-    rig::{LONG, Rig, SHORT, key, stranger},
+    store_harness::{LONG_TIME, SHORT_TIME, StoreHarness, new_token, test_key},
 };
 use crate::store::backend::{
     AcquireCommand, AcquireReply,
@@ -11,121 +11,121 @@ use crate::store::backend::{
     ReleaseOutcome,
 };
 
-const TWO: crate::store::backend::LockMode = Permits(2);
+const TWO_PERMITS: crate::store::backend::LockMode = Permits(2);
 
 on_every_store!(
-    as_many_as_there_are_permits,
-    one_permit_is_a_lock,
-    an_unconfirmed_permit_is_free_again,
-    other_modes_are_kept_out,
-    different_numbers_are_told_apart,
-    a_place_keeps_its_own_number,
-    a_slow_one_comes_back_to_its_place,
+    holders_are_limited_to_permit_count,
+    single_permit_is_exclusive,
+    unconfirmed_permit_offer_is_freed,
+    permits_exclude_other_modes,
+    each_holder_counts_by_its_own_permit_limit,
+    queue_entry_keeps_its_own_permit_limit,
+    waiter_of_lapsed_permit_offer_keeps_sequence,
 );
 
-async fn as_many_as_there_are_permits(rig: &Rig) {
-    let (key, a, b, c) = (key(), stranger(), stranger(), stranger());
-    rig.hold_for(TWO, &key, &a, SHORT).await;
-    let fence = rig.hold_as(TWO, &key, &b).await;
+async fn holders_are_limited_to_permit_count(rig: &StoreHarness) {
+    let (key, a, b, c) = (test_key(), new_token(), new_token(), new_token());
+    rig.acquire_with_lease(TWO_PERMITS, &key, &a, SHORT_TIME).await;
+    let fence = rig.acquire_as(TWO_PERMITS, &key, &b).await;
     // The first that ends is the one it waits for.
-    assert!(rig.refused_as(TWO, &key, &c).await <= SHORT);
-    assert!(rig.hold_as(TWO, &key, &b).await > fence, "held already is not one more");
-    assert_eq!(rig.release_as(TWO, &key, &a).await, ReleaseOutcome::Released);
-    rig.hold_as(TWO, &key, &c).await;
-    rig.refused_as(TWO, &key, &a).await;
+    assert!(rig.expect_busy_as(TWO_PERMITS, &key, &c).await <= SHORT_TIME);
+    assert!(rig.acquire_as(TWO_PERMITS, &key, &b).await > fence, "held already is not one more");
+    assert_eq!(rig.release_as(TWO_PERMITS, &key, &a).await, ReleaseOutcome::Released);
+    rig.acquire_as(TWO_PERMITS, &key, &c).await;
+    rig.expect_busy_as(TWO_PERMITS, &key, &a).await;
 }
 
-async fn one_permit_is_a_lock(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    rig.hold_as(Permits(1), &key, &a).await;
-    rig.refused_as(Permits(1), &key, &b).await;
+async fn single_permit_is_exclusive(rig: &StoreHarness) {
+    let (key, a, b) = (test_key(), new_token(), new_token());
+    rig.acquire_as(Permits(1), &key, &a).await;
+    rig.expect_busy_as(Permits(1), &key, &b).await;
     rig.release_as(Permits(1), &key, &a).await;
-    rig.hold_as(Permits(1), &key, &b).await;
+    rig.acquire_as(Permits(1), &key, &b).await;
 }
 
-async fn an_unconfirmed_permit_is_free_again(rig: &Rig) {
-    let (key, a, b, dead, c) = (key(), stranger(), stranger(), stranger(), stranger());
+async fn unconfirmed_permit_offer_is_freed(rig: &StoreHarness) {
+    let (key, a, b, dead, c) = (test_key(), new_token(), new_token(), new_token(), new_token());
     for me in [&a, &b] {
-        rig.hold_as(TWO, &key, me).await;
+        rig.acquire_as(TWO_PERMITS, &key, me).await;
     }
-    rig.join_as(TWO, &key, &dead).await;
-    rig.release_as(TWO, &key, &b).await;
-    rig.refused_as(TWO, &key, &c).await;
-    rig.miss_the_window().await;
-    rig.hold_as(TWO, &key, &c).await;
-    rig.refused_as(TWO, &key, &dead).await;
+    rig.join_queue_as(TWO_PERMITS, &key, &dead).await;
+    rig.release_as(TWO_PERMITS, &key, &b).await;
+    rig.expect_busy_as(TWO_PERMITS, &key, &c).await;
+    rig.let_offer_expire().await;
+    rig.acquire_as(TWO_PERMITS, &key, &c).await;
+    rig.expect_busy_as(TWO_PERMITS, &key, &dead).await;
 }
 
-async fn other_modes_are_kept_out(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    rig.hold_as(TWO, &key, &a).await;
-    rig.refused_as(Shared, &key, &b).await;
-    rig.refused_as(Exclusive, &key, &b).await;
+async fn permits_exclude_other_modes(rig: &StoreHarness) {
+    let (key, a, b) = (test_key(), new_token(), new_token());
+    rig.acquire_as(TWO_PERMITS, &key, &a).await;
+    rig.expect_busy_as(Shared, &key, &b).await;
+    rig.expect_busy_as(Exclusive, &key, &b).await;
     assert_eq!(rig.release_as(Shared, &key, &a).await, ReleaseOutcome::NotFound, "another mode");
-    rig.release_as(TWO, &key, &a).await;
-    rig.hold_as(Shared, &key, &b).await;
-    rig.refused_as(TWO, &key, &a).await;
+    rig.release_as(TWO_PERMITS, &key, &a).await;
+    rig.acquire_as(Shared, &key, &b).await;
+    rig.expect_busy_as(TWO_PERMITS, &key, &a).await;
 }
 
 /// As in a rolling deploy: each holder counts by its own number.
-async fn different_numbers_are_told_apart(rig: &Rig) {
-    let (key, c) = (key(), stranger());
-    for (n, lease) in [(2, SHORT), (2, SHORT * 2), (3, SHORT * 3)] {
-        rig.hold_for(Permits(n), &key, &stranger(), lease).await;
+async fn each_holder_counts_by_its_own_permit_limit(rig: &StoreHarness) {
+    let (key, c) = (test_key(), new_token());
+    for (n, lease) in [(2, SHORT_TIME), (2, SHORT_TIME * 2), (3, SHORT_TIME * 3)] {
+        rig.acquire_with_lease(Permits(n), &key, &new_token(), lease).await;
     }
-    rig.refused_as(Permits(3), &key, &c).await;
+    rig.expect_busy_as(Permits(3), &key, &c).await;
     // One end is not enough for two permits: the second one's is.
-    let left = rig.refused_as(TWO, &key, &c).await;
-    assert!(left > SHORT && left <= SHORT * 2, "{left:?}");
-    rig.pass(SHORT).await;
-    rig.refused_as(TWO, &key, &c).await;
-    rig.hold_as(Permits(3), &key, &c).await;
+    let left = rig.expect_busy_as(TWO_PERMITS, &key, &c).await;
+    assert!(left > SHORT_TIME && left <= SHORT_TIME * 2, "{left:?}");
+    rig.advance_past(SHORT_TIME).await;
+    rig.expect_busy_as(TWO_PERMITS, &key, &c).await;
+    rig.acquire_as(Permits(3), &key, &c).await;
 }
 
-async fn a_place_keeps_its_own_number(rig: &Rig) {
-    let (key, a, b, alone, c) = (key(), stranger(), stranger(), stranger(), stranger());
+async fn queue_entry_keeps_its_own_permit_limit(rig: &StoreHarness) {
+    let (key, a, b, alone, c) = (test_key(), new_token(), new_token(), new_token(), new_token());
     for me in [&a, &b] {
-        rig.hold_as(Permits(3), &key, me).await;
+        rig.acquire_as(Permits(3), &key, me).await;
     }
-    rig.join_as(Permits(1), &key, &alone).await;
+    rig.join_queue_as(Permits(1), &key, &alone).await;
     // The one at the head does not fit: those behind it wait, though they would.
-    rig.join_as(Permits(3), &key, &c).await;
+    rig.join_queue_as(Permits(3), &key, &c).await;
     rig.release_as(Permits(3), &key, &a).await;
-    rig.refused_as(Permits(3), &key, &c).await;
-    rig.refused_as(Permits(1), &key, &alone).await;
+    rig.expect_busy_as(Permits(3), &key, &c).await;
+    rig.expect_busy_as(Permits(1), &key, &alone).await;
     rig.release_as(Permits(3), &key, &b).await;
     // It is alone when it comes in; the others count by their own number.
-    rig.hold_as(Permits(1), &key, &alone).await;
-    rig.hold_as(Permits(3), &key, &c).await;
+    rig.acquire_as(Permits(1), &key, &alone).await;
+    rig.acquire_as(Permits(3), &key, &c).await;
 }
 
-async fn a_slow_one_comes_back_to_its_place(rig: &Rig) {
-    let (key, a, b) = (key(), stranger(), stranger());
-    let (slow, next, writer) = (stranger(), stranger(), stranger());
+async fn waiter_of_lapsed_permit_offer_keeps_sequence(rig: &StoreHarness) {
+    let (key, a, b) = (test_key(), new_token(), new_token());
+    let (slow, next, writer) = (new_token(), new_token(), new_token());
     for me in [&a, &b] {
-        rig.hold_as(TWO, &key, me).await;
+        rig.acquire_as(TWO_PERMITS, &key, me).await;
     }
-    let old = rig.join_as(TWO, &key, &slow).await;
-    rig.join_as(TWO, &key, &next).await;
-    rig.join(&key, &writer).await;
-    rig.release_as(TWO, &key, &a).await;
-    rig.miss_the_window().await;
+    let old = rig.join_queue_as(TWO_PERMITS, &key, &slow).await;
+    rig.join_queue_as(TWO_PERMITS, &key, &next).await;
+    rig.join_queue(&key, &writer).await;
+    rig.release_as(TWO_PERMITS, &key, &a).await;
+    rig.let_offer_expire().await;
     // Its offer has lapsed, and that permit goes to the next.
-    rig.refused_as(TWO, &key, &a).await;
-    rig.hold_as(TWO, &key, &next).await;
-    let back = AcquireCommand { resume_seq: old, ..wait_as(TWO, &key, &slow) };
+    rig.expect_busy_as(TWO_PERMITS, &key, &a).await;
+    rig.acquire_as(TWO_PERMITS, &key, &next).await;
+    let back = AcquireCommand { resume_seq: old, ..wait_command_as(TWO_PERMITS, &key, &slow) };
     match rig.acquire(back).await {
         AcquireReply::Busy { seq, queue_length: 2, lease_remaining: left, .. } => {
             assert_eq!(seq, old);
-            assert!(left > SHORT && left <= LONG);
+            assert!(left > SHORT_TIME && left <= LONG_TIME);
         }
         other => panic!("{other:?}"),
     }
-    rig.release_as(TWO, &key, &b).await;
-    rig.hold_as(TWO, &key, &slow).await;
-    rig.refused(&key, &writer).await;
+    rig.release_as(TWO_PERMITS, &key, &b).await;
+    rig.acquire_as(TWO_PERMITS, &key, &slow).await;
+    rig.expect_busy(&key, &writer).await;
     assert!(matches!(
-        rig.acquire(ask_as(TWO, &key, &b)).await,
+        rig.acquire(try_acquire_command_as(TWO_PERMITS, &key, &b)).await,
         AcquireReply::Busy { queue_length: 1, .. }
     ));
 }

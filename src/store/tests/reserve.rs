@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     on_every_store,
-    rig::{Rig, deferred, neighbours},
+    store_harness::{StoreHarness, enqueue_command, keys_of_one_shard},
 };
 use crate::{
     Key,
@@ -20,18 +20,24 @@ on_every_store!(
     many_owners_on_few_locks_leave_room_for_other_locks,
     jobs_without_an_owner_leave_room_for_owners,
     large_jobs_leave_room_for_others,
-    what_takes_the_place_of_another_needs_no_reserve,
-    random_jobs_fit_as_the_rule_says,
+    superseding_job_needs_no_reserve,
+    random_jobs_match_reserve_rule,
 );
 
-const JOBS: u64 = 64;
+const SHARD_JOBS: u64 = 64;
 
-const CAPS: StorageLimits = StorageLimits { shard_jobs: JOBS, ..StorageLimits::NONE };
+const SHARD_LIMITS: StorageLimits = StorageLimits { shard_jobs: SHARD_JOBS, ..StorageLimits::NONE };
 
 const KIB: u64 = 1024;
 
-async fn is_stored(rig: &Rig, key: &Key, owner: &str, caps: StorageLimits, bytes: u64) -> bool {
-    let call = EnqueueCommand { owner: owner.into(), limits: caps, ..deferred(key) };
+async fn enqueue_if_fits(
+    rig: &StoreHarness,
+    key: &Key,
+    owner: &str,
+    caps: StorageLimits,
+    bytes: u64,
+) -> bool {
+    let call = EnqueueCommand { owner: owner.into(), limits: caps, ..enqueue_command(key) };
     let envelope = Bytes::from(vec![b'x'; usize::try_from(bytes).unwrap()]);
     match rig.enqueue(EnqueueCommand { envelope, ..call }).await {
         EnqueueOutcome::Stored { .. } => true,
@@ -41,12 +47,17 @@ async fn is_stored(rig: &Rig, key: &Key, owner: &str, caps: StorageLimits, bytes
 }
 
 /// Sends what is there until a round of all locks is refused. Returns how many were stored.
-async fn fill(rig: &Rig, keys: &[Key], caps: StorageLimits, owner: impl Fn(u64) -> String) -> u64 {
+async fn fill_until_full(
+    rig: &StoreHarness,
+    keys: &[Key],
+    caps: StorageLimits,
+    owner: impl Fn(u64) -> String,
+) -> u64 {
     let mut stored = 0;
     loop {
         let before = stored;
         for key in keys {
-            stored += u64::from(is_stored(rig, key, &owner(stored), caps, 1).await);
+            stored += u64::from(enqueue_if_fits(rig, key, &owner(stored), caps, 1).await);
         }
         if stored == before {
             return stored;
@@ -54,23 +65,27 @@ async fn fill(rig: &Rig, keys: &[Key], caps: StorageLimits, owner: impl Fn(u64) 
     }
 }
 
-async fn one_owner_on_many_locks_leaves_room_for_others(rig: &Rig) {
-    let keys = neighbours::<41>();
+async fn one_owner_on_many_locks_leaves_room_for_others(rig: &StoreHarness) {
+    let keys = keys_of_one_shard::<41>();
     let (victims, locks) = keys.split_first().unwrap();
-    let few = StorageLimits { owner_jobs: JOBS / 2, ..CAPS };
-    assert_eq!(fill(rig, locks, few, |_| "eve".into()).await, JOBS / 2, "its share");
+    let few = StorageLimits { owner_jobs: SHARD_JOBS / 2, ..SHARD_LIMITS };
+    assert_eq!(
+        fill_until_full(rig, locks, few, |_| "eve".into()).await,
+        SHARD_JOBS / 2,
+        "its share"
+    );
     // Without such a bound only the reserve is left.
-    assert_eq!(fill(rig, locks, CAPS, |_| "eve".into()).await, JOBS / 4);
-    assert!(is_stored(rig, victims, "ada", CAPS, 1).await);
-    assert!(is_stored(rig, victims, "", CAPS, 1).await);
+    assert_eq!(fill_until_full(rig, locks, SHARD_LIMITS, |_| "eve".into()).await, SHARD_JOBS / 4);
+    assert!(enqueue_if_fits(rig, victims, "ada", SHARD_LIMITS, 1).await);
+    assert!(enqueue_if_fits(rig, victims, "", SHARD_LIMITS, 1).await);
 }
 
-async fn many_owners_on_few_locks_leave_room_for_other_locks(rig: &Rig) {
+async fn many_owners_on_few_locks_leave_room_for_other_locks(rig: &StoreHarness) {
     for owner in [|n: u64| format!("eve {n}"), |_: u64| String::new()] {
-        let [victims, locks @ ..] = neighbours::<5>();
-        assert_eq!(fill(rig, &locks, CAPS, owner).await, JOBS / 4 * 3);
+        let [victims, locks @ ..] = keys_of_one_shard::<5>();
+        assert_eq!(fill_until_full(rig, &locks, SHARD_LIMITS, owner).await, SHARD_JOBS / 4 * 3);
         for owner in ["ada", ""] {
-            assert!(is_stored(rig, &victims, owner, CAPS, 1).await, "{owner:?}");
+            assert!(enqueue_if_fits(rig, &victims, owner, SHARD_LIMITS, 1).await, "{owner:?}");
         }
         for key in [&victims].into_iter().chain(&locks) {
             while let Some(id) = rig.heads(std::slice::from_ref(key)).await[0].clone() {
@@ -81,72 +96,90 @@ async fn many_owners_on_few_locks_leave_room_for_other_locks(rig: &Rig) {
 }
 
 /// One client can send all of them, each for a lock of its own.
-async fn jobs_without_an_owner_leave_room_for_owners(rig: &Rig) {
-    let keys = neighbours::<41>();
+async fn jobs_without_an_owner_leave_room_for_owners(rig: &StoreHarness) {
+    let keys = keys_of_one_shard::<41>();
     let (victims, locks) = keys.split_first().unwrap();
-    assert_eq!(fill(rig, locks, CAPS, |_| String::new()).await, JOBS / 8 * 7);
-    assert!(!is_stored(rig, victims, "", CAPS, 1).await, "nothing tells it from the others");
+    assert_eq!(
+        fill_until_full(rig, locks, SHARD_LIMITS, |_| String::new()).await,
+        SHARD_JOBS / 8 * 7
+    );
+    assert!(
+        !enqueue_if_fits(rig, victims, "", SHARD_LIMITS, 1).await,
+        "nothing tells it from the others"
+    );
     for n in 1..=4 {
-        assert!(is_stored(rig, victims, "ada", CAPS, 1).await, "{n}");
+        assert!(enqueue_if_fits(rig, victims, "ada", SHARD_LIMITS, 1).await, "{n}");
     }
-    assert!(!is_stored(rig, victims, "ada", CAPS, 1).await, "its queue is short no more");
+    assert!(
+        !enqueue_if_fits(rig, victims, "ada", SHARD_LIMITS, 1).await,
+        "its queue is short no more"
+    );
 }
 
-async fn large_jobs_leave_room_for_others(rig: &Rig) {
-    let [hot, victims, other] = neighbours::<3>();
+async fn large_jobs_leave_room_for_others(rig: &StoreHarness) {
+    let [hot, victims, other] = keys_of_one_shard::<3>();
     let caps = StorageLimits { shard_bytes: KIB * KIB, ..StorageLimits::NONE };
     for _ in 0..12 {
-        assert!(is_stored(rig, &hot, "eve", caps, 64 * KIB).await);
+        assert!(enqueue_if_fits(rig, &hot, "eve", caps, 64 * KIB).await);
     }
-    assert!(!is_stored(rig, &hot, "eve", caps, 64 * KIB).await);
-    assert!(!is_stored(rig, &other, "eve", caps, 1).await, "it has enough");
+    assert!(!enqueue_if_fits(rig, &hot, "eve", caps, 64 * KIB).await);
+    assert!(!enqueue_if_fits(rig, &other, "eve", caps, 1).await, "it has enough");
     // The first of a lock and of an owner may be large.
-    assert!(is_stored(rig, &victims, "ada", caps, 64 * KIB).await);
-    assert!(!is_stored(rig, &victims, "ada", caps, 1).await);
-    assert!(!is_stored(rig, &victims, "bob", caps, 1).await, "its lock has enough");
+    assert!(enqueue_if_fits(rig, &victims, "ada", caps, 64 * KIB).await);
+    assert!(!enqueue_if_fits(rig, &victims, "ada", caps, 1).await);
+    assert!(!enqueue_if_fits(rig, &victims, "bob", caps, 1).await, "its lock has enough");
     for _ in 0..2 {
-        assert!(is_stored(rig, &other, "bob", caps, 8 * KIB).await);
+        assert!(enqueue_if_fits(rig, &other, "bob", caps, 8 * KIB).await);
     }
-    assert!(!is_stored(rig, &other, "bob", caps, 1).await);
+    assert!(!enqueue_if_fits(rig, &other, "bob", caps, 1).await);
 }
 
-async fn what_takes_the_place_of_another_needs_no_reserve(rig: &Rig) {
-    let [hot] = neighbours::<1>();
+async fn superseding_job_needs_no_reserve(rig: &StoreHarness) {
+    let [hot] = keys_of_one_shard::<1>();
     let merge = MergePolicy { group: "group".into(), mode: MergeMode::Supersede };
     let call = || EnqueueCommand {
         merge: Some(merge.clone()),
         owner: "eve".into(),
-        limits: CAPS,
-        ..deferred(&hot)
+        limits: SHARD_LIMITS,
+        ..enqueue_command(&hot)
     };
     rig.enqueue(call()).await;
-    assert_eq!(fill(rig, std::slice::from_ref(&hot), CAPS, |_| "eve".into()).await, 47);
+    assert_eq!(
+        fill_until_full(rig, std::slice::from_ref(&hot), SHARD_LIMITS, |_| "eve".into()).await,
+        47
+    );
     let stored = rig.enqueue(call()).await;
     assert!(matches!(stored, EnqueueOutcome::Stored { .. }), "{stored:?}");
 }
 
 /// A job of the model.
-struct Stored {
+struct ModeledJob {
     id: JobId,
-    lock: usize,
+    lock_index: usize,
     owner: &'static str,
     bytes: u64,
     group: Option<Arc<str>>,
 }
 
 /// Number and bytes of these jobs.
-fn sum<'a>(jobs: impl Iterator<Item = &'a Stored>) -> (u64, u64) {
+fn count_and_bytes<'a>(jobs: impl Iterator<Item = &'a ModeledJob>) -> (u64, u64) {
     jobs.fold((0, 0), |sum, job| (sum.0 + 1, sum.1 + job.bytes))
 }
 
 /// The rule, as `DeferLayer::max_queue_jobs` tells it, of jobs that are not there yet. `rest`: those that stay.
-fn fits(rest: &[&Stored], new: &Stored, old: Option<u64>, caps: &StorageLimits) -> bool {
+fn fits_limits(
+    rest: &[&ModeledJob],
+    new: &ModeledJob,
+    old: Option<u64>,
+    caps: &StorageLimits,
+) -> bool {
     let within = |(jobs, bytes): (u64, u64), most_jobs, most_bytes| {
         jobs < most_jobs && bytes + new.bytes <= most_bytes
     };
-    let all = sum(rest.iter().copied());
-    let of_lock = sum(rest.iter().copied().filter(|job| job.lock == new.lock));
-    let of_owner = sum(rest.iter().copied().filter(|job| job.owner == new.owner));
+    let all = count_and_bytes(rest.iter().copied());
+    let of_lock =
+        count_and_bytes(rest.iter().copied().filter(|job| job.lock_index == new.lock_index));
+    let of_owner = count_and_bytes(rest.iter().copied().filter(|job| job.owner == new.owner));
     let share = new.owner.is_empty() || within(of_owner, caps.owner_jobs, caps.owner_bytes);
     let part = |eighths: u64| {
         let (jobs, bytes) = (caps.shard_jobs / 8 * eighths, caps.shard_bytes / 8 * eighths);
@@ -163,48 +196,50 @@ fn fits(rest: &[&Stored], new: &Stored, old: Option<u64>, caps: &StorageLimits) 
 }
 
 /// The next number below `below`, of a sequence that is always the same.
-fn roll(dice: &mut u64, below: usize) -> usize {
+fn next_random(dice: &mut u64, below: usize) -> usize {
     *dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     usize::try_from(*dice >> 40).unwrap() % below
 }
 
 /// Now and then one lock, owner or size is that of most jobs.
-fn any_job(dice: &mut u64, keys: &[Key], step: usize) -> Stored {
+fn random_job(dice: &mut u64, keys: &[Key], step: usize) -> ModeledJob {
     let phase = step / 60;
-    let mut choose = |of: usize| if roll(dice, 2) == 0 { phase % of } else { roll(dice, of) };
+    let mut choose =
+        |of: usize| if next_random(dice, 2) == 0 { phase % of } else { next_random(dice, of) };
     let (lock, owner) = (choose(keys.len()), ["", "eve", "ada", "bob"][choose(4)]);
     let bytes = if phase.is_multiple_of(2) { 1 } else { [1, KIB, 8 * KIB, 40 * KIB][choose(4)] };
-    let group = (roll(dice, 5) == 0).then(|| Arc::from(format!("group of {owner}")));
-    Stored { id: JobId::new(&keys[lock]), lock, owner, bytes, group }
+    let group = (next_random(dice, 5) == 0).then(|| Arc::from(format!("group of {owner}")));
+    ModeledJob { id: JobId::new(&keys[lock]), lock_index: lock, owner, bytes, group }
 }
 
-async fn random_jobs_fit_as_the_rule_says(rig: &Rig) {
-    let keys = neighbours::<9>();
+async fn random_jobs_match_reserve_rule(rig: &StoreHarness) {
+    let keys = keys_of_one_shard::<9>();
     let caps = StorageLimits {
         shard_jobs: 64,
         shard_bytes: KIB * KIB,
         owner_jobs: 40,
         ..StorageLimits::NONE
     };
-    let (mut dice, mut jobs, mut full) = (7, Vec::<Stored>::new(), 0);
+    let (mut dice, mut jobs, mut full) = (7, Vec::<ModeledJob>::new(), 0);
     for step in 0..600 {
-        if !jobs.is_empty() && roll(&mut dice, 5) == 0 {
-            let gone = jobs.swap_remove(roll(&mut dice, jobs.len()));
+        if !jobs.is_empty() && next_random(&mut dice, 5) == 0 {
+            let gone = jobs.swap_remove(next_random(&mut dice, jobs.len()));
             rig.cancel(&gone.id).await;
         }
-        let new = any_job(&mut dice, &keys, step);
-        let is_old =
-            |job: &Stored| new.group.is_some() && job.lock == new.lock && job.group == new.group;
+        let new = random_job(&mut dice, &keys, step);
+        let is_old = |job: &ModeledJob| {
+            new.group.is_some() && job.lock_index == new.lock_index && job.group == new.group
+        };
         let old = jobs.iter().find(|job| is_old(job)).map(|job| job.bytes);
         let rest = Vec::from_iter(jobs.iter().filter(|job| !is_old(job)));
-        let expected = fits(&rest, &new, old, &caps);
+        let expected = fits_limits(&rest, &new, old, &caps);
         let call = EnqueueCommand {
             id: new.id.clone(),
             envelope: Bytes::from(vec![b'x'; usize::try_from(new.bytes).unwrap()]),
             owner: new.owner.into(),
             merge: new.group.clone().map(|group| MergePolicy { group, mode: MergeMode::Supersede }),
             limits: caps,
-            ..deferred(&keys[new.lock])
+            ..enqueue_command(&keys[new.lock_index])
         };
         let stored = rig.enqueue(call).await;
         let is_stored = matches!(stored, EnqueueOutcome::Stored { .. });

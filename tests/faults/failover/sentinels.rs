@@ -1,18 +1,30 @@
 //! Behind sentinels.
 
-use super::{Plan, World, fails_over};
+use super::{FailoverPlan, FailoverTopology, check_failover};
 
 #[tokio::test]
-async fn a_master_that_is_killed_is_left_for_the_one_that_is_promoted() {
-    fails_over(World::sentinels().await, Plan { replicas: 0, kills: true }).await;
+async fn killed_master_is_replaced_by_promoted_replica() {
+    check_failover(
+        FailoverTopology::start_sentinels().await,
+        FailoverPlan { min_replicas: 0, kills_master: true },
+    )
+    .await;
 }
 
 #[tokio::test]
-async fn with_a_replica_no_two_hold_a_lock_while_their_master_is_killed() {
-    fails_over(World::sentinels().await, Plan { replicas: 1, kills: true }).await;
+async fn replicated_locks_have_one_holder_when_master_is_killed() {
+    check_failover(
+        FailoverTopology::start_sentinels().await,
+        FailoverPlan { min_replicas: 1, kills_master: true },
+    )
+    .await;
 }
 
 #[tokio::test]
-async fn with_a_replica_no_two_hold_a_lock_while_their_master_stands_still() {
-    fails_over(World::sentinels().await, Plan { replicas: 1, kills: false }).await;
+async fn replicated_locks_have_one_holder_when_master_is_paused() {
+    check_failover(
+        FailoverTopology::start_sentinels().await,
+        FailoverPlan { min_replicas: 1, kills_master: false },
+    )
+    .await;
 }

@@ -5,28 +5,28 @@
 //! [`Case`], starts one [`Site`] or more of it, and sends requests. No scenario sleeps: handlers stop
 //! at named [`Gates`], which say that somebody has arrived and open when they are told to.
 
-mod case;
-mod cluster;
-mod demo;
-mod desk;
-mod flat;
+mod command_stats;
+mod demo_process;
 pub mod fleet;
-mod gates;
-mod gauge;
 pub mod history;
-mod http;
-mod kept;
+mod http_client;
 pub mod ledger;
 pub mod proxy;
 pub mod quota;
-mod raw;
-mod redis;
+mod raw_connection;
+mod redis_cluster;
+mod redis_server;
 mod refund_gate;
-mod sentinels;
+mod resource_usage;
+mod scripted_handler;
+mod sentinel_deployment;
 pub mod site;
+mod soak_measurements;
 pub mod stalls;
-mod tally;
+mod store_inspection;
+mod sync_points;
 pub mod tasks;
+mod test_case;
 mod wait;
 
 use lockgate_history as checker;
@@ -39,17 +39,17 @@ mod doc_pages {
 }
 
 pub use self::{
-    case::{Backing, Case, run},
-    cluster::{Cluster, Replicated, shared_cluster},
-    demo::Demo,
-    desk::{Desk, Ran},
-    gates::Gates,
-    http::{Answer, Pending, Request, request},
-    kept::left_of_locks,
-    raw::Raw,
-    redis::{Server, free_port, patient_store, shared_server},
+    demo_process::DemoProcess,
+    http_client::{PendingResponse, TestRequest, TestResponse, request},
+    raw_connection::RawConnection,
+    redis_cluster::{RedisCluster, ReplicatedCluster, shared_cluster},
+    redis_server::{RedisServer, connect_with_long_timeout, free_port, shared_server},
     refund_gate::{REFUND_GATE, wait_for_refund_gate},
-    sentinels::Sentinels,
-    site::{Framework, Hold, Plan, Site},
-    wait::{PATIENCE, eventually, within},
+    scripted_handler::{HandlerRun, ScriptedHandler},
+    sentinel_deployment::SentinelDeployment,
+    site::{HeldRequest, TestSite, TestSiteBuilder, WebFramework},
+    store_inspection::leftovers_of_locks,
+    sync_points::SyncPoints,
+    test_case::{StoreKind, TestCase, run_case},
+    wait::{TEST_TIMEOUT, eventually, with_timeout},
 };

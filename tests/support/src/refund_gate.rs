@@ -2,7 +2,7 @@
 
 use std::{env, fs, path::Path, time::Duration};
 
-use crate::wait::within;
+use crate::wait::with_timeout;
 
 /// Environment variable with the path of the gate file. The handler creates a file of the same name
 /// with the extension `here` when it starts to wait.
@@ -19,7 +19,7 @@ pub const REFUND_GATE: &str = "LOCKGATE_TESTS_GATE";
 pub async fn wait_for_refund_gate() -> &'static str {
     let file = env::var_os(REFUND_GATE).expect("the path of a file");
     fs::write(Path::new(&file).with_extension("here"), "").expect("a file");
-    within("the refund gate to open", async move {
+    with_timeout("the refund gate to open", async move {
         while !Path::new(&file).exists() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -4,18 +4,18 @@ use std::{future::Future, time::Duration};
 
 /// How long a test waits for what must happen. Nothing takes this long on purpose: it only ends tests
 /// whose expectation was wrong, with a sentence instead of a hang.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Pause between two looks at a condition that nobody announces.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Awaits with patience.
 ///
 /// # Panics
 ///
 /// If it takes too long.
-pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
-    match tokio::time::timeout(PATIENCE, future).await {
+pub async fn with_timeout<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(TEST_TIMEOUT, future).await {
         Ok(output) => output,
         Err(_) => panic!("waited too long: {what}"),
     }
@@ -28,9 +28,9 @@ pub async fn within<F: Future>(what: &str, future: F) -> F::Output {
 ///
 /// If it takes too long.
 pub async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
-    within(what, async {
+    with_timeout(what, async {
         while !so().await {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     })
     .await;

@@ -4,8 +4,8 @@
 //! rebuilds for each fault, such as cargo-mutants, would need a day.
 
 mod faults;
-mod tree;
-mod trial;
+mod mutant_build;
+mod test_trial;
 
 use std::{
     process::ExitCode,
@@ -15,24 +15,24 @@ use std::{
 };
 
 use self::{
-    faults::{Fault, Suite},
-    tree::{Build, Programs},
-    trial::{Ended, Trial},
+    faults::{SourceFault, TestSuite},
+    mutant_build::{MutantBuild, TestProgramMap},
+    test_trial::{TestTrial, TrialOutcome},
 };
 use crate::{
-    redis_server::{self, Environment},
-    refused,
+    redis_server::{self, TestEnvironment},
+    usage_error,
 };
 
 /// Trials at once: tests wait more than they work.
-const AT_ONCE: usize = 3;
+const PARALLEL_TRIALS: usize = 3;
 
 /// Failures that do not come again before a suite is given up.
-const UNSTEADY: usize = 3;
+const MAX_UNCONFIRMED_FAILURES: usize = 3;
 
 /// What to plant.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct MutantsArgs {
     /// Only list the faults
     #[arg(long, conflicts_with = "only")]
     list: bool,
@@ -41,22 +41,22 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-pub(crate) fn run(args: &Args) -> ExitCode {
+pub(crate) fn run(args: &MutantsArgs) -> ExitCode {
     if args.list {
-        println!("{}", list(&faults::all()));
+        println!("{}", format_fault_list(&faults::all_faults()));
         return ExitCode::SUCCESS;
     }
     let mut chosen = Vec::new();
     for name in &args.only {
-        let Some(fault) = faults::all().into_iter().find(|fault| fault.name == *name) else {
-            return refused(&format!("there is no fault {name}; `--list` names them"));
+        let Some(fault) = faults::all_faults().into_iter().find(|fault| fault.name == *name) else {
+            return usage_error(&format!("there is no fault {name}; `--list` names them"));
         };
         chosen.push(fault);
     }
     if chosen.is_empty() {
-        chosen = faults::all();
+        chosen = faults::all_faults();
     }
-    match try_all(&chosen) {
+    match check_all_faults(&chosen) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(sentence) => {
@@ -66,24 +66,30 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn list(faults: &[&Fault]) -> String {
-    let row = |fault: &&Fault| {
-        let suites: Vec<_> = fault.suites.iter().map(Suite::to_string).collect();
-        format!("{:<32} {:<14} {} [{}]", fault.name, fault.row, fault.breaks, suites.join("; "))
+fn format_fault_list(faults: &[&SourceFault]) -> String {
+    let row = |fault: &&SourceFault| {
+        let suites: Vec<_> = fault.suites.iter().map(TestSuite::to_string).collect();
+        format!(
+            "{:<32} {:<14} {} [{}]",
+            fault.name,
+            fault.table_row,
+            fault.broken_behavior,
+            suites.join("; ")
+        )
     };
     faults.iter().map(row).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns true if each of these faults is caught by each of its suites.
-fn try_all(chosen: &[&'static Fault]) -> Result<bool, String> {
-    let server = redis_server::chosen()?;
+fn check_all_faults(chosen: &[&'static SourceFault]) -> Result<bool, String> {
+    let server = redis_server::chosen_server_environment()?;
     if server.is_empty() {
-        redis_server::ensure()?;
+        redis_server::ensure_installed()?;
     }
-    let build = Build::prepare(&faults::all())?;
+    let build = MutantBuild::prepare(&faults::all_faults())?;
     let suites: Vec<_> = chosen.iter().flat_map(|fault| fault.suites).collect();
     let programs = build.compile(&suites)?;
-    let mut rows = hunt(chosen, &programs, &server)?;
+    let mut rows = detect_faults(chosen, &programs, &server)?;
     rows.sort_unstable();
     println!("\n| Fault | Row | Breaks | Caught by |\n|---|---|---|---|");
     rows.iter().for_each(|(row, _)| println!("{row}"));
@@ -93,12 +99,12 @@ fn try_all(chosen: &[&'static Fault]) -> Result<bool, String> {
 }
 
 /// Looks for a test that catches each fault; returns rows of the table, with true for a fault that was caught.
-fn hunt(
-    chosen: &[&'static Fault],
-    programs: &Programs,
-    server: &Environment,
+fn detect_faults(
+    chosen: &[&'static SourceFault],
+    programs: &TestProgramMap,
+    server: &TestEnvironment,
 ) -> Result<Vec<(String, bool)>, String> {
-    let each = |fault: &&'static Fault| {
+    let each = |fault: &&'static SourceFault| {
         let fault = *fault;
         fault.suites.iter().map(move |suite| (fault, suite))
     };
@@ -106,11 +112,12 @@ fn hunt(
     thread::scope(|scope| {
         let work = || {
             let next = || open.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let hunts = std::iter::from_fn(next)
-                .map(|(fault, suite)| Hunt { fault, suite, programs, server }.row());
+            let hunts = std::iter::from_fn(next).map(|(fault, suite)| {
+                FaultDetection { fault, suite, programs, server }.report_row()
+            });
             hunts.collect::<Result<Vec<_>, String>>()
         };
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
+        let workers: Vec<_> = (0..PARALLEL_TRIALS).map(|_| scope.spawn(work)).collect();
         let ended = workers.into_iter().map(thread::ScopedJoinHandle::join);
         let rows = ended.map(|rows| rows.map_err(|_| "a worker panicked".to_owned())?);
         Ok(rows.collect::<Result<Vec<_>, String>>()?.concat())
@@ -118,18 +125,19 @@ fn hunt(
 }
 
 /// The search for a test that catches one fault.
-struct Hunt<'a> {
-    fault: &'a Fault,
-    suite: &'a Suite,
-    programs: &'a Programs,
-    server: &'a Environment,
+struct FaultDetection<'a> {
+    fault: &'a SourceFault,
+    suite: &'a TestSuite,
+    programs: &'a TestProgramMap,
+    server: &'a TestEnvironment,
 }
 
-impl Hunt<'_> {
+impl FaultDetection<'_> {
     /// Returns the row of the table, and true if the fault was caught.
-    fn row(&self) -> Result<(String, bool), String> {
-        let (Fault { name, row, breaks, .. }, began) = (self.fault, Instant::now());
-        let caught = self.run()?;
+    fn report_row(&self) -> Result<(String, bool), String> {
+        let (SourceFault { name, table_row: row, broken_behavior: breaks, .. }, began) =
+            (self.fault, Instant::now());
+        let caught = self.find_failing_test()?;
         let by = caught.as_deref().unwrap_or("**nothing**");
         let row = format!("| {name} | {row} | {breaks} | {by} |");
         println!("{row} {} s", began.elapsed().as_secs());
@@ -137,20 +145,20 @@ impl Hunt<'_> {
     }
 
     /// Returns the test that fails with the fault, fails again alone, and passes without the fault.
-    fn run(&self) -> Result<Option<String>, String> {
+    fn find_failing_test(&self) -> Result<Option<String>, String> {
         let mut unsteady = Vec::new();
-        while unsteady.len() <= UNSTEADY {
-            let trial = self.trial(Some(self.fault.name));
+        while unsteady.len() <= MAX_UNCONFIRMED_FAILURES {
+            let trial = self.new_trial(Some(self.fault.name));
             let filters = self.suite.filters.iter().copied().map(str::to_owned).collect();
-            let ended = Trial { filters, skipped: unsteady.clone(), ..trial }.run()?;
+            let ended = TestTrial { filters, skipped_tests: unsteady.clone(), ..trial }.run()?;
             let (tests, how) = match ended {
-                Ended::Passed => return Ok(None),
-                Ended::Failed(test) => (vec![test], ""),
-                Ended::Hung(tests) => (tests, " (hung)"),
-                Ended::Died(tests) => (tests, " (died)"),
+                TrialOutcome::Passed => return Ok(None),
+                TrialOutcome::Failed(test) => (vec![test], ""),
+                TrialOutcome::Hung(tests) => (tests, " (hung)"),
+                TrialOutcome::Died(tests) => (tests, " (died)"),
             };
             let named = format!("{} `{}`{how}", self.suite.program, tests.join("`, `"));
-            if self.comes_again(&tests, how)? {
+            if self.is_confirmed(&tests, how)? {
                 return Ok(Some(named));
             }
             println!("  {}: {named} does not prove it", self.fault.name);
@@ -160,28 +168,29 @@ impl Hunt<'_> {
     }
 
     /// Returns true if these tests fail again by themselves, and pass without the fault.
-    fn comes_again(&self, tests: &[String], how: &str) -> Result<bool, String> {
+    fn is_confirmed(&self, tests: &[String], how: &str) -> Result<bool, String> {
         if tests.is_empty() {
             return Ok(true);
         }
         let alone = |fault| {
-            let trial = self.trial(fault);
-            Trial { filters: tests.to_vec(), exact: true, ..trial }.run()
+            let trial = self.new_trial(fault);
+            TestTrial { filters: tests.to_vec(), exact_names: true, ..trial }.run()
         };
         // A test that hung has taken its time already.
-        let again = !how.is_empty() || !matches!(alone(Some(self.fault.name))?, Ended::Passed);
-        Ok(again && matches!(alone(None)?, Ended::Passed))
+        let again =
+            !how.is_empty() || !matches!(alone(Some(self.fault.name))?, TrialOutcome::Passed);
+        Ok(again && matches!(alone(None)?, TrialOutcome::Passed))
     }
 
-    fn trial(&self, fault: Option<&'static str>) -> Trial<'_> {
+    fn new_trial(&self, fault: Option<&'static str>) -> TestTrial<'_> {
         let program = self.programs.get(self.suite.program);
-        Trial {
+        TestTrial {
             program,
-            server: self.server,
+            environment: self.server,
             fault,
             filters: Vec::new(),
-            skipped: Vec::new(),
-            exact: false,
+            skipped_tests: Vec::new(),
+            exact_names: false,
         }
     }
 }

@@ -8,12 +8,12 @@ use std::{
     time::Instant,
 };
 
-use super::{PATIENCE, ended};
+use super::{TEST_TIMEOUT, run_program};
 
 /// A server, and the directory of its certificates.
-struct Server(Child, PathBuf);
+struct TlsRedisServer(Child, PathBuf);
 
-impl Drop for Server {
+impl Drop for TlsRedisServer {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -22,17 +22,17 @@ impl Drop for Server {
 }
 
 /// An authority `ca`, and a server for which it vouches.
-const STEPS: [&str; 3] = [
+const CERTIFICATE_COMMANDS: [&str; 3] = [
     "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",
     "req -newkey rsa:2048 -nodes -subj /CN=lockgate -keyout server.key -out server.csr",
     "x509 -req -days 2 -CAcreateserial -extfile names -in server.csr -CA ca.crt -CAkey ca.key -out server.crt",
 ];
 
-fn start() -> (Server, u16) {
+fn start_tls_server() -> (TlsRedisServer, u16) {
     let place = env::temp_dir().join(format!("lockgate-fsck-{}", std::process::id()));
     fs::create_dir(&place).expect("a place for temporary files");
     fs::write(place.join("names"), "subjectAltName=IP:127.0.0.1").expect("it can be written to");
-    for step in STEPS {
+    for step in CERTIFICATE_COMMANDS {
         let mut openssl = Command::new("openssl");
         openssl.args(step.split(' ')).current_dir(&place).stderr(Stdio::null());
         assert!(openssl.status().expect("these tests need openssl").success(), "{step}");
@@ -46,27 +46,27 @@ fn start() -> (Server, u16) {
     let mut server = Command::new("redis-server");
     server.args(words.split(' ')).current_dir(&place).stdout(Stdio::null());
     let child = server.spawn().expect("these tests need a redis-server that was built with TLS");
-    (Server(child, place), port)
+    (TlsRedisServer(child, place), port)
 }
 
 #[test]
-fn by_tls_it_has_a_provider_of_its_own() {
+fn tls_store_is_checked_with_authority_from_environment() {
     // The chosen server was built without TLS.
     if env::var_os("LOCKGATE_TESTS_WITHOUT_TLS").is_some() {
         return;
     }
-    let (server, port) = start();
+    let (server, port) = start_tls_server();
     let url = format!("rediss://127.0.0.1:{port}/?ns=shop");
     let fsck = |authority: Option<PathBuf>| {
         let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
         program.env_remove("LOCKGATE_STORE").env_remove("SSL_CERT_DIR").env_remove("SSL_CERT_FILE");
         program.envs(authority.map(|path| ("SSL_CERT_FILE", path)));
-        ended(program, &[&url])
+        run_program(program, &[&url])
     };
     let started = Instant::now();
     let (code, text) = loop {
         let answer = fsck(Some(server.1.join("ca.crt")));
-        if answer.0 != Some(2) || started.elapsed() > PATIENCE {
+        if answer.0 != Some(2) || started.elapsed() > TEST_TIMEOUT {
             break answer;
         }
     };

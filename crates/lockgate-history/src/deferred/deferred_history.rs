@@ -168,7 +168,7 @@ pub struct DeferredHistory {
     /// Runs in the handlers' logs.
     pub runs: Vec<RecordedRun>,
     /// Statuses of each job, in the order in which they were read.
-    pub observed: BTreeMap<String, Vec<ObservedStatus>>,
+    pub observed_statuses: BTreeMap<String, Vec<ObservedStatus>>,
     /// Time at which each process was killed, or shortly before.
     pub killed_at: HashMap<ProcessIncarnation, u64>,
     /// Processes that got a stop signal.
@@ -181,7 +181,7 @@ pub struct DeferredHistory {
     /// Time of the stop signal of each process.
     pub stop_requested_at: HashMap<ProcessIncarnation, u64>,
     /// Number of unanswered requests for each resource, which may have been stored.
-    pub unanswered: BTreeMap<String, usize>,
+    pub unanswered_counts: BTreeMap<String, usize>,
     /// Registers of resources that check fences. Each run reads the register of its resource at its
     /// start, and writes it at its end.
     pub registers: Vec<FencedRegister>,
@@ -216,13 +216,13 @@ impl DeferredHistory {
 
     /// Returns true if the outcome of a run may be due to a disturbance or to a stall.
     pub(super) fn is_disturbed(&self, run: &RecordedRun) -> bool {
-        let (from, to) = self.judged_span(run);
-        self.is_disturbed_on_purpose(run) || overlaps(&self.stalls, run.incarnation, from, to)
+        let (from, to) = self.vulnerable_period(run);
+        self.is_faulted(run) || overlaps(&self.stalls, run.incarnation, from, to)
     }
 
     /// Returns true if the outcome of a run may be due to a disturbance that the test caused.
-    pub(super) fn is_disturbed_on_purpose(&self, run: &RecordedRun) -> bool {
-        let (from, to) = self.judged_span(run);
+    pub(super) fn is_faulted(&self, run: &RecordedRun) -> bool {
+        let (from, to) = self.vulnerable_period(run);
         // A run that ends without its lock cannot be settled.
         let late = run.end.as_ref().is_some_and(|end| end.ended_at >= run.valid_until);
         let killed =
@@ -234,7 +234,7 @@ impl DeferredHistory {
     }
 
     /// Returns the period from the start of a run until the store has certainly learned of its end.
-    fn judged_span(&self, run: &RecordedRun) -> (u64, u64) {
+    fn vulnerable_period(&self, run: &RecordedRun) -> (u64, u64) {
         const SETTLE_GRACE_NANOS: u64 = 1_000_000_000;
         // While the lock is valid, the worker retries to settle the run.
         let to = run

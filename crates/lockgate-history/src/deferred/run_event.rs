@@ -43,26 +43,26 @@ impl FromStr for RunEvent {
 
     #[expect(clippy::indexing_slicing, reason = "what is split has at least one part")]
     fn from_str(text: &str) -> Result<Self, ()> {
-        fn part<T: FromStr>(words: &[&str], at: usize) -> Result<T, ()> {
+        fn parse_part<T: FromStr>(words: &[&str], at: usize) -> Result<T, ()> {
             words.get(at).and_then(|word| word.parse().ok()).ok_or(())
         }
         let words: Vec<_> = text.split(' ').collect();
         let words = &words[..];
-        let run = part(words, 1)?;
+        let run = parse_part(words, 1)?;
         Ok(match words[0] {
             "start" => Self::Started(
                 run,
-                part(words, 2)?,
-                part(words, 3)?,
-                part(words, 4)?,
-                part(words, 5)?,
-                part(words, 6)?,
+                parse_part(words, 2)?,
+                parse_part(words, 3)?,
+                parse_part(words, 4)?,
+                parse_part(words, 5)?,
+                parse_part(words, 6)?,
             ),
-            "holds" => Self::Renewed(run, part(words, 2)?),
-            "end" => Self::Ended(run, part(words, 2)?, part(words, 3)?),
+            "holds" => Self::Renewed(run, parse_part(words, 2)?),
+            "end" => Self::Ended(run, parse_part(words, 2)?, parse_part(words, 3)?),
             "abort" => Self::Aborted(run),
             "drop" => Self::Dropped(run),
-            "stall" => Self::Stalled(run, part(words, 2)?),
+            "stall" => Self::Stalled(run, parse_part(words, 2)?),
             _ => return Err(()),
         })
     }
@@ -140,7 +140,7 @@ mod tests {
     use crate::format_line;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn run_events_round_trip_through_a_log() {
         let events = [
             RunEvent::Started(1, "7".into(), "3-ab".into(), 2, 17, 99),
             RunEvent::Started(2, "8".into(), "-".into(), 0, 18, 99),

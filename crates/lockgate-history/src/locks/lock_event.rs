@@ -121,7 +121,7 @@ mod tests {
     use crate::format_line;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn lock_events_round_trip_through_a_log() {
         let events = [
             LockEvent::Requested(1, "hot".into(), RecordedLockMode::Permits(3)),
             LockEvent::Granted(1, 17, 99),

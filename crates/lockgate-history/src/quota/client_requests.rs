@@ -63,7 +63,7 @@ impl ClientRequests {
 
 impl QuotaHistory {
     /// Returns the longest wait of a client after the last fault, and the violations.
-    pub(super) fn check_all_served(&self) -> (u64, Vec<Violation>) {
+    pub(super) fn check_liveness(&self) -> (u64, Vec<Violation>) {
         if self.max_wait == 0 {
             return (0, Vec::new());
         }
@@ -140,10 +140,10 @@ mod tests {
     };
     use crate::format_line;
 
-    const LIFE: ProcessIncarnation = ProcessIncarnation { process: 0, generation: 0 };
+    const FIRST_INCARNATION: ProcessIncarnation = ProcessIncarnation { process: 0, generation: 0 };
 
     /// The last fault ended at 1,000 ms, and a client may wait for 100 ms.
-    fn judged(clients: u64, events: &[(u64, QuotaEvent)]) -> Vec<String> {
+    fn check_client_events(clients: u64, events: &[(u64, QuotaEvent)]) -> Vec<String> {
         let mut history = QuotaHistory::default();
         (history.last_fault_end, history.max_wait) =
             (1000 * NANOS_PER_MILLI, 100 * NANOS_PER_MILLI);
@@ -152,68 +152,123 @@ mod tests {
             .insert("k".into(), QuotaBound::Fixed { limit: 1000, window: NANOS_PER_MILLI });
         let text: String =
             events.iter().map(|(at, event)| format_line(at * NANOS_PER_MILLI, 7, event)).collect();
-        history.add_log(LIFE, &text);
-        history.clients_per_process.insert(LIFE, clients);
+        history.add_log(FIRST_INCARNATION, &text);
+        history.clients_per_process.insert(FIRST_INCARNATION, clients);
         let wrong = history.check().1;
         assert!(wrong.iter().all(|wrong| wrong.guarantee == Guarantee::L1));
         wrong.into_iter().map(|wrong| wrong.description).collect()
     }
 
-    fn ask(at: u64) -> (u64, QuotaEvent) {
+    fn requested_event(at: u64) -> (u64, QuotaEvent) {
         (at, QuotaEvent::Requested(0, "k".into()))
     }
 
-    fn out(at: u64) -> (u64, QuotaEvent) {
+    fn refused_event(at: u64) -> (u64, QuotaEvent) {
         (at, QuotaEvent::Refused(0, "k".into()))
     }
 
-    fn fault(at: u64) -> (u64, QuotaEvent) {
+    fn failed_event(at: u64) -> (u64, QuotaEvent) {
         (at, QuotaEvent::Failed(0, "k".into()))
     }
 
     #[test]
-    fn whoever_is_served_in_time_is_good() {
-        assert_eq!(judged(1, &[ask(900), fault(1010), ask(1020), out(1090)]).len(), 0);
-        assert_eq!(judged(1, &[ask(900), out(910), ask(920), out(1050)]).len(), 0);
+    fn l1_client_served_within_the_limit_is_not_reported() {
+        assert_eq!(
+            check_client_events(
+                1,
+                &[
+                    requested_event(900),
+                    failed_event(1010),
+                    requested_event(1020),
+                    refused_event(1090)
+                ]
+            )
+            .len(),
+            0
+        );
+        assert_eq!(
+            check_client_events(
+                1,
+                &[
+                    requested_event(900),
+                    refused_event(910),
+                    requested_event(920),
+                    refused_event(1050)
+                ]
+            )
+            .len(),
+            0
+        );
     }
 
     #[test]
-    fn l1_an_answer_that_never_comes_or_too_late() {
-        assert_eq!(judged(1, &[ask(900), out(1050), ask(1060)]).len(), 1);
-        assert_eq!(judged(1, &[ask(900), out(1101)]).len(), 1);
-        assert_eq!(judged(1, &[ask(1010), out(1020), ask(1030), out(1140)]).len(), 1);
+    fn l1_missing_or_late_response_is_reported() {
+        assert_eq!(
+            check_client_events(
+                1,
+                &[requested_event(900), refused_event(1050), requested_event(1060)]
+            )
+            .len(),
+            1
+        );
+        assert_eq!(check_client_events(1, &[requested_event(900), refused_event(1101)]).len(), 1);
+        assert_eq!(
+            check_client_events(
+                1,
+                &[
+                    requested_event(1010),
+                    refused_event(1020),
+                    requested_event(1030),
+                    refused_event(1140)
+                ]
+            )
+            .len(),
+            1
+        );
     }
 
     /// A single client that gets only errors is a violation.
     #[test]
-    fn l1_errors_that_go_on() {
-        let mut events = vec![ask(900), out(1001)];
-        events.extend([ask(1150), fault(1160)]);
-        assert_eq!(judged(1, &events).len(), 1);
-        let only = [ask(1010), fault(1020), ask(1030), fault(1040)];
-        assert_eq!(judged(1, &only).len(), 1);
+    fn l1_errors_after_the_time_limit_are_reported() {
+        let mut events = vec![requested_event(900), refused_event(1001)];
+        events.extend([requested_event(1150), failed_event(1160)]);
+        assert_eq!(check_client_events(1, &events).len(), 1);
+        let only =
+            [requested_event(1010), failed_event(1020), requested_event(1030), failed_event(1040)];
+        assert_eq!(check_client_events(1, &only).len(), 1);
         let local = (1160, QuotaEvent::AdmittedLocally(0, "k".into(), 1150 * NANOS_PER_MILLI, 1));
-        assert_eq!(judged(1, &[ask(900), out(1001), ask(1150), local]).len(), 1);
+        assert_eq!(
+            check_client_events(
+                1,
+                &[requested_event(900), refused_event(1001), requested_event(1150), local]
+            )
+            .len(),
+            1
+        );
     }
 
     #[test]
-    fn l1_a_client_that_does_not_ask_any_more() {
-        assert_eq!(judged(1, &[ask(900), out(910)]).len(), 1);
-        assert_eq!(judged(2, &[ask(900), out(1010)]).len(), 1);
-        assert_eq!(judged(1, &[]).len(), 1);
+    fn l1_client_without_later_requests_is_reported() {
+        assert_eq!(check_client_events(1, &[requested_event(900), refused_event(910)]).len(), 1);
+        assert_eq!(check_client_events(2, &[requested_event(900), refused_event(1010)]).len(), 1);
+        assert_eq!(check_client_events(1, &[]).len(), 1);
     }
 
     #[test]
-    fn whoever_was_killed_or_did_not_run_is_not_judged() {
-        let mut events =
-            vec![ask(900), out(1001), (1155, QuotaEvent::Stalled(1120 * NANOS_PER_MILLI))];
-        events.extend([ask(1150), fault(1160)]);
-        assert_eq!(judged(1, &events).len(), 0);
+    fn l1_killed_or_stalled_process_is_excused() {
+        let mut events = vec![
+            requested_event(900),
+            refused_event(1001),
+            (1155, QuotaEvent::Stalled(1120 * NANOS_PER_MILLI)),
+        ];
+        events.extend([requested_event(1150), failed_event(1160)]);
+        assert_eq!(check_client_events(1, &events).len(), 0);
         let mut history = QuotaHistory::default();
         (history.last_fault_end, history.max_wait) = (1, 1);
-        history.add_log(LIFE, &format_line(5, 7, &QuotaEvent::Requested(0, "k".into())));
+        history
+            .add_log(FIRST_INCARNATION, &format_line(5, 7, &QuotaEvent::Requested(0, "k".into())));
         assert_eq!(history.check().1.len(), 1);
-        history.killed.insert(LIFE);
+        history.killed.insert(FIRST_INCARNATION);
         assert_eq!(history.check().1.len(), 0);
     }
 }

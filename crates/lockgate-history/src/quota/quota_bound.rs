@@ -5,23 +5,23 @@
 pub enum QuotaBound {
     /// `limit` in each fixed window.
     Fixed {
-        /// `limit` by the formula of sliding windows, which counts the previous window by its
-        /// overlap. It admits less than two limits within the length of a window, and within
-        /// several windows a limit for each and one more.
-        limit: u64,
         /// Most units of a window.
-        window: u64,
-    },
-    /// Length of a window in ns.
-    Sliding {
-        /// `burst` at once, and after that `limit` for each window, evenly.
         limit: u64,
-        /// Most units at once.
+        /// Length of a window in ns.
         window: u64,
     },
-    /// Most units of a window.
-    Gcra {
+    /// `limit` by the formula of sliding windows, which counts the previous window by its overlap.
+    /// It admits less than two limits within the length of a window, and within several windows a
+    /// limit for each and one more.
+    Sliding {
+        /// Most units of a window.
+        limit: u64,
         /// Length of a window in ns.
+        window: u64,
+    },
+    /// `burst` at once, and after that `limit` for each window, evenly.
+    Gcra {
+        /// Most units at once.
         burst: u64,
         /// Units of a window.
         limit: u64,

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn quota_events_round_trip_through_text() {
         let key = || "k".to_owned();
         for event in [
             QuotaEvent::Requested(3, key()),

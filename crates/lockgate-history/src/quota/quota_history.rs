@@ -40,7 +40,7 @@ pub struct QuotaHistory {
     pub quotas: BTreeMap<String, QuotaBound>,
     /// Most that one process may admit on its own in one outage, for each key. `None` is the whole
     /// quota.
-    pub local_quota: Option<u64>,
+    pub quota_share: Option<u64>,
     /// Times in ns at which the store lost its data, so that quotas start again.
     pub data_losses: Vec<u64>,
     pub(super) admitted: BTreeMap<String, Vec<QuotaAdmission>>,
@@ -132,7 +132,7 @@ impl QuotaHistory {
             ..QuotaCheckStats::default()
         };
         let mut wrong;
-        (looked.longest_wait, wrong) = self.check_all_served();
+        (looked.longest_wait, wrong) = self.check_liveness();
         wrong.extend(self.check_ledger(&mut looked));
         for (key, limit) in &self.quotas {
             let of = |all: &BTreeMap<String, Vec<QuotaAdmission>>| {
@@ -150,7 +150,7 @@ impl QuotaHistory {
                 each.entry(entry.incarnation).or_default().push(entry);
             }
             for (ProcessIncarnation { process, generation: number }, entries) in each {
-                let (over, shown) = self.max_excess(&self.local_limit(limit), entries);
+                let (over, shown) = self.max_excess(&self.quota_share_bound(limit), entries);
                 looked.max_excess = looked.max_excess.max(over);
                 wrong.extend(shown.map(|shown| {
                     let told = format!("{key}: process {process}.{number} alone: {shown}");
@@ -162,8 +162,8 @@ impl QuotaHistory {
     }
 
     /// Returns the bound of one process on its own while the store is unavailable.
-    fn local_limit(&self, limit: &QuotaBound) -> QuotaBound {
-        let part = |limit: u64| self.local_quota.map_or(limit, |share| share.min(limit));
+    fn quota_share_bound(&self, limit: &QuotaBound) -> QuotaBound {
+        let part = |limit: u64| self.quota_share.map_or(limit, |share| share.min(limit));
         match *limit {
             QuotaBound::Fixed { limit, window } => QuotaBound::Fixed { limit: part(limit), window },
             QuotaBound::Sliding { limit, window } => {
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use crate::format_line;
 
-    fn history(limit: QuotaBound, events: &[(usize, u64, QuotaEvent)]) -> QuotaHistory {
+    fn quota_history_of(limit: QuotaBound, events: &[(usize, u64, QuotaEvent)]) -> QuotaHistory {
         let mut history = QuotaHistory::default();
         history.quotas.insert("k".to_owned(), limit);
         for (process, at, event) in events {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     /// This number of admissions at a time, each sent 1 ms before its response.
-    fn at(ms: u64, many: u64) -> Vec<(usize, u64, QuotaEvent)> {
+    fn admissions_at(ms: u64, many: u64) -> Vec<(usize, u64, QuotaEvent)> {
         let one = |n| {
             (
                 usize::try_from(n % 3).unwrap(),
@@ -247,56 +247,79 @@ mod tests {
     }
 
     #[test]
-    fn quotas_that_are_spent_are_counted() {
-        let spent = |many| history(PACED, &at(50, many)).check().0.exhausted_keys;
+    fn exhausted_quotas_are_counted() {
+        let spent =
+            |many| quota_history_of(GCRA_BOUND, &admissions_at(50, many)).check().0.exhausted_keys;
         assert_eq!([spent(5), spent(6)], [0, 1]);
     }
 
-    fn over(limit: QuotaBound, events: &[(usize, u64, QuotaEvent)]) -> u64 {
-        let (looked, wrong) = history(limit, events).check();
+    fn excess_of(limit: QuotaBound, events: &[(usize, u64, QuotaEvent)]) -> u64 {
+        let (looked, wrong) = quota_history_of(limit, events).check();
         assert_eq!(looked.max_excess == 0, wrong.is_empty());
         assert!(wrong.iter().all(|wrong| wrong.guarantee == Guarantee::RL1));
         looked.max_excess
     }
 
-    const FIXED: QuotaBound = QuotaBound::Fixed { limit: 10, window: 1000 * NANOS_PER_MILLI };
-    const PACED: QuotaBound =
+    const FIXED_BOUND: QuotaBound = QuotaBound::Fixed { limit: 10, window: 1000 * NANOS_PER_MILLI };
+    const GCRA_BOUND: QuotaBound =
         QuotaBound::Gcra { burst: 5, limit: 10, window: 1000 * NANOS_PER_MILLI };
 
     #[test]
-    fn rl1_two_windows_that_meet_and_one_more() {
-        assert_eq!(over(FIXED, &[at(999, 10), at(1001, 10)].concat()), 0);
-        assert_eq!(over(FIXED, &[at(999, 10), at(1001, 11)].concat()), 1);
+    fn rl1_admission_beyond_the_touched_windows_is_reported() {
+        assert_eq!(
+            excess_of(FIXED_BOUND, &[admissions_at(999, 10), admissions_at(1001, 10)].concat()),
+            0
+        );
+        assert_eq!(
+            excess_of(FIXED_BOUND, &[admissions_at(999, 10), admissions_at(1001, 11)].concat()),
+            1
+        );
         // Three windows.
-        assert_eq!(over(FIXED, &[at(999, 10), at(1500, 10), at(2100, 10)].concat()), 0);
+        assert_eq!(
+            excess_of(
+                FIXED_BOUND,
+                &[admissions_at(999, 10), admissions_at(1500, 10), admissions_at(2100, 10)]
+                    .concat()
+            ),
+            0
+        );
     }
 
     #[test]
-    fn rl1_more_than_a_pace_lets_in() {
-        assert_eq!(over(PACED, &at(50, 6)), 0);
-        assert_eq!(over(PACED, &at(50, 8)), 2);
-        assert_eq!(over(PACED, &[at(50, 5), at(550, 5)].concat()), 0);
-        assert_eq!(over(PACED, &[at(50, 5), at(550, 9)].concat()), 3);
+    fn rl1_admissions_beyond_the_gcra_bound_are_reported() {
+        assert_eq!(excess_of(GCRA_BOUND, &admissions_at(50, 6)), 0);
+        assert_eq!(excess_of(GCRA_BOUND, &admissions_at(50, 8)), 2);
+        assert_eq!(
+            excess_of(GCRA_BOUND, &[admissions_at(50, 5), admissions_at(550, 5)].concat()),
+            0
+        );
+        assert_eq!(
+            excess_of(GCRA_BOUND, &[admissions_at(50, 5), admissions_at(550, 9)].concat()),
+            3
+        );
     }
 
     /// Refused and unanswered requests were not admitted.
     #[test]
-    fn rl1_refusals_and_errors_count_for_nothing() {
+    fn rl1_refusals_and_errors_are_not_admissions() {
         let none = |event: QuotaEvent| (0..100).map(|_| (0, 60, event.clone())).collect::<Vec<_>>();
         let all = [
-            at(50, 5),
+            admissions_at(50, 5),
             none(QuotaEvent::Refused(0, "k".into())),
             none(QuotaEvent::Failed(0, "k".into())),
         ]
         .concat();
-        assert_eq!(over(PACED, &all), 0);
-        let (looked, _) = history(PACED, &all).check();
+        assert_eq!(excess_of(GCRA_BOUND, &all), 0);
+        let (looked, _) = quota_history_of(GCRA_BOUND, &all).check();
         assert_eq!((looked.admitted, looked.refused, looked.errors), (5, 100, 100));
     }
 
     #[test]
-    fn rl1_a_store_that_lost_all_begins_anew() {
-        let mut history = history(FIXED, &[at(999, 10), at(1001, 25)].concat());
+    fn rl1_data_loss_allows_the_quota_again() {
+        let mut history = quota_history_of(
+            FIXED_BOUND,
+            &[admissions_at(999, 10), admissions_at(1001, 25)].concat(),
+        );
         assert_eq!(history.check().0.max_excess, 15);
         history.data_losses.push(1000 * NANOS_PER_MILLI);
         assert_eq!(history.check().0.max_excess, 0);
@@ -304,17 +327,17 @@ mod tests {
 
     /// While the store is unavailable, each process is limited to its share.
     #[test]
-    fn rl1_a_process_alone() {
+    fn rl1_local_admissions_are_limited_per_process() {
         let local = |process, many| {
             let one = move |_| {
                 (process, 50, QuotaEvent::AdmittedLocally(0, "k".into(), 49 * NANOS_PER_MILLI, 1))
             };
             (0..many).map(one).collect::<Vec<_>>()
         };
-        assert_eq!(over(PACED, &[local(0, 6), local(1, 6)].concat()), 0);
-        assert_eq!(over(PACED, &local(0, 7)), 1);
-        let mut history = history(PACED, &local(0, 6));
-        history.local_quota = Some(2);
+        assert_eq!(excess_of(GCRA_BOUND, &[local(0, 6), local(1, 6)].concat()), 0);
+        assert_eq!(excess_of(GCRA_BOUND, &local(0, 7)), 1);
+        let mut history = quota_history_of(GCRA_BOUND, &local(0, 6));
+        history.quota_share = Some(2);
         assert_eq!(history.check().0.max_excess, 3);
     }
 }

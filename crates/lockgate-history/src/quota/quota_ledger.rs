@@ -83,40 +83,45 @@ mod tests {
     use super::{super::QuotaEvent, *};
     use crate::{ProcessIncarnation, format_line};
 
-    const LIFE: ProcessIncarnation = ProcessIncarnation { process: 0, generation: 0 };
+    const TEST_INCARNATION: ProcessIncarnation = ProcessIncarnation { process: 0, generation: 0 };
 
-    fn may(at: u64, most: u64) -> (u64, QuotaEvent) {
+    fn cost_limit_event(at: u64, most: u64) -> (u64, QuotaEvent) {
         (at, QuotaEvent::CostLimit(0, "k".into(), most))
     }
 
-    fn entered(sent: u64, told: u64, least: u64) -> (u64, QuotaEvent) {
+    fn admitted_event(sent: u64, told: u64, least: u64) -> (u64, QuotaEvent) {
         (told, QuotaEvent::Admitted(0, "k".into(), sent * NANOS_PER_MILLI, least))
     }
 
-    fn spent(sent: u64, told: u64, spent: u64) -> (u64, QuotaEvent) {
+    fn spent_read_event(sent: u64, told: u64, spent: u64) -> (u64, QuotaEvent) {
         (told, QuotaEvent::SpentRead(1, "k".into(), sent * NANOS_PER_MILLI, spent))
     }
 
-    fn history(events: &[(u64, QuotaEvent)]) -> QuotaHistory {
+    fn quota_history_of(events: &[(u64, QuotaEvent)]) -> QuotaHistory {
         let mut history = QuotaHistory::default();
         let text: String =
             events.iter().map(|(at, event)| format_line(at * NANOS_PER_MILLI, 7, event)).collect();
-        history.add_log(LIFE, &text);
+        history.add_log(TEST_INCARNATION, &text);
         history
     }
 
     /// Returns the number of violations and of tight readings.
-    fn judged(events: &[(u64, QuotaEvent)]) -> (usize, u64) {
-        let (looked, wrong) = history(events).check();
+    fn check_ledger_events(events: &[(u64, QuotaEvent)]) -> (usize, u64) {
+        let (looked, wrong) = quota_history_of(events).check();
         assert!(wrong.iter().all(|wrong| wrong.guarantee == Guarantee::RL2));
         (wrong.len(), looked.tight_readings)
     }
 
     /// One request may be refunded by one unit, the other one costs 1 to 3: 1 to 4 may be spent.
     #[test]
-    fn rl2_a_look_between_what_was_let_in_and_what_may_be() {
-        let asked = [may(10, 1), entered(10, 20, 0), may(30, 3), entered(30, 40, 1)];
-        let told = |n| judged(&[&asked[..], &[spent(50, 60, n)]].concat());
+    fn rl2_reading_outside_its_bounds_is_reported() {
+        let asked = [
+            cost_limit_event(10, 1),
+            admitted_event(10, 20, 0),
+            cost_limit_event(30, 3),
+            admitted_event(30, 40, 1),
+        ];
+        let told = |n| check_ledger_events(&[&asked[..], &[spent_read_event(50, 60, n)]].concat());
         assert_eq!(told(0), (1, 0), "given back twice");
         assert_eq!(told(1), (0, 1));
         assert_eq!(told(2), (0, 0), "neither of the two shows anything");
@@ -126,23 +131,33 @@ mod tests {
 
     /// A request without a response may have been charged or not.
     #[test]
-    fn rl2_what_is_under_way_counts_or_not() {
-        let asked = [may(10, 2), entered(10, 55, 2)];
+    fn rl2_unanswered_request_may_be_charged_or_not() {
+        let asked = [cost_limit_event(10, 2), admitted_event(10, 55, 2)];
         for n in 0..=2 {
-            assert_eq!(judged(&[&asked[..], &[spent(50, 60, n)]].concat()).0, 0);
+            assert_eq!(
+                check_ledger_events(&[&asked[..], &[spent_read_event(50, 60, n)]].concat()).0,
+                0
+            );
         }
-        assert_eq!(judged(&[may(10, 2), spent(50, 60, 2)]).0, 0);
-        assert_eq!(judged(&[spent(50, 60, 2), may(61, 2)]).0, 1, "it was asked for later");
+        assert_eq!(
+            check_ledger_events(&[cost_limit_event(10, 2), spent_read_event(50, 60, 2)]).0,
+            0
+        );
+        assert_eq!(
+            check_ledger_events(&[spent_read_event(50, 60, 2), cost_limit_event(61, 2)]).0,
+            1,
+            "it was asked for later"
+        );
     }
 
     #[test]
-    fn rl2_a_store_that_lost_all_begins_anew() {
-        let mut history = history(&[
-            may(10, 1),
-            entered(10, 20, 1),
-            may(30, 1),
-            entered(30, 40, 1),
-            spent(50, 60, 1),
+    fn rl2_data_loss_lowers_the_required_spending() {
+        let mut history = quota_history_of(&[
+            cost_limit_event(10, 1),
+            admitted_event(10, 20, 1),
+            cost_limit_event(30, 1),
+            admitted_event(30, 40, 1),
+            spent_read_event(50, 60, 1),
         ]);
         assert_eq!(history.check().1.len(), 1);
         history.data_losses.push(25 * NANOS_PER_MILLI);

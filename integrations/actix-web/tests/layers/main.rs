@@ -22,29 +22,29 @@ use lockgate_actix_web::{
     CurrentLock, DeferLayer, Fence, Key, LockLayer, Quota, RateLimitLayer, Store,
 };
 
-fn key() -> Key {
+fn order_key() -> Key {
     Key::path_param("id", "7")
 }
 
-fn request(body: &'static str) -> actix_http::Request {
+fn refund_request(body: &'static str) -> actix_http::Request {
     let request = TestRequest::post().uri("/orders/7/refund");
     request.set_payload(body).to_request()
 }
 
-mod runs;
-mod sockets;
+mod deferred_runs;
+mod websocket_lock;
 
-fn field<'a>(response: &'a ServiceResponse<impl MessageBody>, name: &str) -> &'a str {
+fn header_text<'a>(response: &'a ServiceResponse<impl MessageBody>, name: &str) -> &'a str {
     let value = response.headers().get(name).expect("the field is there");
     value.to_str().expect("it is text")
 }
 
 /// The stored response of a 202, once there is one.
-async fn response<B: MessageBody>(
+async fn stored_response<B: MessageBody>(
     app: &impl Service<actix_http::Request, Response = ServiceResponse<B>, Error = Error>,
     accepted: &ServiceResponse<impl MessageBody>,
 ) -> (StatusCode, Bytes) {
-    let uri = format!("{}/response", field(accepted, "location"));
+    let uri = format!("{}/response", header_text(accepted, "location"));
     loop {
         let get = TestRequest::get().uri(&uri).insert_header(("prefer", "wait=5"));
         let answer = call_service(app, get.to_request()).await;
@@ -54,7 +54,7 @@ async fn response<B: MessageBody>(
     }
 }
 
-async fn to_error(
+async fn conflict_to_error(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {
@@ -66,14 +66,14 @@ async fn to_error(
 }
 
 #[actix_web::test]
-async fn layers_in_between_keep_the_hand_over_or_fall_back() {
+async fn middleware_between_layers_keeps_or_disables_deferral() {
     let store = Store::memory();
     let lock = || {
         let handler = || async { HttpResponse::Ok().finish() };
         web::resource("/orders/{id}/refund").post(handler).wrap(LockLayer::by_path_param("id"))
     };
     let data = Data::new(store.clone());
-    let _held = store.lock(key()).acquire().await.expect("free");
+    let _held = store.lock(order_key()).acquire().await.expect("free");
 
     // An error page instead of the busy answer: same status, other body.
     let page = ErrorHandlers::new().handler(StatusCode::CONFLICT, |response| {
@@ -83,22 +83,22 @@ async fn layers_in_between_keep_the_hand_over_or_fall_back() {
     });
     let app = App::new().service(lock().wrap(page).wrap(DeferLayer::new()));
     let app = init_service(app.app_data(data.clone())).await;
-    assert_eq!(call_service(&app, request("x")).await.status(), StatusCode::ACCEPTED);
+    assert_eq!(call_service(&app, refund_request("x")).await.status(), StatusCode::ACCEPTED);
 
     // The layer outside stands around the app.
     let app = App::new().service(lock()).wrap(DeferLayer::new()).app_data(data.clone());
     let app = init_service(app).await;
-    assert_eq!(call_service(&app, request("x")).await.status(), StatusCode::ACCEPTED);
+    assert_eq!(call_service(&app, refund_request("x")).await.status(), StatusCode::ACCEPTED);
 
     // An error instead of a response: it goes out as it is.
-    let app = App::new().service(lock().wrap(from_fn(to_error)).wrap(DeferLayer::new()));
+    let app = App::new().service(lock().wrap(from_fn(conflict_to_error)).wrap(DeferLayer::new()));
     let app = init_service(app.app_data(data)).await;
-    let error = app.call(request("x")).await.expect_err("the middleware's own error");
+    let error = app.call(refund_request("x")).await.expect_err("the middleware's own error");
     assert_eq!(error.as_response_error().status_code(), StatusCode::IM_A_TEAPOT);
 }
 
 #[actix_web::test]
-async fn a_client_without_an_address_is_refused() {
+async fn client_without_an_address_is_500() {
     let quota = Quota::requests(1).per(Duration::from_secs(3600));
     let app = App::new()
         .route("/", web::get().to(async || ""))
@@ -109,7 +109,7 @@ async fn a_client_without_an_address_is_refused() {
 }
 
 #[actix_web::test]
-async fn a_handler_knows_its_fence() {
+async fn fence_extractor_yields_growing_fences() {
     let order = web::resource("/orders/{id}")
         .post(async |Fence(fence): Fence| fence.to_string())
         .wrap(LockLayer::by_path_param("id"));
@@ -125,7 +125,7 @@ async fn a_handler_knows_its_fence() {
 }
 
 #[actix_web::test]
-async fn an_extractor_without_its_layer_is_500() {
+async fn extractor_without_its_layer_is_500() {
     let ran = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&ran);
     let handler = move |_: CurrentLock| {
@@ -144,30 +144,30 @@ async fn an_extractor_without_its_layer_is_500() {
 }
 
 /// A client that sends nothing more.
-fn stalled() -> actix_http::Payload {
+fn stalled_payload() -> actix_http::Payload {
     actix_http::Payload::Stream { payload: Box::pin(futures_util::stream::pending()) }
 }
 
 /// Whatever a middleware inside the lock makes of a body that broke off.
 #[actix_web::test]
-async fn a_slow_client_is_told_408() {
+async fn slow_client_is_408() {
     let store = Store::memory();
     let order = web::resource("/orders/{id}/refund")
         .post(|_: Bytes| async { "" })
-        .wrap(from_fn(all_to_error))
+        .wrap(from_fn(client_error_to_error))
         .wrap(LockLayer::by_path_param("id").body_read_timeout(Duration::from_millis(10)));
     let app = init_service(App::new().service(order).app_data(Data::new(store.clone()))).await;
-    let (request, _) = request("").replace_payload(stalled());
+    let (request, _) = refund_request("").replace_payload(stalled_payload());
     let status = match app.call(request).await {
         Ok(response) => response.status(),
         Err(error) => error.as_response_error().status_code(),
     };
     assert_eq!(status, StatusCode::REQUEST_TIMEOUT);
-    assert!(store.lock(key()).acquire().await.is_ok_and(|guard| guard.fence() > 0));
+    assert!(store.lock(order_key()).acquire().await.is_ok_and(|guard| guard.fence() > 0));
     assert!(store.shutdown(Duration::from_secs(5)).await);
 }
 
-async fn all_to_error(
+async fn client_error_to_error(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {

@@ -16,42 +16,42 @@ impl CounterState for u32 {
 
 const PINNED: u32 = 1 << 31;
 
-fn quota(n: u64) -> Quota {
+fn per_second(n: u64) -> Quota {
     Quota::requests(n).per(Duration::from_secs(1))
 }
 
 /// Keys that share a shard.
-fn keys(map: &CounterMap<u32>, policy: &Arc<str>, n: usize) -> Vec<Key> {
+fn keys_in_first_shard(map: &CounterMap<u32>, policy: &Arc<str>, n: usize) -> Vec<Key> {
     let is_of_first = |key: &Key| {
-        let spot = CounterRef { policy, tag: key, subject: key, quota: quota(1) };
+        let spot = CounterRef { policy, tag: key, subject: key, quota: per_second(1) };
         std::ptr::eq(map.shard_for(spot), &raw const map.shards[0])
     };
     let all = (0..).map(|n| Key::custom(&format!("{n}")));
     all.filter(is_of_first).take(n).collect()
 }
 
-fn len(map: &CounterMap<u32>) -> usize {
+fn count_counters(map: &CounterMap<u32>) -> usize {
     map.shards.iter().map(|shard| shard.lock().len()).sum()
 }
 
-fn memory(map: &CounterMap<u32>) -> usize {
+fn allocated_bytes(map: &CounterMap<u32>) -> usize {
     map.shards.iter().map(|shard| shard.lock().memory_used().total()).sum()
 }
 
 #[test]
-fn a_flood_of_keys_neither_grows_the_map_nor_displaces_a_key_in_use() {
+fn key_flood_neither_grows_the_map_nor_evicts_a_used_key() {
     let (map, policy) = (CounterMap::default(), "default".into());
-    let keys = keys(&map, &policy, 3 * SHARD_CAPACITY);
-    let spot = |key| CounterRef { policy: &policy, tag: key, subject: key, quota: quota(1) };
+    let keys = keys_in_first_shard(&map, &policy, 3 * SHARD_CAPACITY);
+    let spot = |key| CounterRef { policy: &policy, tag: key, subject: key, quota: per_second(1) };
     let mut memories = Vec::new();
     for some in keys.chunks(SHARD_CAPACITY) {
         for key in some {
             assert_eq!(map.with_or_insert(spot(key), || 0, |state| *state), Some(0));
             map.with_or_insert(spot(&keys[0]), || 0, |used| *used += 1);
         }
-        memories.push(memory(&map));
+        memories.push(allocated_bytes(&map));
     }
-    assert_eq!(len(&map), SHARD_CAPACITY);
+    assert_eq!(count_counters(&map), SHARD_CAPACITY);
     let used = map.with(spot(&keys[0]), |used| *used as usize);
     assert_eq!(used, Some(keys.len()), "never evicted");
     let last = keys.last().expect("there are many");
@@ -60,30 +60,30 @@ fn a_flood_of_keys_neither_grows_the_map_nor_displaces_a_key_in_use() {
 }
 
 #[test]
-fn a_pinned_state_is_never_evicted_and_what_finds_no_room_does_without() {
+fn pinned_state_is_never_evicted_and_full_map_rejects_keys() {
     let (map, policy) = (CounterMap::default(), "default".into());
-    let keys = keys(&map, &policy, 2 * SHARD_CAPACITY);
-    let spot = |key| CounterRef { policy: &policy, tag: key, subject: key, quota: quota(1) };
+    let keys = keys_in_first_shard(&map, &policy, 2 * SHARD_CAPACITY);
+    let spot = |key| CounterRef { policy: &policy, tag: key, subject: key, quota: per_second(1) };
     let enter = |key| map.with_or_insert(spot(key), || PINNED, |_| ()).is_some();
     let admitted: Vec<_> = keys.iter().filter(|key| enter(key)).collect();
-    assert_eq!((admitted.len(), len(&map)), (SHARD_CAPACITY, SHARD_CAPACITY));
+    assert_eq!((admitted.len(), count_counters(&map)), (SHARD_CAPACITY, SHARD_CAPACITY));
     assert!(admitted.iter().all(|key| map.with(spot(key), |_| ()).is_some()));
     // One that is no longer pinned gives way to the next key of its shard.
     admitted.iter().for_each(|key| assert!(map.with(spot(key), |state| *state = 0).is_some()));
     let refused = keys.iter().rfind(|key| map.with(spot(key), |_| ()).is_none());
     assert!(enter(refused.expect("half of them found no room")));
-    assert_eq!(len(&map), SHARD_CAPACITY);
+    assert_eq!(count_counters(&map), SHARD_CAPACITY);
 }
 
 #[test]
-fn a_state_is_of_one_spot() {
+fn each_counter_has_its_own_state() {
     let policies = ["a".into(), "b".into()];
     let keys = ["x", "y", "a-key-that-is-longer-than-the-others"].map(Key::custom);
     let mut spots = Vec::new();
     for policy in &policies {
         for subject in &keys {
             for tag in &keys {
-                let spot = |n| CounterRef { policy, tag, subject, quota: quota(n) };
+                let spot = |n| CounterRef { policy, tag, subject, quota: per_second(n) };
                 spots.extend([spot(1), spot(2)]);
             }
         }
@@ -97,7 +97,7 @@ fn a_state_is_of_one_spot() {
     }
     let mut seen = Vec::new();
     map.retain(|counter, quota, state| {
-        assert_eq!(map_number(&spots, &counter.with_quota(quota)), Some(*state as usize));
+        assert_eq!(counter_position(&spots, &counter.with_quota(quota)), Some(*state as usize));
         seen.push(*state);
         *state % 2 == 0
     });
@@ -110,7 +110,7 @@ fn a_state_is_of_one_spot() {
     assert!(map.is_empty());
 }
 
-fn map_number(spots: &[CounterRef<'_>], place: &CounterId) -> Option<usize> {
+fn counter_position(spots: &[CounterRef<'_>], place: &CounterId) -> Option<usize> {
     let of = place.to_ref();
     spots.iter().position(|spot| {
         (spot.policy, spot.tag, spot.subject, spot.quota)
@@ -119,9 +119,9 @@ fn map_number(spots: &[CounterRef<'_>], place: &CounterId) -> Option<usize> {
 }
 
 #[test]
-fn quotas_of_one_counter_are_reached_together_and_bounded() {
+fn quotas_of_one_counter_are_visited_together_and_bounded() {
     let (map, policy, key) = (CounterMap::default(), "default".into(), Key::custom("k"));
-    let spot = |n| CounterRef { policy: &policy, tag: &key, subject: &key, quota: quota(n) };
+    let spot = |n| CounterRef { policy: &policy, tag: &key, subject: &key, quota: per_second(n) };
     map.with_or_insert(spot(1), || 1, |_| ());
     assert_eq!(map.with_or_insert(spot(2), || 2, |state| *state), Some(3), "it inherits");
     map.for_each_quota(spot(3), |state| *state += 10);
@@ -134,5 +134,5 @@ fn quotas_of_one_counter_are_reached_together_and_bounded() {
     assert!(known(&map, 1) && !known(&map, 2) && (3..=9).all(|n| known(&map, n)));
     map.for_each_quota(spot(1), |state| *state = PINNED);
     assert_eq!(map.with_or_insert(spot(10), || 0, |_| ()), None);
-    assert_eq!(len(&map), 1);
+    assert_eq!(count_counters(&map), 1);
 }

@@ -11,7 +11,7 @@ use crate::{
 
 /// Otherwise a client that chooses queue names could fill the memory.
 #[tokio::test]
-async fn a_look_at_a_queue_that_is_not_there_makes_none() {
+async fn reading_missing_queue_does_not_create_it() {
     let memory = MemoryBackend::new(Clock::manual());
     let queue = || Key::from("nobody's");
     assert_eq!(memory.queue_stats(queue()).await.unwrap().waiting, 0);

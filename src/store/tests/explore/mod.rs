@@ -23,46 +23,46 @@
 //!
 //! [`MemoryBackend::model_snapshot`]: crate::store::Memory::picture
 
-mod graph;
-mod small;
 #[cfg(feature = "redis")]
-mod still;
+mod idle_operations;
+mod small_scenarios;
+mod state_graph;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::{
-    calls::{Call, Reply},
-    clients::{Clients, TOKENS},
-    drain::drain,
-    model::Model,
-    moves::{Job, Move, time},
-    rig::{Rig, done},
+    client_operation::{ClientOperation, JobTemplate, seconds_and_half},
+    model_drain::drain_model,
+    simulated_clients::{SimulatedClients, TOKEN_COUNT},
+    store_call::{StoreCall, StoreReply},
+    store_harness::{StoreHarness, done_settlement},
+    store_model::StoreModel,
 };
 use crate::store::{
     backend::{LockMode, Settlement},
     fsck::FsckPart,
     memory::PlantedFault,
 };
-use graph::{explore, map};
+use state_graph::{explore_and_check, explore_unchecked};
 
 /// Two live processes, two kinds of jobs, and whoever comes to claim them.
-const A: usize = 0;
-const B: usize = 2;
+const FIRST_WAITER: usize = 0;
+const SECOND_WAITER: usize = 2;
 
-fn job(again: bool) -> Move {
+fn enqueue_operation(again: bool) -> ClientOperation {
     let (max_attempts, skip) = if again { (2, true) } else { (1, false) };
     let plain = (None, None, None, None);
     let (record, delay, deadline, merge) = plain;
     let (lock, bytes, needs_worker) = (0, 7, false);
-    Move::Enqueue(Job {
+    ClientOperation::Enqueue(JobTemplate {
         lock,
         bytes,
-        again,
+        retry_after_crash: again,
         max_attempts,
         record,
         delay,
         deadline,
-        skip,
+        skip_on_failure: skip,
         needs_worker,
         merge,
     })
@@ -70,53 +70,81 @@ fn job(again: bool) -> Move {
 
 /// A few who meet at one lock: what has happened, what may happen in every state, and how many jobs there are at most.
 #[derive(Clone)]
-struct World {
+struct ModelScenario {
     name: &'static str,
-    begins: Vec<Move>,
-    moves: Vec<Move>,
-    jobs: usize,
+    setup: Vec<ClientOperation>,
+    operations: Vec<ClientOperation>,
+    max_jobs: usize,
     /// That of each token.
     modes: Vec<LockMode>,
 }
 
-fn world(name: &'static str, jobs: usize, own: impl IntoIterator<Item = Move>) -> World {
+fn scenario(
+    name: &'static str,
+    jobs: usize,
+    own: impl IntoIterator<Item = ClientOperation>,
+) -> ModelScenario {
     // Time passes in all of them, short of a lease and past it.
-    let moves = own.into_iter().chain([Move::Due(0), Move::Pass(1), Move::Pass(3)]).collect();
+    let moves = own
+        .into_iter()
+        .chain([
+            ClientOperation::PollDue(0),
+            ClientOperation::AdvanceTime(1),
+            ClientOperation::AdvanceTime(3),
+        ])
+        .collect();
     // The worker watches for as long as anybody looks.
-    let modes = vec![LockMode::Exclusive; TOKENS];
-    World { name, begins: vec![Move::Beat(0, 1_000_000)], moves, jobs, modes }
+    let modes = vec![LockMode::Exclusive; TOKEN_COUNT];
+    ModelScenario {
+        name,
+        setup: vec![ClientOperation::Heartbeat(0, 1_000_000)],
+        operations: moves,
+        max_jobs: jobs,
+        modes,
+    }
 }
 
-fn settle(verdict: Settlement, next: Option<u64>) -> Move {
-    Move::Settle(0, verdict, next)
+fn settle_latest_run(verdict: Settlement, next: Option<u64>) -> ClientOperation {
+    ClientOperation::Settle(0, verdict, next)
 }
 
-fn worlds() -> Vec<World> {
-    let retry = || Settlement::Retry { delay: time(1), reason: "status 503" };
-    let dead = || Settlement::Dead { reason: "auth", retention: time(1000) };
-    let back = || Settlement::Postpone { delay: time(0), reason: "busy" };
+fn scenarios() -> Vec<ModelScenario> {
+    let retry = || Settlement::Retry { delay: seconds_and_half(1), reason: "status 503" };
+    let dead = || Settlement::Dead { reason: "auth", retention: seconds_and_half(1000) };
+    let back = || Settlement::Postpone { delay: seconds_and_half(0), reason: "busy" };
     // Of a run before the last one: its worker was paused.
-    let late = || Move::Settle(1, done(), None);
-    let (claim, again) = (|| Move::Claim(0, 2), || Move::ClaimAgain(0, 2));
-    let runs = [job(true), claim(), again(), settle(done(), None), settle(retry(), None), late()];
-    let (live, leave) = (|| Move::Wait(A, 2, 5), Move::Leave(A));
-    let release = || Move::Release(0, 0);
-    let block = || job(false);
+    let late = || ClientOperation::Settle(1, done_settlement(), None);
+    let (claim, again) =
+        (|| ClientOperation::ClaimHead(0, 2), || ClientOperation::RepeatClaim(0, 2));
+    let runs = [
+        enqueue_operation(true),
+        claim(),
+        again(),
+        settle_latest_run(done_settlement(), None),
+        settle_latest_run(retry(), None),
+        late(),
+    ];
+    let (live, leave) = (
+        || ClientOperation::AcquireOrWait(FIRST_WAITER, 2, 5),
+        ClientOperation::Withdraw(FIRST_WAITER),
+    );
+    let release = || ClientOperation::Release(0, 0);
+    let block = || enqueue_operation(false);
     vec![
-        world("a run, its crash, and a worker who comes back", 1, runs),
-        world(
+        scenario("a run, its crash, and a worker who comes back", 1, runs),
+        scenario(
             "two jobs in order",
             2,
             [
                 block(),
-                job(true),
+                enqueue_operation(true),
                 claim(),
-                settle(done(), Some(2)),
-                settle(back(), None),
-                Move::Cancel(0),
+                settle_latest_run(done_settlement(), Some(2)),
+                settle_latest_run(back(), None),
+                ClientOperation::Cancel(0),
             ],
         ),
-        world(
+        scenario(
             "a live request and jobs",
             2,
             [
@@ -125,34 +153,34 @@ fn worlds() -> Vec<World> {
                 leave,
                 block(),
                 claim(),
-                settle(done(), None),
-                Move::Unclaim(0, true),
+                settle_latest_run(done_settlement(), None),
+                ClientOperation::Unclaim(0, true),
             ],
         ),
-        world(
+        scenario(
             "two live requests and a job nobody takes",
             1,
             [
                 live(),
-                Move::Wait(B, 2, 5),
+                ClientOperation::AcquireOrWait(SECOND_WAITER, 2, 5),
                 release(),
-                job(true),
+                enqueue_operation(true),
                 claim(),
-                settle(retry(), None),
-                Move::Beat(0, 0),
-                Move::Beat(0, 1_000_000),
+                settle_latest_run(retry(), None),
+                ClientOperation::Heartbeat(0, 0),
+                ClientOperation::Heartbeat(0, 1_000_000),
             ],
         ),
-        world(
+        scenario(
             "dead letters",
             2,
             [
                 block(),
                 claim(),
-                settle(dead(), None),
+                settle_latest_run(dead(), None),
                 late(),
-                Move::Redrive(0),
-                Move::Cancel(0),
+                ClientOperation::Redrive(0),
+                ClientOperation::Cancel(0),
                 live(),
                 release(),
             ],
@@ -161,7 +189,7 @@ fn worlds() -> Vec<World> {
 }
 
 /// How many states of each world a test looks at.
-fn budget(usual: usize) -> usize {
+fn state_limit(usual: usize) -> usize {
     let named = std::env::var("EXPLORE_STATES").ok().and_then(|text| text.parse().ok());
     named.unwrap_or(usual)
 }
@@ -172,11 +200,11 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 #[test]
-fn every_state_is_sound_and_comes_to_an_end() {
-    for world in worlds() {
-        let graph = block_on(explore(&world, budget(300), None));
+fn every_reachable_state_is_valid_and_drains() {
+    for world in scenarios() {
+        let graph = block_on(explore_and_check(&world, state_limit(300), None));
         println!("{}: {graph}", world.name);
-        assert!(graph.states() >= 200 || graph.whole(), "{graph}");
+        assert!(graph.state_count() >= 200 || graph.is_complete(), "{graph}");
     }
 }
 
@@ -193,8 +221,9 @@ fn planted_faults_are_caught() {
         PlantedFault::RunTokenIgnored,
     ];
     for planted in all {
-        let caught = worlds().iter().any(|world| {
-            let explored = AssertUnwindSafe(|| block_on(explore(world, 300, Some(planted))));
+        let caught = scenarios().iter().any(|world| {
+            let explored =
+                AssertUnwindSafe(|| block_on(explore_and_check(world, 300, Some(planted))));
             catch_unwind(explored).is_err()
         });
         assert!(caught, "{planted:?} is not caught");
@@ -203,85 +232,101 @@ fn planted_faults_are_caught() {
 
 #[cfg(feature = "redis")]
 #[test]
-fn both_stores_go_the_same_ways() {
-    go_both_ways(&worlds(), 150, 6);
+fn memory_and_redis_agree_on_explored_paths() {
+    replay_paths_on_both_stores(&scenarios(), 150, 6);
 }
 
 /// Paths from the beginning to states that lead to no new one, about so many of each world, short ones and long
 /// ones: together they are the whole tree. Each state is looked at once.
 #[cfg(feature = "redis")]
-fn go_both_ways(worlds: &[World], states: usize, most: usize) {
+fn replay_paths_on_both_stores(worlds: &[ModelScenario], states: usize, most: usize) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     // Keeps the server up between two cases.
-    let _server = runtime.block_on(Rig::redis());
+    let _server = runtime.block_on(StoreHarness::redis());
     for world in worlds {
-        let graph = block_on(map(world, states));
-        let paths = graph.leaves(most);
+        let graph = block_on(explore_unchecked(world, states));
+        let paths = graph.leaf_paths(most);
         println!("{}: {} ways", world.name, paths.len());
         for (path, known) in paths {
             let moves = Vec::from_iter(
-                world.begins.iter().chain(&path).chain([&Move::Beat(0, 0)]).cloned(),
+                world.setup.iter().chain(&path).chain([&ClientOperation::Heartbeat(0, 0)]).cloned(),
             );
-            let known = world.begins.len() + known;
-            runtime.block_on(super::alike::play_whole(true, &world.modes, &moves, known));
+            let known = world.setup.len() + known;
+            runtime.block_on(super::backend_equivalence::run_all_operations(
+                true,
+                &world.modes,
+                &moves,
+                known,
+            ));
         }
     }
 }
 
 /// One way through the graph: a store of its own, and all who know of it.
-struct Way {
-    rig: Rig,
-    clients: Clients,
-    model: Model,
-    planted: Option<PlantedFault>,
+struct ScenarioRun {
+    harness: StoreHarness,
+    clients: SimulatedClients,
+    model: StoreModel,
+    planted_fault: Option<PlantedFault>,
     /// Most jobs.
-    jobs: usize,
+    max_jobs: usize,
 }
 
-impl Way {
-    async fn along(world: &World, path: &[Move], planted: Option<PlantedFault>) -> Self {
-        let clients = Clients::new(true, &world.modes);
-        let model = Model::new(&clients.keys);
-        let mut way = Self { rig: Rig::memory(), clients, model, planted, jobs: world.jobs };
-        for made in world.begins.iter().chain(path) {
-            way.go(made).await;
+impl ScenarioRun {
+    async fn replay(
+        world: &ModelScenario,
+        path: &[ClientOperation],
+        planted: Option<PlantedFault>,
+    ) -> Self {
+        let clients = SimulatedClients::new(true, &world.modes);
+        let model = StoreModel::new(&clients.keys);
+        let mut way = Self {
+            harness: StoreHarness::memory(),
+            clients,
+            model,
+            planted_fault: planted,
+            max_jobs: world.max_jobs,
+        };
+        for made in world.setup.iter().chain(path) {
+            way.apply(made).await;
         }
         way
     }
 
     /// False if there is nothing yet that the move could be about.
-    async fn go(&mut self, made: &Move) -> bool {
-        if matches!(made, Move::Enqueue(_)) && self.clients.jobs.len() >= self.jobs {
+    async fn apply(&mut self, made: &ClientOperation) -> bool {
+        if matches!(made, ClientOperation::Enqueue(_)) && self.clients.jobs.len() >= self.max_jobs {
             return false;
         }
-        let Some(call) = self.clients.call(&self.rig, made).await else {
+        let Some(call) = self.clients.resolve_operation(&self.harness, made).await else {
             return false;
         };
-        let reply = self.step(call.clone()).await;
-        self.model.check(&call, &reply);
-        self.clients.hear(&call, &reply);
+        let reply = self.call_with_fault(call.clone()).await;
+        self.model.check_reply(&call, &reply);
+        self.clients.observe_call(&call, &reply);
         true
     }
 
     /// As the store does it, or as one with a fault would.
-    async fn step(&self, mut call: Call) -> Reply {
-        let (key, store) = (&self.clients.keys[0], self.rig.embedded());
-        if let (Call::Settle(call), Some(PlantedFault::RunTokenIgnored)) = (&mut call, self.planted)
+    async fn call_with_fault(&self, mut call: StoreCall) -> StoreReply {
+        let (key, store) = (&self.clients.keys[0], self.harness.memory_backend());
+        if let (StoreCall::Settle(call), Some(PlantedFault::RunTokenIgnored)) =
+            (&mut call, self.planted_fault)
             && let Some(holder) = store.exclusive_holder(key)
         {
             call.token = holder;
         }
-        let reply = call.clone().on(&self.rig).await;
-        let strikes = match (self.planted, &call) {
+        let reply = call.clone().run_on(&self.harness).await;
+        let strikes = match (self.planted_fault, &call) {
             (
                 Some(PlantedFault::DueEntryMissing | PlantedFault::QueueOutOfOrder),
-                Call::Enqueue(_),
+                StoreCall::Enqueue(_),
             )
-            | (Some(PlantedFault::ClaimedJobDequeued), Call::Claim(_))
-            | (Some(PlantedFault::EndedJobCounted), Call::Settle(_))
-            | (Some(PlantedFault::LeaseEndsEarly), Call::Pass(_))
-            | (Some(PlantedFault::FenceNotAdvanced), _) => self.planted,
+            | (Some(PlantedFault::ClaimedJobDequeued), StoreCall::Claim(_))
+            | (Some(PlantedFault::EndedJobCounted), StoreCall::Settle(_))
+            | (Some(PlantedFault::LeaseEndsEarly), StoreCall::AdvanceTime(_))
+            | (Some(PlantedFault::FenceNotAdvanced), _) => self.planted_fault,
             _ => None,
         };
         if let Some(planted) = strikes {
@@ -291,24 +336,29 @@ impl Way {
     }
 
     /// What holds in every state.
-    async fn is_sound(&mut self) {
-        self.model.look(&self.rig).await;
+    async fn check_state(&mut self) {
+        self.model.check_store_state(&self.harness).await;
         let shard = self.clients.keys[0].shard();
         let part = FsckPart::Shard { shard, locks: Vec::new(), are_all_locks: true };
-        let found = self.rig.backend().fsck(part, false).await.unwrap().findings;
+        let found = self.harness.backend().fsck(part, false).await.unwrap().findings;
         assert!(found.is_empty(), "{found:?}");
     }
 
     /// Everybody comes to an end from here; or all who hold or wait have crashed, and everything else does.
-    async fn ends(mut self, crashed: bool) {
+    async fn drain_to_end(mut self, crashed: bool) {
         // Or one would have to wait for the end of its watch.
-        self.go(&Move::Beat(0, 0)).await;
-        drain(&self.rig, &mut self.clients, &mut self.model, &[crashed; TOKENS]).await;
+        self.apply(&ClientOperation::Heartbeat(0, 0)).await;
+        drain_model(&self.harness, &mut self.clients, &mut self.model, &[crashed; TOKEN_COUNT])
+            .await;
     }
 
-    fn picture(&self) -> String {
-        let told = self.clients.told();
-        let own = self.rig.embedded().model_snapshot(&self.clients.keys[0], &told, &self.clients);
-        own + &self.clients.picture()
+    fn state_snapshot(&self) -> String {
+        let told = self.clients.resume_sequences();
+        let own = self.harness.memory_backend().model_snapshot(
+            &self.clients.keys[0],
+            &told,
+            &self.clients,
+        );
+        own + &self.clients.state_summary()
     }
 }

@@ -14,54 +14,64 @@ use crate::store::{
 };
 
 /// Two jobs behind a holder.
-async fn two_wait(rig: &Rig) -> (Key, [JobId; 2]) {
-    let (key, holder) = (key(), stranger());
-    rig.worker().await;
-    rig.hold(&key, &holder).await;
-    let ids = [rig.put_off(&key).await, rig.put_off(&key).await];
+async fn enqueue_two_jobs(rig: &StoreHarness) -> (Key, [JobId; 2]) {
+    let (key, holder) = (test_key(), new_token());
+    rig.register_worker().await;
+    rig.acquire_exclusive(&key, &holder).await;
+    let ids = [rig.enqueue_job(&key).await, rig.enqueue_job(&key).await];
     rig.release(&key, &holder).await;
     (key, ids)
 }
 
-async fn raw<T: redis::FromRedisValue>(rig: &Rig, verb: &str, name: &str, rest: &[&str]) -> T {
-    rig.server().raw(verb, name, rest).await
+async fn raw_command<T: redis::FromRedisValue>(
+    rig: &StoreHarness,
+    verb: &str,
+    name: &str,
+    rest: &[&str],
+) -> T {
+    rig.server().key_command(verb, name, rest).await
 }
 
 #[tokio::test]
-async fn a_sound_store_has_no_findings() {
-    let rig = Rig::redis().await;
-    let (key, ids) = two_wait(&rig).await;
-    finds(&rig, &[], &[]).await;
-    let late = JobPolicy { delay: LONG, deadline: Some(LONG), ..JobPolicy::default() };
-    rig.enqueue(EnqueueCommand { policy: late, ..deferred(&key) }).await;
+async fn consistent_store_has_no_findings() {
+    let rig = StoreHarness::redis().await;
+    let (key, ids) = enqueue_two_jobs(&rig).await;
+    assert_findings_and_repair(&rig, &[], &[]).await;
+    let late = JobPolicy { delay: LONG_TIME, deadline: Some(LONG_TIME), ..JobPolicy::default() };
+    rig.enqueue(EnqueueCommand { policy: late, ..enqueue_command(&key) }).await;
     let caps = StorageLimits { ended_bytes: 0, ..StorageLimits::NONE };
-    for key in neighbours::<3>().into_iter().skip(1) {
-        let (call, run) = (EnqueueCommand { limits: caps, ..deferred(&key) }, stranger());
+    for key in keys_of_one_shard::<3>().into_iter().skip(1) {
+        let (call, run) = (EnqueueCommand { limits: caps, ..enqueue_command(&key) }, new_token());
         rig.enqueue(call.clone()).await;
-        rig.start(&key, &call.id, &run).await;
-        rig.settle(settled(&key, &call.id, &run, done())).await;
+        rig.start_run(&key, &call.id, &run).await;
+        rig.settle(settle_command(&key, &call.id, &run, done_settlement())).await;
     }
-    let run = stranger();
-    rig.start(&key, &ids[0], &run).await;
-    let waiter = stranger();
-    rig.join(&key, &waiter).await;
-    let [_, other] = neighbours::<2>();
-    rig.hold(&other, &stranger()).await;
-    let looked = finds(&rig, &[], &[]).await.examined;
+    let run = new_token();
+    rig.start_run(&key, &ids[0], &run).await;
+    let waiter = new_token();
+    rig.join_queue(&key, &waiter).await;
+    let [_, other] = keys_of_one_shard::<2>();
+    rig.acquire_exclusive(&other, &new_token()).await;
+    let looked = assert_findings_and_repair(&rig, &[], &[]).await.examined;
     assert!(looked > 64 * 7, "{looked}");
-    rig.settle(settled(&key, &ids[0], &run, Settlement::Dead { reason: "auth", retention: LONG }))
-        .await;
-    finds(&rig, &[], &[]).await;
+    rig.settle(settle_command(
+        &key,
+        &ids[0],
+        &run,
+        Settlement::Dead { reason: "auth", retention: LONG_TIME },
+    ))
+    .await;
+    assert_findings_and_repair(&rig, &[], &[]).await;
     rig.release(&key, &waiter).await;
-    assert_eq!(all_run(&rig, &key).await, 1);
-    finds(&rig, &[], &[]).await;
+    assert_eq!(run_all_jobs(&rig, &key).await, 1);
+    assert_findings_and_repair(&rig, &[], &[]).await;
 }
 
 #[tokio::test]
-async fn a_job_that_lost_its_line_stands_in_it_again() {
-    let rig = Rig::redis().await;
-    let (key, ids) = two_wait(&rig).await;
-    assert_eq!(raw::<i64>(&rig, "DEL", &of_line(&key, "g"), &[]).await, 1);
+async fn deleted_job_queue_is_rebuilt_in_order() {
+    let rig = StoreHarness::redis().await;
+    let (key, ids) = enqueue_two_jobs(&rig).await;
+    assert_eq!(raw_command::<i64>(&rig, "DEL", &lock_key_name(&key, "g"), &[]).await, 1);
     // Two jobs, a due entry that is for nothing, and the shard counts two that are nowhere, and their bytes are in l.
     let lost = [
         JobNotQueued,
@@ -71,196 +81,219 @@ async fn a_job_that_lost_its_line_stands_in_it_again() {
         WrongCount,
         MissingExpiry,
     ];
-    finds(&rig, &lost, &[]).await;
+    assert_findings_and_repair(&rig, &lost, &[]).await;
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(ids[0].clone())], "their order");
-    assert_eq!(all_run(&rig, &key).await, 2);
+    assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
 #[tokio::test]
-async fn a_line_that_is_in_no_index_is_looked_at_again() {
-    let rig = Rig::redis().await;
-    let (key, _) = two_wait(&rig).await;
-    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, "due"), &[]).await, 1);
-    finds(&rig, &[LockNotScheduled], &[]).await;
-    assert_eq!(all_run(&rig, &key).await, 2);
+async fn lock_missing_from_due_index_is_rescheduled() {
+    let rig = StoreHarness::redis().await;
+    let (key, _) = enqueue_two_jobs(&rig).await;
+    assert_eq!(raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, "due"), &[]).await, 1);
+    assert_findings_and_repair(&rig, &[LockNotScheduled], &[]).await;
+    assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
 #[tokio::test]
-async fn a_free_lock_that_is_looked_at_too_late_is_due_now() {
-    let rig = Rig::redis().await;
-    let (key, _) = two_wait(&rig).await;
-    rig.miss_the_window().await;
+async fn free_lock_scheduled_too_late_becomes_due() {
+    let rig = StoreHarness::redis().await;
+    let (key, _) = enqueue_two_jobs(&rig).await;
+    rig.let_offer_expire().await;
     let far = "9000000000000";
-    assert_eq!(raw::<i64>(&rig, "ZADD", &of_shard(&key, "due"), &[far, key.as_str()]).await, 0);
-    finds(&rig, &[LockScheduledTooLate], &[]).await;
-    assert_eq!(all_run(&rig, &key).await, 2);
+    assert_eq!(
+        raw_command::<i64>(&rig, "ZADD", &shard_key_name(&key, "due"), &[far, key.as_str()]).await,
+        0
+    );
+    assert_findings_and_repair(&rig, &[LockScheduledTooLate], &[]).await;
+    assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
 #[tokio::test]
-async fn a_lock_without_jobs_is_due_for_nothing() {
-    let rig = Rig::redis().await;
-    let key = key();
-    raw::<i64>(&rig, "ZADD", &of_shard(&key, "due"), &["1", key.as_str()]).await;
-    finds(&rig, &[ScheduledLockWithoutJobs], &[]).await;
-    assert_eq!(rig.due(key.shard(), 10).await.names, []);
+async fn scheduled_lock_without_jobs_is_unscheduled() {
+    let rig = StoreHarness::redis().await;
+    let key = test_key();
+    raw_command::<i64>(&rig, "ZADD", &shard_key_name(&key, "due"), &["1", key.as_str()]).await;
+    assert_findings_and_repair(&rig, &[ScheduledLockWithoutJobs], &[]).await;
+    assert_eq!(rig.poll_due(key.shard(), 10).await.locks, []);
 }
 
 #[tokio::test]
-async fn a_job_whose_facts_are_gone_is_a_dead_letter() {
-    let rig = Rig::redis().await;
-    let (key, ids) = two_wait(&rig).await;
-    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("j:{}", ids[0])), &[]).await, 1);
-    finds(&rig, &[IndexEntryWithoutJob, EnvelopeWithoutJob], &[]).await;
-    let past = rig.job(&ids[0]).await.unwrap();
+async fn job_without_record_becomes_dead_letter() {
+    let rig = StoreHarness::redis().await;
+    let (key, ids) = enqueue_two_jobs(&rig).await;
+    assert_eq!(
+        raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, &format!("j:{}", ids[0])), &[]).await,
+        1
+    );
+    assert_findings_and_repair(&rig, &[IndexEntryWithoutJob, EnvelopeWithoutJob], &[]).await;
+    let past = rig.job_view(&ids[0]).await.unwrap();
     assert_eq!((past.state, past.reason.as_deref()), (JobState::Dead, Some("lost")));
-    assert_eq!(all_run(&rig, &key).await, 1);
+    assert_eq!(run_all_jobs(&rig, &key).await, 1);
 }
 
 #[tokio::test]
-async fn a_job_whose_envelope_is_gone_is_a_dead_letter() {
-    let rig = Rig::redis().await;
-    let (key, ids) = two_wait(&rig).await;
-    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("b:{}", ids[1])), &[]).await, 1);
-    finds(&rig, &[JobWithoutEnvelope], &[]).await;
-    assert_eq!(rig.state(&ids[1]).await, Some(JobState::Dead));
-    assert_eq!(all_run(&rig, &key).await, 1);
+async fn job_without_envelope_becomes_dead_letter() {
+    let rig = StoreHarness::redis().await;
+    let (key, ids) = enqueue_two_jobs(&rig).await;
+    assert_eq!(
+        raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, &format!("b:{}", ids[1])), &[]).await,
+        1
+    );
+    assert_findings_and_repair(&rig, &[JobWithoutEnvelope], &[]).await;
+    assert_eq!(rig.job_state(&ids[1]).await, Some(JobState::Dead));
+    assert_eq!(run_all_jobs(&rig, &key).await, 1);
 }
 
 #[tokio::test]
-async fn an_orphan_is_a_dead_letter_and_its_late_worker_has_lost() {
-    let rig = Rig::redis().await;
-    let (key, ids) = two_wait(&rig).await;
-    let run = stranger();
-    rig.start(&key, &ids[0], &run).await;
-    assert_eq!(raw::<i64>(&rig, "DEL", &of_line(&key, "h"), &[]).await, 1);
+async fn orphaned_run_becomes_dead_letter_and_late_finish_fails() {
+    let rig = StoreHarness::redis().await;
+    let (key, ids) = enqueue_two_jobs(&rig).await;
+    let run = new_token();
+    rig.start_run(&key, &ids[0], &run).await;
+    assert_eq!(raw_command::<i64>(&rig, "DEL", &lock_key_name(&key, "h"), &[]).await, 1);
     // Due at the end of a lease that nobody has any more.
-    finds(&rig, &[OrphanedRun, LockScheduledTooLate], &[]).await;
-    let job = rig.job(&ids[0]).await.unwrap();
+    assert_findings_and_repair(&rig, &[OrphanedRun, LockScheduledTooLate], &[]).await;
+    let job = rig.job_view(&ids[0]).await.unwrap();
     assert_eq!(job.reason.as_deref(), Some("crashed, may have run"));
-    assert!(!rig.finish(&key, &ids[0], &run).await);
-    assert_eq!(all_run(&rig, &key).await, 1);
+    assert!(!rig.finish_run(&key, &ids[0], &run).await);
+    assert_eq!(run_all_jobs(&rig, &key).await, 1);
 }
 
 #[tokio::test]
-async fn an_orphan_that_may_run_again_does() {
-    let rig = Rig::redis().await;
-    let key = key();
-    rig.worker().await;
-    let call = rig::again(&key);
+async fn orphaned_retryable_run_is_retried() {
+    let rig = StoreHarness::redis().await;
+    let key = test_key();
+    rig.register_worker().await;
+    let call = store_harness::retryable_enqueue_command(&key);
     let id = call.id.clone();
     rig.enqueue(call).await;
-    rig.start(&key, &id, &stranger()).await;
-    rig.pass(LONG).await;
+    rig.start_run(&key, &id, &new_token()).await;
+    rig.advance_past(LONG_TIME).await;
     // A worker is due to come for it: that is how a crash is seen to.
-    finds(&rig, &[], &[]).await;
-    rig.pass(Duration::from_secs(60)).await;
-    let report = rig.fsck(true).await;
+    assert_findings_and_repair(&rig, &[], &[]).await;
+    rig.advance_past(Duration::from_secs(60)).await;
+    let report = rig.run_check(true).await;
     assert_eq!(report.count(OrphanedRun), 1, "{report}");
-    assert_eq!(all_run(&rig, &key).await, 1);
-    assert_eq!(rig.state(&id).await, Some(JobState::Done));
+    assert_eq!(run_all_jobs(&rig, &key).await, 1);
+    assert_eq!(rig.job_state(&id).await, Some(JobState::Done));
 }
 
 #[tokio::test]
-async fn a_job_that_also_waits_outside_of_its_line_waits_in_it() {
-    let rig = Rig::redis().await;
-    let (key, ids) = two_wait(&rig).await;
-    raw::<i64>(&rig, "ZADD", &of_shard(&key, "late"), &["9000000000000", ids[1].as_str()]).await;
+async fn job_indexed_twice_stays_in_its_queue_only() {
+    let rig = StoreHarness::redis().await;
+    let (key, ids) = enqueue_two_jobs(&rig).await;
+    raw_command::<i64>(
+        &rig,
+        "ZADD",
+        &shard_key_name(&key, "late"),
+        &["9000000000000", ids[1].as_str()],
+    )
+    .await;
     // Counted twice, and not in `lates`.
     let tallies = [WrongCount; 4];
-    finds(&rig, &[&[JobIndexedTwice], &tallies[..]].concat(), &[]).await;
-    assert_eq!(all_run(&rig, &key).await, 2);
+    assert_findings_and_repair(&rig, &[&[JobIndexedTwice], &tallies[..]].concat(), &[]).await;
+    assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
 #[tokio::test]
-async fn late_jobs_that_no_index_has_wait_in_their_line() {
-    let rig = Rig::redis().await;
-    let key = key();
-    rig.worker().await;
-    let late = JobPolicy { delay: LONG, deadline: Some(LONG), ..JobPolicy::default() };
+async fn unindexed_delayed_jobs_are_requeued() {
+    let rig = StoreHarness::redis().await;
+    let key = test_key();
+    rig.register_worker().await;
+    let late = JobPolicy { delay: LONG_TIME, deadline: Some(LONG_TIME), ..JobPolicy::default() };
     for _ in 0..2 {
-        rig.enqueue(EnqueueCommand { policy: late, ..deferred(&key) }).await;
+        rig.enqueue(EnqueueCommand { policy: late, ..enqueue_command(&key) }).await;
     }
     for index in ["late", "exp"] {
-        assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, index), &[]).await, 1);
+        assert_eq!(raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, index), &[]).await, 1);
     }
     let lost = [JobNotQueued; 2];
-    finds(&rig, &[&lost[..], &[WrongCount; 4]].concat(), &[DeadlineNotIndexed; 0]).await;
-    assert_eq!(all_run(&rig, &key).await, 2);
+    assert_findings_and_repair(
+        &rig,
+        &[&lost[..], &[WrongCount; 4]].concat(),
+        &[DeadlineNotIndexed; 0],
+    )
+    .await;
+    assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
 /// Somewhere else than in its line it would be in nothing.
 #[tokio::test]
-async fn a_late_job_that_can_not_stand_in_its_line_stays_late() {
-    let rig = Rig::redis().await;
-    let key = key();
-    rig.worker().await;
-    let late = JobPolicy { delay: LONG, ..JobPolicy::default() };
-    let call = EnqueueCommand { policy: late, ..deferred(&key) };
+async fn unqueueable_delayed_job_stays_delayed() {
+    let rig = StoreHarness::redis().await;
+    let key = test_key();
+    rig.register_worker().await;
+    let late = JobPolicy { delay: LONG_TIME, ..JobPolicy::default() };
+    let call = EnqueueCommand { policy: late, ..enqueue_command(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
-    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("b:{id}")), &[]).await, 1);
-    let facts = of_shard(&key, &format!("j:{id}"));
-    let seq: String = raw(&rig, "HGET", &facts, &["seq"]).await;
-    assert_eq!(raw::<i64>(&rig, "HDEL", &facts, &["seq"]).await, 1);
-    finds(&rig, &[InvalidValue], &[InvalidValue]).await;
-    raw::<i64>(&rig, "HSET", &facts, &["seq", &seq]).await;
-    raw::<()>(&rig, "SET", &of_line(&key, "g"), &["by hand"]).await;
-    finds(&rig, &[WrongKeyType], &[WrongKeyType]).await;
-    raw::<i64>(&rig, "DEL", &of_line(&key, "g"), &[]).await;
+    assert_eq!(
+        raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, &format!("b:{id}")), &[]).await,
+        1
+    );
+    let facts = shard_key_name(&key, &format!("j:{id}"));
+    let seq: String = raw_command(&rig, "HGET", &facts, &["seq"]).await;
+    assert_eq!(raw_command::<i64>(&rig, "HDEL", &facts, &["seq"]).await, 1);
+    assert_findings_and_repair(&rig, &[InvalidValue], &[InvalidValue]).await;
+    raw_command::<i64>(&rig, "HSET", &facts, &["seq", &seq]).await;
+    raw_command::<()>(&rig, "SET", &lock_key_name(&key, "g"), &["by hand"]).await;
+    assert_findings_and_repair(&rig, &[WrongKeyType], &[WrongKeyType]).await;
+    raw_command::<i64>(&rig, "DEL", &lock_key_name(&key, "g"), &[]).await;
     // Into its line, and out of it as a dead letter.
-    finds(&rig, &[JobWithoutEnvelope], &[JobWithoutEnvelope]).await;
-    rig.fsck(true).await;
-    finds(&rig, &[], &[]).await;
-    assert_eq!(rig.state(&id).await, Some(JobState::Dead));
+    assert_findings_and_repair(&rig, &[JobWithoutEnvelope], &[JobWithoutEnvelope]).await;
+    rig.run_check(true).await;
+    assert_findings_and_repair(&rig, &[], &[]).await;
+    assert_eq!(rig.job_state(&id).await, Some(JobState::Dead));
 }
 
 #[tokio::test]
-async fn a_deadline_that_no_index_has_is_indexed() {
-    let rig = Rig::redis().await;
-    let (key, holder) = (key(), stranger());
-    rig.hold(&key, &holder).await;
-    let policy = JobPolicy { deadline: Some(LONG / 2), ..JobPolicy::default() };
-    let call = EnqueueCommand { policy, ..deferred(&key) };
+async fn unindexed_deadline_is_indexed() {
+    let rig = StoreHarness::redis().await;
+    let (key, holder) = (test_key(), new_token());
+    rig.acquire_exclusive(&key, &holder).await;
+    let policy = JobPolicy { deadline: Some(LONG_TIME / 2), ..JobPolicy::default() };
+    let call = EnqueueCommand { policy, ..enqueue_command(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
-    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, "exp"), &[]).await, 1);
-    finds(&rig, &[DeadlineNotIndexed], &[]).await;
-    rig.pass(LONG / 2).await;
-    rig.due(key.shard(), 10).await;
-    assert_eq!(rig.state(&id).await, Some(JobState::Expired));
+    assert_eq!(raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, "exp"), &[]).await, 1);
+    assert_findings_and_repair(&rig, &[DeadlineNotIndexed], &[]).await;
+    rig.advance_past(LONG_TIME / 2).await;
+    rig.poll_due(key.shard(), 10).await;
+    assert_eq!(rig.job_state(&id).await, Some(JobState::Expired));
 }
 
 #[tokio::test]
-async fn wrong_numbers_are_counted_anew() {
-    let rig = Rig::redis().await;
-    let (key, _) = two_wait(&rig).await;
-    let f = of_shard(&key, "f");
-    raw::<i64>(&rig, "HSET", &f, &["jobs", "100", "bytes", "x"]).await;
-    raw::<i64>(&rig, "HSET", &of_line(&key, "l"), &["bytes", "7"]).await;
-    raw::<i64>(&rig, "HSET", &of_shard(&key, "lates"), &["nno:::lock", "3"]).await;
-    let report = rig.fsck(false).await;
+async fn wrong_counters_are_recounted() {
+    let rig = StoreHarness::redis().await;
+    let (key, _) = enqueue_two_jobs(&rig).await;
+    let f = shard_key_name(&key, "f");
+    raw_command::<i64>(&rig, "HSET", &f, &["jobs", "100", "bytes", "x"]).await;
+    raw_command::<i64>(&rig, "HSET", &lock_key_name(&key, "l"), &["bytes", "7"]).await;
+    raw_command::<i64>(&rig, "HSET", &shard_key_name(&key, "lates"), &["nno:::lock", "3"]).await;
+    let report = rig.run_check(false).await;
     assert!(report.count(WrongCount) >= 3, "{report}");
-    rig.fsck(true).await;
-    finds(&rig, &[], &[]).await;
-    let counted: Vec<String> = raw(&rig, "HMGET", &f, &["jobs", "bytes"]).await;
+    rig.run_check(true).await;
+    assert_findings_and_repair(&rig, &[], &[]).await;
+    let counted: Vec<String> = raw_command(&rig, "HMGET", &f, &["jobs", "bytes"]).await;
     assert_eq!(counted, ["2", "14"]);
-    assert_eq!(all_run(&rig, &key).await, 2);
+    assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
 #[tokio::test]
-async fn indexes_of_ended_jobs_are_what_is_kept() {
-    let rig = Rig::redis().await;
-    let (key, ids) = two_wait(&rig).await;
-    assert_eq!(all_run(&rig, &key).await, 2);
-    let done = of_shard(&key, "done");
+async fn ended_job_indexes_are_rebuilt() {
+    let rig = StoreHarness::redis().await;
+    let (key, ids) = enqueue_two_jobs(&rig).await;
+    assert_eq!(run_all_jobs(&rig, &key).await, 2);
+    let done = shard_key_name(&key, "done");
     // One is in no listing, one is kept no more, one is said to be dead, one never was.
-    assert_eq!(raw::<i64>(&rig, "ZREM", &done, &[ids[0].as_str()]).await, 1);
-    let facts = of_shard(&key, &format!("j:{}", ids[1]));
-    assert_eq!(raw::<i64>(&rig, "DEL", &facts, &[]).await, 1);
-    let (dead, far) = (of_shard(&key, "dead"), "9000000000000000");
+    assert_eq!(raw_command::<i64>(&rig, "ZREM", &done, &[ids[0].as_str()]).await, 1);
+    let facts = shard_key_name(&key, &format!("j:{}", ids[1]));
+    assert_eq!(raw_command::<i64>(&rig, "DEL", &facts, &[]).await, 1);
+    let (dead, far) = (shard_key_name(&key, "dead"), "9000000000000000");
     let stray = JobId::new(&key);
     let rows = [far, ids[0].as_str(), "9000000000000001", stray.as_str()];
-    raw::<i64>(&rig, "ZADD", &dead, &rows).await;
+    raw_command::<i64>(&rig, "ZADD", &dead, &rows).await;
     // And the listing of the dead has no end.
     let expected = [
         EndedJobNotIndexed,
@@ -269,44 +302,45 @@ async fn indexes_of_ended_jobs_are_what_is_kept() {
         IndexEntryWithoutJob,
         MissingExpiry,
     ];
-    finds(&rig, &expected, &[]).await;
-    let tally = rig.tally(key.shard()).await;
+    assert_findings_and_repair(&rig, &expected, &[]).await;
+    let tally = rig.shard_stats(key.shard()).await;
     assert_eq!((tally.done, tally.dead), (1, 0));
-    let kept: f64 = raw(&rig, "ZSCORE", &done, &[ids[0].as_str()]).await;
+    let kept: f64 = raw_command(&rig, "ZSCORE", &done, &[ids[0].as_str()]).await;
     assert!(kept > 1e15, "microseconds: {kept}");
 }
 
 #[tokio::test]
-async fn ends_are_put_right() {
-    let rig = Rig::redis().await;
-    let (key, ids) = two_wait(&rig).await;
-    rig.hold(&Key::custom("other"), &stranger()).await;
-    let waits = of_shard(&key, &format!("j:{}", ids[0]));
-    let request = of_shard(&key, &format!("b:{}", ids[1]));
-    for name in [&waits, &request, &of_line(&key, "g"), &of_shard(&key, "due")] {
-        assert_eq!(raw::<i64>(&rig, "PEXPIRE", name, &["100000"]).await, 1);
+async fn wrong_key_expiries_are_repaired() {
+    let rig = StoreHarness::redis().await;
+    let (key, ids) = enqueue_two_jobs(&rig).await;
+    rig.acquire_exclusive(&Key::custom("other"), &new_token()).await;
+    let waits = shard_key_name(&key, &format!("j:{}", ids[0]));
+    let request = shard_key_name(&key, &format!("b:{}", ids[1]));
+    for name in [&waits, &request, &lock_key_name(&key, "g"), &shard_key_name(&key, "due")] {
+        assert_eq!(raw_command::<i64>(&rig, "PEXPIRE", name, &["100000"]).await, 1);
     }
-    let held = of_line(&Key::custom("other"), "h");
-    assert_eq!(raw::<i64>(&rig, "PERSIST", &held, &[]).await, 1);
-    finds(
+    let held = lock_key_name(&Key::custom("other"), "h");
+    assert_eq!(raw_command::<i64>(&rig, "PERSIST", &held, &[]).await, 1);
+    assert_findings_and_repair(
         &rig,
         &[UnexpectedExpiry, UnexpectedExpiry, UnexpectedExpiry, UnexpectedExpiry, MissingExpiry],
         &[],
     )
     .await;
-    assert!(raw::<i64>(&rig, "PTTL", &held, &[]).await > 1000);
-    assert_eq!(raw::<i64>(&rig, "PTTL", &waits, &[]).await, -1);
-    assert_eq!(all_run(&rig, &key).await, 2);
+    assert!(raw_command::<i64>(&rig, "PTTL", &held, &[]).await > 1000);
+    assert_eq!(raw_command::<i64>(&rig, "PTTL", &waits, &[]).await, -1);
+    assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
 #[tokio::test]
-async fn what_nobody_understands_is_left() {
-    let rig = Rig::redis().await;
-    let (key, ids) = two_wait(&rig).await;
-    let facts = of_shard(&key, &format!("j:{}", ids[1]));
-    raw::<i64>(&rig, "HSET", &facts, &["lock", "p:id::another"]).await;
-    raw::<i64>(&rig, "ZADD", &of_line(&key, "g"), &["9000000000000000", "nobody"]).await;
-    finds(
+async fn invalid_values_are_reported_and_kept() {
+    let rig = StoreHarness::redis().await;
+    let (key, ids) = enqueue_two_jobs(&rig).await;
+    let facts = shard_key_name(&key, &format!("j:{}", ids[1]));
+    raw_command::<i64>(&rig, "HSET", &facts, &["lock", "p:id::another"]).await;
+    raw_command::<i64>(&rig, "ZADD", &lock_key_name(&key, "g"), &["9000000000000000", "nobody"])
+        .await;
+    assert_findings_and_repair(
         &rig,
         &[InvalidValue, InvalidValue, JobNotQueued, WrongCount],
         &[InvalidValue, InvalidValue],
@@ -315,18 +349,21 @@ async fn what_nobody_understands_is_left() {
 }
 
 #[tokio::test]
-async fn a_record_that_outlives_its_job_is_a_note() {
-    let rig = Rig::redis().await;
-    let (key, holder) = (key(), stranger());
-    rig.hold(&key, &holder).await;
-    let record = Some(("idem".into(), "print".into(), LONG));
-    let call = EnqueueCommand { idempotency_record: record, ..deferred(&key) };
+async fn idempotency_record_without_job_is_no_fault() {
+    let rig = StoreHarness::redis().await;
+    let (key, holder) = (test_key(), new_token());
+    rig.acquire_exclusive(&key, &holder).await;
+    let record = Some(("idem".into(), "print".into(), LONG_TIME));
+    let call = EnqueueCommand { idempotency_record: record, ..enqueue_command(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     rig.cancel(&id).await;
-    assert_eq!(rig.fsck(false).await.findings, []);
+    assert_eq!(rig.run_check(false).await.findings, []);
     // As where the record has more time than what is kept of the job.
-    assert_eq!(raw::<i64>(&rig, "DEL", &of_shard(&key, &format!("j:{id}")), &[]).await, 1);
-    let report = finds(&rig, &[], &[]).await;
+    assert_eq!(
+        raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, &format!("j:{id}")), &[]).await,
+        1
+    );
+    let report = assert_findings_and_repair(&rig, &[], &[]).await;
     assert_eq!(report.count(IdempotencyRecordWithoutJob), 1, "{report}");
 }

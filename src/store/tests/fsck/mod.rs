@@ -1,14 +1,17 @@
 //! What is broken by hand is found, and nothing else; it is mended, and what should run does.
 
-mod apart;
-mod busy;
+mod cluster_nodes;
+mod concurrent_load;
 mod jobs;
 mod keys;
-mod tombs;
+mod tombstones;
 
 use super::{
-    redis_only::lasting,
-    rig::{self, LONG, Rig, deferred, done, key, neighbours, settled, stranger, visit},
+    redis_only::is_permanent_key,
+    store_harness::{
+        self, LONG_TIME, StoreHarness, claim_command, done_settlement, enqueue_command,
+        keys_of_one_shard, new_token, settle_command, test_key,
+    },
 };
 use crate::{
     Key,
@@ -16,8 +19,8 @@ use crate::{
 };
 
 /// Looks, and expects exactly these; mends them, all but those in `left`; and then nothing else is wrong.
-pub(super) async fn finds(
-    rig: &Rig,
+pub(super) async fn assert_findings_and_repair(
+    rig: &StoreHarness,
     expected: &[FindingKind],
     left: &[FindingKind],
 ) -> CheckReport {
@@ -29,39 +32,39 @@ pub(super) async fn finds(
         let faults = report.faults().map(|finding| finding.kind);
         sorted(&mut faults.collect())
     };
-    let report = rig.fsck(false).await;
+    let report = rig.run_check(false).await;
     assert_eq!(kinds(&report), sorted(&mut expected.to_vec()), "{report}");
     assert!(report.is_complete_scan && report.faults().all(|finding| !finding.repaired));
-    let mended = rig.fsck(true).await;
-    let again = rig.fsck(false).await;
+    let mended = rig.run_check(true).await;
+    let again = rig.run_check(false).await;
     assert_eq!(kinds(&again), sorted(&mut left.to_vec()), "{mended}\nand then\n{again}");
     report
 }
 
-fn of_shard(key: &Key, kind: &str) -> String {
+fn shard_key_name(key: &Key, kind: &str) -> String {
     format!("{{{}}}:{kind}", key.shard())
 }
 
-fn of_line(key: &Key, kind: &str) -> String {
+fn lock_key_name(key: &Key, kind: &str) -> String {
     format!("{{{}}}:{kind}:{key}", key.shard())
 }
 
 /// Runs the jobs of a lock one after the other, as a worker does when it is due; how many there were.
-async fn all_run(rig: &Rig, key: &Key) -> usize {
+async fn run_all_jobs(rig: &StoreHarness, key: &Key) -> usize {
     let mut runs = 0;
     for _ in 0..20 {
-        rig.miss_the_window().await;
-        let due = rig.due(key.shard(), 10).await.names;
+        rig.let_offer_expire().await;
+        let due = rig.poll_due(key.shard(), 10).await.locks;
         if !due.contains(key) {
             break;
         }
         let Some(id) = rig.heads(std::slice::from_ref(key)).await.remove(0) else { break };
-        let run = stranger();
+        let run = new_token();
         if let crate::store::backend::ClaimOutcome::Claimed(_) =
-            rig.claim(visit(key, &id, &run)).await
+            rig.claim(claim_command(key, &id, &run)).await
         {
             runs += 1;
-            assert!(rig.finish(key, &id, &run).await);
+            assert!(rig.finish_run(key, &id, &run).await);
         }
     }
     assert_eq!(rig.heads(std::slice::from_ref(key)).await, [None], "some do not run");

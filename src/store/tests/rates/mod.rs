@@ -1,19 +1,19 @@
 //! Quotas: every algorithm against a plain model, the stores against each other, and what is promised of all.
 
+mod admission_bounds;
 #[cfg(feature = "redis")]
-mod alike;
-mod bounds;
-mod cases;
-mod changes;
-mod model;
-mod moves;
-mod promises;
+mod backend_equivalence;
+mod charge_adjustments;
+mod counting_algorithms;
+mod quota_model;
+mod quota_operation;
 #[cfg(feature = "redis")]
 mod redis_only;
+mod unit_bounds;
 
 use std::time::Duration;
 
-use super::rig::Rig;
+use super::store_harness::StoreHarness;
 use crate::{
     Key,
     store::{
@@ -23,17 +23,17 @@ use crate::{
     },
 };
 
-fn item(policy: &str, subject: &Key, rule: QuotaRule, cost: u64) -> ChargeItem {
+fn charge_item(policy: &str, subject: &Key, rule: QuotaRule, cost: u64) -> ChargeItem {
     ChargeItem { policy: policy.into(), subject: subject.clone(), rule, cost, penalty: None }
 }
 
-fn of(items: Vec<ChargeItem>, times: u32) -> ChargeCommand {
+fn repeated_charge(items: Vec<ChargeItem>, times: u32) -> ChargeCommand {
     let tag = items[0].subject.clone();
     ChargeCommand { tag, items: items.into(), repetitions: times }
 }
 
-impl Rig {
-    async fn reset(&self, item: &ChargeItem, tag: &Key) {
+impl StoreHarness {
+    async fn reset_counter(&self, item: &ChargeItem, tag: &Key) {
         let algorithm = item.rule.algorithm();
         let (policy, subject) = (item.policy.clone(), item.subject.clone());
         let counters = vec![CounterName { policy, subject, algorithm }];
@@ -41,16 +41,16 @@ impl Rig {
     }
 
     /// One charge of one counter.
-    async fn spend(&self, item: &ChargeItem) -> (bool, QuotaSnapshot) {
-        let mut charged: ChargeOutcome = self.charge(of(vec![item.clone()], 1)).await;
+    async fn charge_once(&self, item: &ChargeItem) -> (bool, QuotaSnapshot) {
+        let mut charged: ChargeOutcome = self.charge(repeated_charge(vec![item.clone()], 1)).await;
         (charged.admitted == 1, charged.snapshots.remove(0))
     }
 
-    async fn peek(&self, item: &ChargeItem) -> QuotaSnapshot {
-        self.charge(of(vec![item.clone()], 0)).await.snapshots.remove(0)
+    async fn read_quota(&self, item: &ChargeItem) -> QuotaSnapshot {
+        self.charge(repeated_charge(vec![item.clone()], 0)).await.snapshots.remove(0)
     }
 
-    async fn put_right(&self, item: &ChargeItem, by: AdjustmentKind) -> QuotaSnapshot {
+    async fn adjust_charge(&self, item: &ChargeItem, by: AdjustmentKind) -> QuotaSnapshot {
         let ChargeItem { policy, subject, rule, .. } = item.clone();
         let tag = subject.clone();
         let items = vec![ChargeAdjustment { policy, subject, rule, kind: by }];
@@ -58,21 +58,21 @@ impl Rig {
     }
 
     async fn refund(&self, item: &ChargeItem, units: u64, window: ChargedWindow) -> QuotaSnapshot {
-        self.put_right(item, AdjustmentKind::Refund { units, window }).await
+        self.adjust_charge(item, AdjustmentKind::Refund { units, window }).await
     }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn fixed(limit: u64, seconds: u64) -> QuotaRule {
+fn fixed_window_rule(limit: u64, seconds: u64) -> QuotaRule {
     QuotaRule::Fixed { limit, window: Duration::from_secs(seconds) }
 }
 
-fn sliding(limit: u64, seconds: u64) -> QuotaRule {
+fn sliding_window_rule(limit: u64, seconds: u64) -> QuotaRule {
     QuotaRule::Sliding { limit, window: Duration::from_secs(seconds) }
 }
 
-fn gcra(limit: u64, seconds: u64, burst: u64) -> QuotaRule {
+fn gcra_rule(limit: u64, seconds: u64, burst: u64) -> QuotaRule {
     QuotaRule::Gcra { limit, window: Duration::from_secs(seconds), burst }
 }
 

@@ -1,17 +1,17 @@
 //! Queues of tasks that stand by themselves.
 
-mod bytes;
-mod desk;
-mod ends;
 #[cfg(feature = "redis")]
-mod fsck;
-mod idle;
-mod letters;
-mod limits;
+mod backend_equivalence;
+mod dead_letters;
+mod idle_workers;
+mod large_tasks;
+mod polling_worker;
+mod purge_waiting;
+mod push_task;
 #[cfg(feature = "redis")]
-mod model;
-mod next;
-mod purge;
-mod push;
+mod queue_check;
+mod run_limits;
+mod run_outcomes;
+mod settle_and_start;
 
-use super::{on_every_store, rig::Rig};
+use super::{on_every_store, store_harness::StoreHarness};

@@ -12,49 +12,53 @@ use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 use lockgate_tests::{
-    fleet::{Job, Plan, Verdict, conduct},
-    history::{Locks, crowd, holder, work},
-    ledger::{Books, node},
-    quota::{Limits, limiter, spender},
-    tasks::{Tasks, tasks},
+    fleet::{HistoryPlan, HistoryReport, ProcessArgs, run_history},
+    history::{LockDomain, run_contenders, run_holder, run_lock_worker},
+    ledger::{JobDomain, run_node},
+    quota::{QuotaDomain, run_quota_client, run_quota_spender},
+    tasks::{TaskDomain, run_task_process},
 };
 
 /// Interval of the measurements of a soak.
-const EVERY: Duration = Duration::from_secs(45);
+const MAX_SOAK_INTERVAL: Duration = Duration::from_secs(45);
 
-type Check = fn(&Plan) -> Verdict;
+type HistoryCheck = fn(&HistoryPlan) -> HistoryReport;
 
-const LOCKS: Check = |plan| of_processes().block_on(conduct::<Locks>(plan));
-const DEFERRED: Check = |plan| of_processes().block_on(conduct::<Books>(plan));
-const QUOTA: Check = |plan| of_processes().block_on(conduct::<Limits>(plan));
-const TASKS: Check = |plan| of_processes().block_on(conduct::<Tasks>(plan));
+const LOCK_CHECK: HistoryCheck =
+    |plan| current_thread_runtime().block_on(run_history::<LockDomain>(plan));
+const JOB_CHECK: HistoryCheck =
+    |plan| current_thread_runtime().block_on(run_history::<JobDomain>(plan));
+const QUOTA_CHECK: HistoryCheck =
+    |plan| current_thread_runtime().block_on(run_history::<QuotaDomain>(plan));
+const TASK_CHECK: HistoryCheck =
+    |plan| current_thread_runtime().block_on(run_history::<TaskDomain>(plan));
 
 /// Histories of processes under random faults, checked against the guarantees
 #[derive(Debug, Parser)]
 #[command(name = "lockgate-faults")]
-struct Args {
+struct FaultsArgs {
     #[command(subcommand)]
-    mode: Mode,
+    mode: RunMode,
 }
 
 #[derive(Debug, Subcommand)]
-enum Mode {
+enum RunMode {
     /// Locks alone
-    Locks(Options),
+    Locks(HistoryOptions),
     /// Deferred requests alone
-    Deferred(Options),
+    Deferred(HistoryOptions),
     /// Quotas alone
-    Quota(Options),
+    Quota(HistoryOptions),
     /// Tasks alone
-    Tasks(Options),
+    Tasks(HistoryOptions),
     /// Locks, deferred requests and quotas at once, each on a server of its own, with all faults
-    Soak(Options),
+    Soak(HistoryOptions),
     #[command(flatten)]
-    Process(Process),
+    Process(ProcessMode),
 }
 
 #[derive(Debug, clap::Args)]
-struct Options {
+struct HistoryOptions {
     /// Length
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -69,57 +73,57 @@ struct Options {
 /// One process of a history or of a test.
 #[derive(Debug, Subcommand)]
 #[command(hide = true)]
-enum Process {
+enum ProcessMode {
     Holder { url: String },
     Crowd { url: String, log: PathBuf },
     Spender { url: String, limit: u64 },
-    Worker(Job),
-    Limiter(Job),
-    Runner(Job),
-    Node(Job),
+    Worker(ProcessArgs),
+    Limiter(ProcessArgs),
+    Runner(ProcessArgs),
+    Node(ProcessArgs),
 }
 
 fn main() -> ExitCode {
-    let (options, check) = match Args::parse().mode {
-        Mode::Process(process) => return run(process),
-        Mode::Soak(options) => return code(soaked(options.plan())),
-        Mode::Locks(options) => (options, LOCKS),
-        Mode::Deferred(options) => (options, DEFERRED),
-        Mode::Quota(options) => (options, QUOTA),
-        Mode::Tasks(options) => (options, TASKS),
+    let (options, check) = match FaultsArgs::parse().mode {
+        RunMode::Process(process) => return run_process(process),
+        RunMode::Soak(options) => return exit_code(run_soak(options.history_plan())),
+        RunMode::Locks(options) => (options, LOCK_CHECK),
+        RunMode::Deferred(options) => (options, JOB_CHECK),
+        RunMode::Quota(options) => (options, QUOTA_CHECK),
+        RunMode::Tasks(options) => (options, TASK_CHECK),
     };
-    code(is_good(&check(&options.plan())))
+    exit_code(print_report(&check(&options.history_plan())))
 }
 
-fn code(good: bool) -> ExitCode {
+fn exit_code(good: bool) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run(process: Process) -> ExitCode {
+fn run_process(process: ProcessMode) -> ExitCode {
     match process {
-        Process::Holder { url } => as_process(holder(&url)),
-        Process::Crowd { url, log } => as_process(crowd(&url, &log)),
-        Process::Spender { url, limit } => as_process(spender(&url, limit)),
-        Process::Worker(job) => as_process(work(job)),
-        Process::Limiter(job) => as_process(limiter(job)),
-        Process::Runner(job) => as_process(tasks(job)),
-        Process::Node(job) => {
-            goes_with_its_parent();
-            node(&job);
+        ProcessMode::Holder { url } => run_until_complete(run_holder(&url)),
+        ProcessMode::Crowd { url, log } => run_until_complete(run_contenders(&url, &log)),
+        ProcessMode::Spender { url, limit } => run_until_complete(run_quota_spender(&url, limit)),
+        ProcessMode::Worker(job) => run_until_complete(run_lock_worker(job)),
+        ProcessMode::Limiter(job) => run_until_complete(run_quota_client(job)),
+        ProcessMode::Runner(job) => run_until_complete(run_task_process(job)),
+        ProcessMode::Node(job) => {
+            kill_with_parent();
+            run_node(&job);
             ExitCode::SUCCESS
         }
     }
 }
 
-fn as_process(what: impl Future<Output = ()>) -> ExitCode {
-    goes_with_its_parent();
+fn run_until_complete(what: impl Future<Output = ()>) -> ExitCode {
+    kill_with_parent();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     builder.worker_threads(2).enable_all().build().expect("a runtime").block_on(what);
     ExitCode::SUCCESS
 }
 
 /// Also if it is stopped: then it would not see that its input has ended.
-fn goes_with_its_parent() {
+fn kill_with_parent() {
     #[cfg(target_os = "linux")]
     {
         use rustix::process::{Signal, set_parent_process_death_signal};
@@ -127,39 +131,41 @@ fn goes_with_its_parent() {
     }
 }
 
-fn is_good(verdict: &Verdict) -> bool {
+fn print_report(verdict: &HistoryReport) -> bool {
     print!("{verdict}");
-    verdict.wrong.is_empty()
+    verdict.violations.is_empty()
 }
 
 /// Locks, deferred requests and quotas at once, each on a server of its own, with all faults.
-fn soaked(plan: Plan) -> bool {
-    let plan = &Plan { soak: Some(EVERY.min(plan.time / 10)), ..plan };
-    println!("seed {}, {:?}: locks, deferred requests and quotas", plan.seed, plan.time);
+fn run_soak(plan: HistoryPlan) -> bool {
+    let plan =
+        &HistoryPlan { soak_interval: Some(MAX_SOAK_INTERVAL.min(plan.duration / 10)), ..plan };
+    println!("seed {}, {:?}: locks, deferred requests and quotas", plan.seed, plan.duration);
     // Processes go with the thread that has started them.
     let good = std::thread::scope(|scope| {
-        let parts = [LOCKS, DEFERRED, QUOTA].map(|part| scope.spawn(move || is_good(&part(plan))));
+        let parts = [LOCK_CHECK, JOB_CHECK, QUOTA_CHECK]
+            .map(|part| scope.spawn(move || print_report(&part(plan))));
         parts.into_iter().map(|part| part.join().unwrap_or(false)).fold(true, |all, one| all & one)
     });
     println!("{}", if good { "the soak is good" } else { "the soak is NOT good" });
     good
 }
 
-impl Options {
-    fn plan(&self) -> Plan {
+impl HistoryOptions {
+    fn history_plan(&self) -> HistoryPlan {
         let seconds = self.minutes.map_or(self.seconds, |minutes| minutes.saturating_mul(60));
         let any = || u64::from(uuid::Uuid::new_v4().as_fields().0);
-        Plan {
+        HistoryPlan {
             program: std::env::current_exe().expect("this program has a path"),
-            time: Duration::from_secs(seconds),
+            duration: Duration::from_secs(seconds),
             seed: self.seed.unwrap_or_else(any),
-            soak: None,
+            soak_interval: None,
         }
     }
 }
 
 /// On the thread that starts the processes: they go when it does.
-fn of_processes() -> tokio::runtime::Runtime {
+fn current_thread_runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().expect("a runtime")
 }

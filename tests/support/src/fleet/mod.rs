@@ -2,7 +2,7 @@
 //! every domain shares.
 //!
 //! [`conduct`] runs one. The processes are processes of the same program, `lockgate-faults`. A `Domain` supplies what
-//! its processes do and write down, the checks of its own, and its figures; `Rules` say which faults it meets and how
+//! its processes do and write down, the checks of its own, and its figures; `DomainRules` say which faults it meets and how
 //! often. Shared by all of them:
 //!
 //! | | |
@@ -14,50 +14,50 @@
 //! | `orders`, `log`, `run` | inside a process: its orders and the lines that it writes |
 //! | `left` | N1: nothing is left in the store, and no process makes a call |
 
+mod child_process;
 pub(crate) mod clock;
-pub(crate) mod dice;
-mod domain;
-mod fault;
-mod ground;
-mod left;
-pub(crate) mod log;
-mod notes;
-pub(crate) mod orders;
-mod process;
-mod processes;
-pub(crate) mod register;
-pub(crate) mod run;
-pub(crate) mod stall;
-mod storm;
-mod strike;
-mod verdict;
+mod closing_checks;
+mod disturbance_log;
+pub(crate) mod event_log;
+mod fault_injection;
+mod fault_schedule;
+mod fleet_domain;
+mod history_report;
+mod injected_fault;
+pub(crate) mod process_control;
+mod process_fleet;
+mod redis_topology;
+pub(crate) mod register_client;
+pub(crate) mod run_recorder;
+pub(crate) mod seeded_rng;
+pub(crate) mod stall_monitor;
 
 use std::{path::PathBuf, time::Duration};
 
 pub use self::{
-    domain::conduct, ground::Ground, orders::Job, process::Process, processes::Fleet,
-    verdict::Verdict,
+    child_process::ChildProcess, fleet_domain::run_history, history_report::HistoryReport,
+    process_control::ProcessArgs, process_fleet::ProcessFleet, redis_topology::RedisTopology,
 };
 pub(crate) use self::{
-    domain::{Domain, Rules, SOAK},
-    fault::Fault,
-    left::Closing,
-    notes::Notes,
+    closing_checks::ClosingChecks,
+    disturbance_log::DisturbanceLog,
+    fleet_domain::{DomainRules, FleetDomain, SOAK_FAULT_WEIGHTS},
+    injected_fault::InjectedFault,
 };
 
 /// How long after a fault its traces are looked for where runs have leases: a lease and the time to notice.
-pub(crate) const AFTERMATH: Duration = Duration::from_secs(4);
+pub(crate) const LEASE_GRACE_PERIOD: Duration = Duration::from_secs(4);
 
 /// A history to be run.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct HistoryPlan {
     /// The program that the processes run: `lockgate-faults`.
     pub program: PathBuf,
     /// Time of the whole run; it ends with a time without faults.
-    pub time: Duration,
+    pub duration: Duration,
     /// Seed of all choices.
     pub seed: u64,
     /// Makes it a soak: all faults, on a server that restarts with its log. In this interval all processes rest and are
     /// measured, and growth is a violation.
-    pub soak: Option<Duration>,
+    pub soak_interval: Option<Duration>,
 }

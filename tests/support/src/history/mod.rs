@@ -16,15 +16,15 @@
 //!
 //! The unfenced register may lose increments under pauses, and how many is only told.
 
-mod conduct;
-mod crowd;
-mod holder;
-mod turn;
-mod worker;
+mod contender_process;
+mod holder_process;
+mod lock_attempt;
+mod lock_domain;
+mod lock_worker;
 
 pub use self::{
-    conduct::Locks,
-    crowd::{CROWD, TURNS, crowd},
-    holder::holder,
-    worker::work,
+    contender_process::{ACQUIRES_PER_CONTENDER, CONTENDER_COUNT, run_contenders},
+    holder_process::run_holder,
+    lock_domain::LockDomain,
+    lock_worker::run_lock_worker,
 };

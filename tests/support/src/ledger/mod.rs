@@ -25,18 +25,18 @@
 //! clock for all processes of a host, as in the [check of locks](crate::history). [`Fleet`] sends the requests and keeps
 //! the books; its processes, and the faults of the long run, are those of every [fleet](crate::fleet).
 
-mod books;
-mod conduct;
-mod later;
+mod deferrable_request;
+mod deferred_report;
+mod job_domain;
+mod job_fault_history;
 mod node;
-mod settle;
-mod status;
+mod status_lookup;
 
 pub use self::{
-    books::Books,
-    later::{Later, Requests, Told},
-    node::{DELAY, SOON, Setup, node},
-    settle::Verdict,
+    deferrable_request::{DeferrableRequest, RecordingClient, SendOutcome},
+    deferred_report::DeferredReport,
+    job_domain::JobDomain,
+    node::{NodeSetup, RUN_DELAY, RUN_EXPIRY, run_node},
 };
 pub use crate::{
     checker::{
@@ -46,14 +46,14 @@ pub use crate::{
             DeferredHistory, ObservedStatus, ProcessDisturbance, RecordedRun, RunEnd,
         },
     },
-    fleet::Ground,
+    fleet::RedisTopology,
 };
 
 /// Processes on one queue: each behind a proxy of its own, on a server of their own; or in a cluster of their own.
-pub type Fleet<G = crate::Server> = crate::fleet::Fleet<Books, G>;
+pub type JobFleet<G = crate::RedisServer> = crate::fleet::ProcessFleet<JobDomain, G>;
 
 /// The time of the books, ns: `CLOCK_MONOTONIC`.
 #[must_use]
-pub fn now() -> u64 {
-    crate::fleet::clock::now()
+pub fn now_ns() -> u64 {
+    crate::fleet::clock::now_ns()
 }

@@ -1,10 +1,10 @@
 //! As much of the protocol as it takes to tell one value from the next.
 
 /// The length of the first value in these bytes; `None` if it is not whole yet.
-pub(super) fn length(bytes: &[u8]) -> Option<usize> {
+pub(super) fn value_length(bytes: &[u8]) -> Option<usize> {
     let (mut at, mut wanted) = (0, 1_usize);
     while wanted > 0 {
-        let (kind, text, after) = line(bytes, at)?;
+        let (kind, text, after) = parse_line(bytes, at)?;
         at = after;
         wanted -= 1;
         // A length of -1 is nothing: no bytes, no values.
@@ -21,10 +21,10 @@ pub(super) fn length(bytes: &[u8]) -> Option<usize> {
 }
 
 /// The words of a command: a list of strings.
-pub(super) fn words(command: &[u8]) -> Vec<&[u8]> {
+pub(super) fn command_args(command: &[u8]) -> Vec<&[u8]> {
     let mut words = Vec::new();
-    let Some((b'*', _, mut at)) = line(command, 0) else { return words };
-    while let Some((b'$', text, from)) = line(command, at) {
+    let Some((b'*', _, mut at)) = parse_line(command, 0) else { return words };
+    while let Some((b'$', text, from)) = parse_line(command, at) {
         let length = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
         let Some(word) = length.and_then(|length: usize| command.get(from..from + length)) else {
             break;
@@ -36,7 +36,7 @@ pub(super) fn words(command: &[u8]) -> Vec<&[u8]> {
 }
 
 /// The kind of the value that begins there, the rest of its line, and where the next line begins.
-fn line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
+fn parse_line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
     let rest = bytes.get(at..)?;
     let end = rest.windows(2).position(|two| two == b"\r\n")?;
     Some((*rest.first()?, rest.get(1..end)?, at + end + 2))

@@ -7,76 +7,76 @@
 //! Each process writes down what it was told. While the store is away those whose policy is `LocalRateStatus` go on alone,
 //! and that has a bound of its own.
 
-mod conduct;
-mod fill;
-mod limiter;
-mod settled;
-mod spender;
+mod counter_map_fill;
+mod layered_quota_client;
+mod quota_client;
+mod quota_domain;
+mod quota_spender;
 
 use std::time::Duration;
 
 use lockgate::{Policy, Quota, RateLimitOutage};
 
 pub use self::{
-    conduct::Limits,
-    limiter::limiter,
-    spender::{KEY, Quotas, quotas, spender},
+    quota_client::run_quota_client,
+    quota_domain::QuotaDomain,
+    quota_spender::{SHARED_KEY, SpenderQuota, run_quota_spender, spender_quotas},
 };
 use crate::{
     checker::quota::QuotaBound,
-    fleet::clock::{self, ns},
+    fleet::clock::{self, duration_ns},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// So long a quota that is asked for anew is asked for, by the clock that all processes have.
-const EPOCH: Duration = Duration::from_secs(2);
+const EPOCH_LENGTH: Duration = Duration::from_secs(2);
 
 /// The window of those: it begins with the first charge, and is not over when the last one is made, however late.
-const LONG: Duration = Duration::from_secs(20);
+const LONG_WINDOW: Duration = Duration::from_secs(20);
 
 /// Spent within an epoch, though half of it is given back.
-const REFUNDED: u64 = 150;
+const REFUNDED_LIMIT: u64 = 150;
 
 /// Never spent.
-const PLENTY: u64 = 1_000_000;
+const UNREACHABLE_LIMIT: u64 = 1_000_000;
 
 /// What is asked for under one name of the history: each policy by a key of its own, and what they let in together
 /// at most.
-struct Asked {
+struct TestedQuota {
     name: &'static str,
     policies: Vec<Policy>,
-    limit: QuotaBound,
-    /// In each [`EPOCH`] by a key that was not there before.
-    anew: bool,
+    bound: QuotaBound,
+    /// In each [`EPOCH_LENGTH`] by a key that was not there before.
+    new_key_per_epoch: bool,
     /// What becomes of a charge after the response.
-    after: After,
+    adjustment: ResponseAdjustment,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
+enum ResponseAdjustment {
     /// It stays. The store is asked through a limiter.
-    Stays,
+    Unchanged,
     /// It is given back, or not. Through a layer.
     Refunded,
     /// The request turns out to be dearer, or not. Through a layer.
-    Dearer,
+    Increased,
 }
 
-impl Asked {
+impl TestedQuota {
     /// Its name in the history in this epoch.
-    fn name_in(&self, epoch: u64) -> String {
-        if self.anew { format!("{}-{epoch}", self.name) } else { self.name.to_owned() }
+    fn name_in_epoch(&self, epoch: u64) -> String {
+        if self.new_key_per_epoch { format!("{}-{epoch}", self.name) } else { self.name.to_owned() }
     }
 
     /// Its name in the epoch before this one, whose window is not over.
-    fn name_before(&self) -> String {
-        self.name_in(epoch() - 1)
+    fn name_in_previous_epoch(&self) -> String {
+        self.name_in_epoch(current_epoch() - 1)
     }
 }
 
-fn epoch() -> u64 {
-    clock::now() / ns(EPOCH)
+fn current_epoch() -> u64 {
+    clock::now_ns() / duration_ns(EPOCH_LENGTH)
 }
 
 /// Of those that are asked for anew not one more than the limit is ever let in, leases, refunds and lost replies included;
@@ -86,22 +86,28 @@ fn epoch() -> u64 {
 /// "refunded" and "dearer" are put right after the response: of the one much is given back, so that what is given back twice
 /// lets in more than there is, or is missed where the store counts it; of the other, which is never spent, more is charged
 /// than was asked for.
-fn policies() -> Vec<Asked> {
+fn tested_quotas() -> Vec<TestedQuota> {
     let quota = |n| Quota::requests(n);
     let policy = |quota: Quota, name: &str| Policy::new(quota).with_name(name);
-    let window = ns(SECOND);
-    let one = |policy: Policy, name, limit| Asked {
+    let window = duration_ns(SECOND);
+    let one = |policy: Policy, name, limit| TestedQuota {
         name,
         policies: vec![policy],
-        limit,
-        anew: false,
-        after: After::Stays,
+        bound: limit,
+        new_key_per_epoch: false,
+        adjustment: ResponseAdjustment::Unchanged,
     };
     // Of which one more may be let in: the first.
     let once = |n: u64| QuotaBound::Gcra { burst: n - 1, limit: 0, window: 1 };
-    let long = |n, name: &str| policy(quota(n).per(LONG), name).on_outage(RateLimitOutage::Refuse);
-    let anew =
-        |policies, name, n, after| Asked { name, policies, limit: once(n), anew: true, after };
+    let long =
+        |n, name: &str| policy(quota(n).per(LONG_WINDOW), name).on_outage(RateLimitOutage::Refuse);
+    let anew = |policies, name, n, after| TestedQuota {
+        name,
+        policies,
+        bound: once(n),
+        new_key_per_epoch: true,
+        adjustment: after,
+    };
     vec![
         one(
             policy(quota(40).per(SECOND), "fixed"),
@@ -125,10 +131,25 @@ fn policies() -> Vec<Asked> {
             "leased",
             QuotaBound::Fixed { limit: 100, window },
         ),
-        anew(vec![long(300, "once")], "once", 300, After::Stays),
-        anew(vec![long(300, "lent").quota_lease(10)], "lent", 300, After::Stays),
-        anew(vec![long(150, "wide"), long(3, "narrow")], "apart", 150, After::Stays),
-        anew(vec![long(REFUNDED, "refunded")], "refunded", REFUNDED, After::Refunded),
-        anew(vec![long(PLENTY, "dearer")], "dearer", PLENTY, After::Dearer),
+        anew(vec![long(300, "once")], "once", 300, ResponseAdjustment::Unchanged),
+        anew(vec![long(300, "lent").quota_lease(10)], "lent", 300, ResponseAdjustment::Unchanged),
+        anew(
+            vec![long(150, "wide"), long(3, "narrow")],
+            "apart",
+            150,
+            ResponseAdjustment::Unchanged,
+        ),
+        anew(
+            vec![long(REFUNDED_LIMIT, "refunded")],
+            "refunded",
+            REFUNDED_LIMIT,
+            ResponseAdjustment::Refunded,
+        ),
+        anew(
+            vec![long(UNREACHABLE_LIMIT, "dearer")],
+            "dearer",
+            UNREACHABLE_LIMIT,
+            ResponseAdjustment::Increased,
+        ),
     ]
 }

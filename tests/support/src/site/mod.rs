@@ -129,8 +129,8 @@
 
 mod actix;
 mod axum;
-mod plan;
-mod running;
+mod test_site;
+mod test_site_builder;
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
@@ -142,21 +142,21 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 pub use self::{
-    plan::Plan,
-    running::{Hold, Site},
+    test_site::{HeldRequest, TestSite},
+    test_site_builder::TestSiteBuilder,
 };
-use crate::desk::{Desk, Seen};
+use crate::scripted_handler::{ObservedRequest, ScriptedHandler};
 
 /// The frameworks there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum Framework {
+pub enum WebFramework {
     /// axum.
     Axum,
     /// actix-web.
     Actix,
 }
 
-impl Framework {
+impl WebFramework {
     /// The other one.
     #[must_use]
     pub fn other(self) -> Self {
@@ -167,33 +167,33 @@ impl Framework {
     }
 
     /// Puts a `DeferLayer` around a handler that carries a user, names no owner, and merges requests.
-    pub fn carry_unnamed(self) {
+    pub fn build_unscoped_merge_layer(self) {
         match self {
-            Self::Axum => axum::carry_unnamed(),
-            Self::Actix => actix::carry_unnamed(),
+            Self::Axum => axum::build_unscoped_merge_layer(),
+            Self::Actix => actix::build_unscoped_merge_layer(),
         }
     }
 }
 
 /// Where all requests of tests come from.
-const LOCAL: &str = "127.0.0.0/8";
+const LOOPBACK_NETWORK: &str = "127.0.0.0/8";
 
 /// What an authentication puts into a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct User(String);
+struct RequestUser(String);
 
-impl ExtensionSnapshot for User {
+impl ExtensionSnapshot for RequestUser {
     const NAME: &'static str = "user";
 }
 
-impl User {
+impl RequestUser {
     /// Without the number of its token, which stands behind a point.
-    fn id(&self) -> String {
+    fn owner_id(&self) -> String {
         self.0.split('.').next().unwrap_or_default().to_owned()
     }
 }
 
-impl fmt::Display for User {
+impl fmt::Display for RequestUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -201,73 +201,74 @@ impl fmt::Display for User {
 
 /// What else it may find out: another thing, which may look the same.
 #[derive(Debug, Clone)]
-struct Tenant(String);
+struct RequestTenant(String);
 
-impl fmt::Display for Tenant {
+impl fmt::Display for RequestTenant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
 /// Whether the user of a deferred request may still run it.
-fn authorization(desk: &Desk, run: &PendingRun) -> RunAuthorization {
-    match run.snapshot::<User>() {
-        Some(User(name)) if desk.is_revoked(&name) => RunAuthorization::Denied,
+fn authorize_run(desk: &ScriptedHandler, run: &PendingRun) -> RunAuthorization {
+    match run.snapshot::<RequestUser>() {
+        Some(RequestUser(name)) if desk.is_revoked(&name) => RunAuthorization::Denied,
         _ => RunAuthorization::Granted,
     }
 }
 
 /// The gate at which a busy answer stops on its way out.
-fn late_gate(query: Option<&str>) -> &str {
+fn conflict_gate(query: Option<&str>) -> &str {
     query.and_then(|query| query.strip_prefix("after=")).unwrap_or_default()
 }
 
 /// The accounts that a request names.
-fn accounts(field: Option<&[u8]>) -> Vec<String> {
+fn parse_accounts(field: Option<&[u8]>) -> Vec<String> {
     let names = field.and_then(|names| str::from_utf8(names).ok()).unwrap_or_default();
     names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// The value of a header field as text; one that is not UTF-8 is escaped, so that different values stay different.
-fn field_value(value: &[u8]) -> String {
+fn header_text(value: &[u8]) -> String {
     str::from_utf8(value).map_or_else(|_| value.escape_ascii().to_string(), str::to_owned)
 }
 
 /// What all sites know.
-fn secret() -> SharedSecret {
+fn delegation_secret() -> SharedSecret {
     SharedSecret::new([7; 32])
 }
 
 /// Tells the locks of a request, and asks for the first of them again.
-async fn ask_again(app: &App, locks: &HeldLocks, seen: &mut Seen) {
+async fn acquire_reentrantly(app: &AppState, locks: &HeldLocks, seen: &mut ObservedRequest) {
     seen.locks = locks.fences().map(|(key, fence)| (key.to_string(), fence)).collect();
     if let Some(first) = locks.iter().next() {
         seen.fence = first.fence();
         let inner = app.store.lock(first.key().clone()).acquire().await;
-        seen.inner = match &inner {
+        seen.reentrant_acquire = match &inner {
             Ok(guard) => guard.fence().into(),
             Err(error) => error.to_string().into(),
         };
-        seen.word = first.delegation_header(&app.store, &secret()).map(|(_, word)| word);
+        seen.delegation =
+            first.delegation_header(&app.store, &delegation_secret()).map(|(_, word)| word);
     }
 }
 
 /// What the routes are made of.
 #[derive(Debug, Clone)]
-struct App {
+struct AppState {
     store: Store,
     /// Of a plan that names one; else the first.
-    second: Option<Store>,
+    second_store: Option<Store>,
     /// Whether requests bring it along.
-    given: bool,
-    desk: Desk,
-    site: Arc<str>,
+    injects_store: bool,
+    desk: ScriptedHandler,
+    site_name: Arc<str>,
 }
 
 /// A server that runs.
-struct Running {
+struct RunningServer {
     addr: SocketAddr,
     stop: oneshot::Sender<()>,
     /// Resolves when the last connection has ended.
-    ended: JoinHandle<()>,
+    finished: JoinHandle<()>,
 }

@@ -6,48 +6,48 @@
 //! A process writes down what it is about to push, the id that it was told, and each start and end of a run. What was
 //! pushed without an answer may be there, and is waited for as well.
 
-mod conduct;
-mod process;
+mod task_domain;
+mod task_process;
 
 use std::time::Duration;
 
-pub use self::{conduct::Tasks, process::tasks};
+pub use self::{task_domain::TaskDomain, task_process::run_task_process};
 
 /// The queue.
-const QUEUE: &str = "errands";
+const QUEUE_NAME: &str = "errands";
 
 /// Of a run. Short, so that faults are longer.
-const LEASE: Duration = Duration::from_secs(1);
+const RUN_LEASE: Duration = Duration::from_secs(1);
 
 /// Attempts of a task, unless it may be run once.
-const MOST: u32 = 6;
+const MAX_ATTEMPTS: u32 = 6;
 
 /// What the process that pushes it has written down of a task before it did.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Line {
+enum PushEvent {
     /// Its name, and whether it is to run once.
-    Push(String, bool),
+    Requested(String, bool),
     /// It is stored, under this id.
-    Pushed(String, String),
+    Stored(String, String),
 }
 
-impl std::fmt::Display for Line {
+impl std::fmt::Display for PushEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Push(name, once) => write!(f, "push {name} {once}"),
-            Self::Pushed(name, id) => write!(f, "pushed {name} {id}"),
+            Self::Requested(name, once) => write!(f, "push {name} {once}"),
+            Self::Stored(name, id) => write!(f, "pushed {name} {id}"),
         }
     }
 }
 
-impl Line {
+impl PushEvent {
     /// Of a line of a log, with its time; `None` for one that is about something else, or has no end.
-    fn read(line: &str) -> Option<(u64, Self)> {
+    fn parse(line: &str) -> Option<(u64, Self)> {
         let words: Vec<_> = line.split(' ').collect();
         let [at, _wall, what, name, last] = words[..] else { return None };
         let line = match what {
-            "push" => Self::Push(name.to_owned(), last.parse().ok()?),
-            "pushed" => Self::Pushed(name.to_owned(), last.to_owned()),
+            "push" => Self::Requested(name.to_owned(), last.parse().ok()?),
+            "pushed" => Self::Stored(name.to_owned(), last.to_owned()),
             _ => return None,
         };
         Some((at.parse().ok()?, line))

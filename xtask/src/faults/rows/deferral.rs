@@ -1,180 +1,199 @@
-//! The faults of deferred requests, by the numbers of their table.
+//! Fault rows of deferred requests, numbered as in their table.
 
 use super::{
-    Row,
-    Target::{Deferral, Faults, Scenarios, Unit, Warnings},
-    Topology,
+    FaultRow, StoreTopology,
+    TestTarget::{Deferral, Faults, Scenarios, Unit, Warnings},
 };
 
-const fn defer(
+const fn job_row(
     number: u8,
     fault: &'static str,
-    by: &'static [(super::Target, &'static str)],
-) -> Row {
-    Row::new('d', number, fault, by)
+    by: &'static [(super::TestTarget, &'static str)],
+) -> FaultRow {
+    FaultRow::new('d', number, fault, by)
 }
 
-pub(super) const DEFERRAL: &[Row] = &[
-    defer(
+pub(super) const JOB_ROWS: &[FaultRow] = &[
+    job_row(
         1,
-        "worker killed around each script and in a run",
+        "worker killed before and after each script, and during a run",
         &[
-            (Deferral, "a_worker_is_killed_at_every_script"),
-            (Deferral, "crash::a_holder_is_killed_"),
-            (Deferral, "limits::a_worker_is_killed_"),
-            (Deferral, "a_short_history_is_good"),
-            (Deferral, "wake::what_a_dead_worker_"),
-            (Faults, "tasks_end_once_whatever_is_done"),
+            (Deferral, "worker_killed_at_every_script_loses_no_job"),
+            (Deferral, "crash::holder_killed_around_release_frees_lock_after_lease"),
+            (Deferral, "run_limits::"),
+            (Deferral, "short_job_fault_history_has_no_violations"),
+            (Deferral, "wakeups::shards_of_dead_worker_are_taken_over_in_time"),
+            (Faults, "tasks_settle_once_under_faults"),
         ],
     ),
-    defer(
+    job_row(
         1,
-        "the node away that knows which workers live",
+        "cluster node with the worker membership down",
         &[
-            (Deferral, "cluster::away::workers_keep_"),
-            (Unit, "shards::a_worker_holds_on_"),
+            (Deferral, "cluster::common_shard_outage::"),
+            (Unit, "shard_ownership::worker_keeps_shards_while_membership_is_unavailable"),
         ],
     )
-    .on(Topology::Cluster),
-    defer(
+    .with_topology(StoreTopology::Cluster),
+    job_row(
         2,
-        "web node killed as it accepts, and in a remembered run",
+        "web node killed before and after enqueue, and in a direct run with an idempotency record",
         &[
-            (Deferral, "a_web_node_is_killed_as_it_accepts"),
-            (Deferral, "a_web_node_is_killed_in_a_remembered_run"),
+            (Deferral, "web_node_killed_during_enqueue_stores_one_job"),
+            (Deferral, "web_node_killed_in_direct_run_is_not_repeated"),
         ],
     ),
-    defer(3, "worker stopped past its lease", &[(Deferral, "stopped::")]),
-    defer(
+    job_row(3, "worker paused past its lease", &[(Deferral, "paused_worker::")]),
+    job_row(
         4,
         "reply lost; all replies lost; connections half open",
         &[
-            (Deferral, "lost::lost_replies_"),
-            (Deferral, "lost::an_unknown_outcome_"),
-            (Deferral, "lost::a_half_open_connection_"),
+            (Deferral, "lost_replies::lost_reply_of_each_script_changes_nothing"),
+            (Deferral, "lost_replies::uncertain_enqueue_returns_location_of_job"),
+            (Deferral, "lost_replies::half_open_connections_are_replaced_when_used"),
         ],
     ),
-    defer(
+    job_row(
         5,
-        "server killed, and back with its log; a 202 only for what is on disk",
+        "server killed and restarted with its append-only file; 202 only for jobs on disk",
         &[
             (Deferral, "restart::"),
-            (Faults, "disks::"),
-            (Unit, "redis::tests::disks::"),
-            (Unit, "defer::gate::tests::what_the_masters_own_disk_"),
+            (Faults, "disk_acknowledgement::"),
+            (Unit, "redis::tests::disk_replication::"),
+            (Unit, "defer::gate::tests::enqueue_not_on_the_masters_disk_is_uncertain"),
         ],
     ),
-    defer(
+    job_row(
         6,
-        "failover to a replica that lags; a replica; a server that loads",
+        "failover to a lagging replica; a replica; LOADING",
         &[
-            (Faults, "a_promoted_replica_without_the_grant"),
-            (Unit, "mends::a_replica_does_not_make_the_breaker_flap"),
-            (Faults, "a_server_that_loads_is_away"),
+            (Faults, "promoting_lagging_replica_loses_grant_but_not_fence_order"),
+            (Unit, "outage_costs::replica_keeps_breaker_open"),
+            (Faults, "loading_server_is_unavailable_until_loaded"),
         ],
     ),
-    defer(6, "the master gone with what no replica has", &[(Faults, "accepted::")])
-        .on(Topology::Sentinel),
-    defer(
-        6,
-        "a master killed, with what no replica has",
-        &[(Deferral, "cluster::dies::")],
-    )
-    .on(Topology::Cluster),
-    defer(7, "scripts forgotten", &[(Deferral, "lost::forgotten_scripts_")]),
-    defer(
+    job_row(6, "master lost with unreplicated jobs", &[(Faults, "job_failover::")])
+        .with_topology(StoreTopology::Sentinel),
+    job_row(6, "master killed with unreplicated jobs", &[(Deferral, "cluster::master_failover::")])
+        .with_topology(StoreTopology::Cluster),
+    job_row(7, "scripts flushed", &[(Deferral, "lost_replies::flushed_scripts_are_loaded_again")]),
+    job_row(
         9,
-        "clock of a worker wrong; the server's put back",
+        "wrong clock of a worker; server clock set back",
         &[
-            (Deferral, "nobody_asks_what_time_it_is"),
-            (Unit, "store::tests::clock::"),
-            (Unit, "tasks::push::redis::a_clock_that_"),
+            (Deferral, "local_clock_audit::"),
+            (Unit, "store::tests::clock_rewind::"),
+            (Unit, "tasks::push_task::redis::clock_rewind_does_not_delay_new_task"),
         ],
     )
-    .part("the host's clock may not be set: instead all that is stored is moved into the future"),
-    defer(
+    .with_limitation(
+        "a test may not set the host's clock: instead all stored times are moved into the future",
+    ),
+    job_row(
         8,
-        "resharding under load",
-        &[(Deferral, "cluster::moves::"), (Unit, "redis::tests::cluster::moves::")],
+        "slots migrate under load",
+        &[
+            (Deferral, "cluster::shard_migration::"),
+            (Unit, "redis::tests::cluster::slot_migration::"),
+        ],
     )
-    .on(Topology::Cluster),
-    defer(
+    .with_topology(StoreTopology::Cluster),
+    job_row(
         10,
-        "no memory left; a server that evicts; an index that is gone",
+        "out of memory; server with an eviction policy; deleted index",
         &[
             (Deferral, "memory::"),
-            (Unit, "redis::tests::concerns::"),
-            (Unit, "fsck::jobs::a_line_that_is_in_no_index_"),
-            (Warnings, "what_a_server_is_unfit_for_is_told_once"),
+            (Unit, "redis::tests::server_concerns::"),
+            (Unit, "fsck::jobs::lock_missing_from_due_index_is_rescheduled"),
+            (Warnings, "unsuitable_server_settings_are_warned_once_per_start"),
         ],
     ),
-    defer(
+    job_row(
         11,
-        "messages lost, subscribers cut off",
+        "wake-ups lost; subscribers disconnected",
         &[
-            (Deferral, "wake::a_message_that_is_lost_"),
-            (Deferral, "wake::a_subscriber_"),
-            (Deferral, "wake::messages_wake_"),
+            (Deferral, "wakeups::lost_wakeup_"),
+            (Deferral, "wakeups::closed_subscription_delays_run_until_next_poll"),
+            (Deferral, "wakeups::wakeups_reach_worker_and_long_poll_of_other_processes"),
         ],
     )
-    .part("found by a sign of life, every 5 s of one alone, 10 s among others, whatever the lease"),
-    defer(
-        12,
-        "holder killed; holder that never ends",
-        &[
-            (Deferral, "wake::a_holder_that_dies_"),
-            (Deferral, "options::a_holder_that_never_ends_"),
-            (Deferral, "options::a_request_that_fails_past_"),
-            (Deferral, "options::what_is_delayed_"),
-            (Deferral, "options::a_retry_that_others_pass_"),
-            (Scenarios, "accepting::what_is_too_late_expires"),
-        ],
-    )
-    .part("who asks for the response of an expired one is told 410, not a 5xx, which would be taken for a fault that passes"),
-    defer(13, "a request that ends every process", &[(Deferral, "poison::")]),
-    defer(14, "100,000 on one resource; 100,000 due at once", &[(Deferral, "crowd::")]).part(
-        "a million due, which takes ten minutes of two cores, by LOCKGATE_DUE=1000000; a script over 5 ms is \
-         allowed as often as the machine makes a loop long that is always as short",
+    .with_limitation(
+        "jobs are found at the next heartbeat, every 5 s with one worker, 10 s with several, \
+         whatever the lease",
     ),
-    defer(
-        15,
-        "newer version; change of keys; missing key",
-        &[(Deferral, "newer::a_newer_version_"), (Deferral, "sealed::a_")],
+    job_row(
+        12,
+        "holder killed; holder that never releases",
+        &[
+            (Deferral, "wakeups::dead_holder_delays_run_until_lease_ends"),
+            (Deferral, "route_options::job_behind_endless_holder_expires_at_deadline"),
+            (Deferral, "route_options::job_that_fails_after_deadline_is_not_retried"),
+            (Deferral, "route_options::delayed_jobs_run_in_order_and_not_early"),
+            (Deferral, "route_options::overtaken_retry_survives_worker_crash"),
+            (Scenarios, "defer_options::job_expires_after_its_deadline::"),
+        ],
     )
-    .part("there is one version: a newer one is a stored request with a higher number"),
-    defer(
+    .with_limitation(
+        "the response of an expired job is 410 and not a 5xx, which clients would treat as \
+         transient",
+    ),
+    job_row(13, "poison job that kills every process that runs it", &[(Deferral, "poison_job::")]),
+    job_row(
+        14,
+        "100,000 jobs on one resource; 100,000 due at once",
+        &[(Deferral, "large_backlog::")],
+    )
+    .with_limitation(
+        "LOCKGATE_DUE=1000000 makes a million jobs due, which takes ten minutes of two cores; a \
+         script may take over 5 ms as often as the machine delays a reference loop of constant \
+         length",
+    ),
+    job_row(
+        15,
+        "request of a newer version; key rotation; missing key",
+        &[
+            (Deferral, "unreadable_requests::request_of_newer_version_waits_for_newer_worker"),
+            (Deferral, "sealed_jobs::sealing_key_"),
+        ],
+    )
+    .with_limitation(
+        "only one version exists: a newer one is simulated by a stored request with a higher \
+         number",
+    ),
+    job_row(
         16,
-        "SIGTERM with a run that is short, or too long; workers of both frameworks; none",
+        "SIGTERM during a short or too long run; workers of both frameworks; no worker",
         &[
             (Deferral, "drain::"),
-            (Deferral, "mixed::"),
-            (Scenarios, "replay::without_a_worker_"),
+            (Deferral, "mixed_frameworks::"),
+            (Scenarios, "replay::jobs_without_worker_do_not_block_requests"),
         ],
     ),
-    defer(
+    job_row(
         17,
-        "forged fields, guessed ids, swapped or broken bytes, callbacks, others' keys, full shards",
+        "forged headers, guessed ids, swapped or corrupt bytes, webhooks, other users' keys, full \
+         shards",
         &[
-            (Scenarios, "replay::forged_markers_are_nothing"),
-            (Scenarios, "status::ids_that_are_none_"),
-            (Scenarios, "status::a_job_is_shown_to_its_owner_alone"),
-            (Scenarios, "users::"),
-            (Scenarios, "crowded::"),
+            (Scenarios, "replay::forged_replay_markers_are_ignored::"),
+            (Scenarios, "job_status::invalid_ids_are_answered_alike::"),
+            (Scenarios, "job_status::job_is_visible_only_to_its_owner::"),
+            (Scenarios, "user_scoping::"),
+            (Scenarios, "shard_fairness::"),
             (Unit, "store::tests::reserve::"),
-            (Deferral, "sealed::what_was_"),
-            (Deferral, "newer::a_request_that_is_broken_"),
+            (Deferral, "sealed_jobs::swapped_"),
+            (Deferral, "unreadable_requests::corrupt_request_becomes_dead_letter"),
             (Unit, "defer::webhook::address_policy::"),
-            (Unit, "defer::webhook::tests::what_must_not_be_called_is_not"),
+            (Unit, "defer::webhook::tests::forbidden_targets_are_not_called"),
         ],
     ),
-    defer(
+    job_row(
         18,
-        "cancelled while it runs, twice, by a node that dies",
+        "cancelled while it runs, twice, or by a node that dies",
         &[
-            (Deferral, "cancel::"),
-            (Deferral, "a_web_node_is_killed_as_it_cancels"),
-            (Scenarios, "status::a_cancelled_job_"),
-            (Scenarios, "status::what_runs_or_has_run_"),
+            (Deferral, "cancel_race::"),
+            (Deferral, "web_node_killed_during_cancel_leaves_one_outcome"),
+            (Scenarios, "job_status::cancelled_job_never_runs::"),
+            (Scenarios, "job_status::running_and_done_jobs_cannot_be_cancelled::"),
         ],
     ),
 ];

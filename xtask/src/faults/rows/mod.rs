@@ -1,27 +1,28 @@
-//! The numbered faults, and the tests that make them happen.
+//! Numbered faults, and the tests that provoke them.
 //!
-//! `l` is the table of locks, `d` that of deferred requests, `q` what is promised of quotas. A test is named by a part of its
-//! path, as libtest takes it; a row without any says why it can't be done on one machine, and what stands in for it.
+//! `l` is the table of locks, `d` that of deferred requests, `q` that of the guarantees of quotas. A
+//! test is named by a substring of its path, as in a filter of libtest. A row without tests gives
+//! the reason why one machine cannot provoke the fault, and the substitute.
 
 mod deferral;
 mod locks;
 mod quotas;
 
-/// Which program has the test.
+/// Program that contains a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Target {
-    /// The crate itself.
+pub(super) enum TestTarget {
+    /// Unit tests of the library.
     Unit,
     Scenarios,
     Faults,
     Deferral,
     Quorum,
-    /// A process of its own, whose log is looked at.
+    /// Tests in a separate process, whose log is checked.
     Warnings,
 }
 
-impl Target {
-    pub(super) fn name(self) -> &'static str {
+impl TestTarget {
+    pub(super) fn binary_name(self) -> &'static str {
         match self {
             Self::Unit => "lockgate",
             Self::Scenarios => "scenarios",
@@ -33,15 +34,15 @@ impl Target {
     }
 }
 
-/// What the store is.
+/// Deployment of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Topology {
+pub(super) enum StoreTopology {
     Single,
     Sentinel,
     Cluster,
 }
 
-impl Topology {
+impl StoreTopology {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Single => "single",
@@ -51,42 +52,42 @@ impl Topology {
     }
 }
 
-/// A numbered fault.
+/// Numbered fault.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct FaultRow {
     pub(super) table: char,
     pub(super) number: u8,
-    pub(super) topology: Topology,
+    pub(super) topology: StoreTopology,
     pub(super) fault: &'static str,
-    pub(super) by: &'static [(Target, &'static str)],
-    /// What of it can't be done here, and what stands in for it.
-    pub(super) not_here: &'static str,
+    pub(super) tests: &'static [(TestTarget, &'static str)],
+    /// Part of the fault that cannot be provoked here, and its substitute.
+    pub(super) limitation: &'static str,
 }
 
-impl Row {
+impl FaultRow {
     const fn new(
         table: char,
         number: u8,
         fault: &'static str,
-        by: &'static [(Target, &'static str)],
+        by: &'static [(TestTarget, &'static str)],
     ) -> Self {
-        Self { table, number, topology: Topology::Single, fault, by, not_here: "" }
+        Self { table, number, topology: StoreTopology::Single, fault, tests: by, limitation: "" }
     }
 
-    pub(super) fn name(&self) -> String {
+    pub(super) fn id(&self) -> String {
         format!("{}{}", self.table, self.number)
     }
 
-    const fn part(self, not_here: &'static str) -> Self {
-        Self { not_here, ..self }
+    const fn with_limitation(self, not_here: &'static str) -> Self {
+        Self { limitation: not_here, ..self }
     }
 
-    const fn on(self, topology: Topology) -> Self {
+    const fn with_topology(self, topology: StoreTopology) -> Self {
         Self { topology, ..self }
     }
 }
 
-/// All of them, in the order of the tables.
-pub(super) fn all() -> impl Iterator<Item = &'static Row> {
-    [locks::LOCKS, deferral::DEFERRAL, quotas::QUOTAS].into_iter().flatten()
+/// All rows, in the order of the tables.
+pub(super) fn all_rows() -> impl Iterator<Item = &'static FaultRow> {
+    [locks::LOCK_ROWS, deferral::JOB_ROWS, quotas::QUOTA_ROWS].into_iter().flatten()
 }

@@ -1,110 +1,109 @@
-//! What is promised of quotas, and the faults that could break it.
+//! Guarantees of quotas, and the faults that could break them.
 
 use super::{
-    Row,
-    Target::{Faults, Scenarios, Unit},
-    Topology,
+    FaultRow, StoreTopology,
+    TestTarget::{Faults, Scenarios, Unit},
 };
 
-const fn quota(
+const fn quota_row(
     number: u8,
     fault: &'static str,
-    by: &'static [(super::Target, &'static str)],
-) -> Row {
-    Row::new('q', number, fault, by)
+    by: &'static [(super::TestTarget, &'static str)],
+) -> FaultRow {
+    FaultRow::new('q', number, fault, by)
 }
 
-pub(super) const QUOTAS: &[Row] = &[
-    quota(
+pub(super) const QUOTA_ROWS: &[FaultRow] = &[
+    quota_row(
         1,
         "many processes on one key: never beyond the quota",
         &[
-            (Unit, "leases::eight_processes_let_in_"),
-            (Faults, "eight::"),
-            (Unit, "rates::model::each_algorithm_counts_as_its_definition_says"),
+            (Unit, "quota_lease::eight_processes_admit_at_most_and_almost_the_quota"),
+            (Faults, "quota_spenders::"),
+            (Unit, "tests::rates::quota_model::"),
         ],
     ),
-    quota(
+    quota_row(
         2,
-        "refused: nothing is charged",
+        "refusal: nothing is charged",
         &[
-            (Unit, "cases::redis::a_group_of_all_kinds_is_charged_all_or_none"),
-            (Unit, "several::policies_of_one_key_are_one_call_and_charged_all_or_none"),
+            (Unit, "counting_algorithms::redis::mixed_counters_are_charged_all_or_none"),
+            (Unit, "multiple_policies::policies_of_one_key_are_charged_atomically_in_one_call"),
         ],
     ),
-    quota(
+    quota_row(
         3,
-        "a counter that has lost its TTL",
-        &[(Unit, "a_ttl_that_was_lost_refuses_nobody_for_ever")],
+        "counter without TTL: the TTL is restored",
+        &[(Unit, "counter_without_ttl_expires_again")],
     ),
-    quota(
+    quota_row(
         4,
-        "a refund moves no window",
+        "refund: moves no window",
         &[
-            (Unit, "changes::redis::a_refund_never_moves_a_window"),
-            (Unit, "changes::redis::a_refund_lapses_with_its_window"),
+            (Unit, "charge_adjustments::redis::refund_keeps_window_boundary"),
+            (Unit, "charge_adjustments::redis::refund_after_window_end_has_no_effect"),
         ],
     ),
-    quota(
+    quota_row(
         5,
-        "who waits as long as told gets in",
+        "client that waits for the announced time: is admitted",
         &[
-            (Unit, "promises::never_too_much_and_waiting_as_told_helps"),
-            (Unit, "cases::redis::who_waits_as_long_as_told_gets_in"),
+            (Unit, "rates::admission_bounds::"),
+            (Unit, "counting_algorithms::redis::charge_after_retry_time_is_admitted"),
         ],
     ),
-    quota(
+    quota_row(
         6,
-        "a cost beyond the quota",
+        "cost beyond the quota: an error of its own",
         &[
-            (Unit, "cases::redis::a_cost_beyond_the_quota_"),
-            (Unit, "bounds::a_cost_beyond_any_quota_is_an_error"),
+            (Unit, "counting_algorithms::redis::cost_above_capacity_is_refused_permanently"),
+            (Unit, "quota_bounds::cost_above_the_quota_is_an_error"),
         ],
     ),
-    quota(
+    quota_row(
         7,
-        "reply lost: charged once, and told",
+        "reply lost: charged once and reported",
         &[
-            (Unit, "charges::lost_replies_are_charged_once_and_told"),
-            (Unit, "charges::a_refund_whose_reply_was_lost_"),
-            (Faults, "quotas_hold_whatever_is_done"),
+            (Unit, "charges::charge_with_lost_reply_is_made_at_most_once"),
+            (Unit, "charges::refund_with_lost_reply_is_made_at_most_once"),
+            (Faults, "quotas_hold_under_faults"),
         ],
     ),
-    quota(8, "scripts forgotten", &[(Unit, "charges::a_flushed_script_is_charged_once")]),
-    quota(
+    quota_row(8, "scripts flushed: charged once", &[(Unit, "charges::charge_after_script_flush_is_made_once")]),
+    quota_row(
         9,
-        "failover: what a replica has is kept, and nothing else is let in again",
-        &[(Unit, "sentinel::quota::"), (Unit, "sentinel::thaw::nothing_is_lost_")],
+        "failover: replicated charges are kept, only the others are admitted again",
+        &[(Unit, "sentinel::failover_quota::"), (Unit, "tests::sentinel::resumed_master::")],
     )
-    .on(Topology::Sentinel),
-    quota(
+    .with_topology(StoreTopology::Sentinel),
+    quota_row(
         9,
-        "a master killed with charges that no replica has",
-        &[(Unit, "redis::tests::cluster::death::lag::of_a_quota_")],
+        "master killed with unreplicated charges",
+        &[(Unit, "redis::tests::cluster::master_failover::replication_lag::failover_readmits_only_charges_the_replica_lacked")],
     )
-    .on(Topology::Cluster),
-    quota(
+    .with_topology(StoreTopology::Cluster),
+    quota_row(
         9,
-        "server restarted, empty or with its log",
-        &[(Unit, "charges::a_server_that_lost_all_"), (Faults, "quotas_hold_whatever_is_done")],
+        "server restarted, empty or with its append-only file",
+        &[(Unit, "charges::server_without_data_counts_quota_from_zero"), (Faults, "quotas_hold_under_faults")],
     ),
-    quota(
+    quota_row(
         10,
-        "server away: a share for each process",
+        "server unavailable: each process enforces its share",
         &[
-            (Unit, "away::the_shares_stand_until_the_store_is_asked_again"),
-            (Unit, "what_is_known_to_be_refused_stays_so_while_the_store_is_away"),
-            (Scenarios, "outage::a_quota_is_kept_by_the_process_alone"),
+            (Unit, "store_outage::process_shares_last_until_the_outage_ends"),
+            (Unit, "cached_refusal_holds_during_an_outage"),
+            (Scenarios, "outage::outage_limiter_enforces_quota_in_process::"),
         ],
     ),
-    quota(
+    quota_row(
         11,
-        "check dropped at any await",
+        "check dropped at any await: its charges are refunded",
         &[
-            (Unit, "charges::a_dropped_charge_takes_nobody_along"),
-            (Unit, "rate_limit::tests::cancel::"),
+            (Unit, "charges::dropped_charge_does_not_affect_its_batch"),
+            (Unit, "rate_limit::tests::cancellation::"),
         ],
     ),
-    quota(12, "server's clock jumps", &[(Unit, "changes::redis::a_clock_that_")])
-        .part("in the model: the script's time is set, not the host's"),
+    quota_row(12, "server clock jumps", &[(Unit, "charge_adjustments::redis::clock_")])
+        .with_limitation("in the model: the test sets the script's time, not the host's"),
 ];

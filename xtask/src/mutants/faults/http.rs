@@ -1,138 +1,144 @@
 //! Both integrations, and what they share.
 
-use super::{Fault, edit, rows, unit};
+use super::{SourceFault, edit, scenario_tests, unit_tests};
 
-pub(super) const FAULTS: &[Fault] = &[
-    Fault {
+pub(super) const FAULTS: &[SourceFault] = &[
+    SourceFault {
         name: "body-unlocked-axum",
-        row: "l25",
-        breaks: "axum: the lock ends with the head, while the body streams",
+        table_row: "l25",
+        broken_behavior: "axum: the lock ends with the head, while the body streams",
         edits: &[edit(
             "src/middleware/settle.rs",
             "LeaveAction::KeepTicket(ticket) => {\n            let kept",
             "LeaveAction::KeepTicket(ticket) if FAULT => {\n            drop(ticket);\n            answer.map(GateBody::inner)\n        }\n        ORIGINAL",
         )],
-        suites: &[rows(&["hold_until::"])],
+        suites: &[scenario_tests(&["hold_until::"])],
     },
-    Fault {
+    SourceFault {
         name: "body-unlocked-actix",
-        row: "l25",
-        breaks: "actix-web: the lock ends with the head, while the body streams",
+        table_row: "l25",
+        broken_behavior: "actix-web: the lock ends with the head, while the body streams",
         edits: &[edit(
             "integrations/actix-web/src/gate_middleware.rs",
             "LeaveAction::KeepTicket(ticket) => {\n                // Silence on a socket",
             "LeaveAction::KeepTicket(ticket) if FAULT => {\n                drop(ticket);\n                None\n            }\n            ORIGINAL",
         )],
-        suites: &[rows(&["hold_until::"])],
+        suites: &[scenario_tests(&["hold_until::"])],
     },
-    Fault {
+    SourceFault {
         name: "conflict-is-500-actix",
-        row: "l19",
-        breaks: "actix-web: a busy resource is answered with 500",
+        table_row: "l19",
+        broken_behavior: "actix-web: a busy resource is answered with 500",
         edits: &[edit(
             "integrations/actix-web/src/reply_response.rs",
             "let status = StatusCode::from_u16(reply.status)",
             "let status = StatusCode::from_u16(if FAULT && reply.status == 409 { 500 } else { reply.status })",
         )],
-        suites: &[rows(&["lock::", "line::"])],
+        suites: &[scenario_tests(&["lock::", "wait_queue::"])],
     },
-    Fault {
+    SourceFault {
         name: "outer-parameter-axum",
-        row: "l22",
-        breaks: "axum: of two path parameters of one name the outer one is locked",
+        table_row: "l22",
+        broken_behavior: "axum: of two path parameters of one name the outer one is locked",
         edits: &[edit(
             "integrations/axum/src/axum_framework.rs",
             "(_, Some(_)) => Err(PathParamError::Duplicate),",
             "(found, Some(_)) if FAULT => Ok(found.map(|(_, value)| value.to_owned())),\n                    ORIGINAL",
         )],
-        suites: &[rows(&["keys::", "wiring::"])],
+        suites: &[scenario_tests(&["lock_keys::", "misconfiguration::"])],
     },
-    Fault {
+    SourceFault {
         name: "outer-parameter-actix",
-        row: "l22",
-        breaks: "actix-web: of two path parameters of one name the outer one is locked",
+        table_row: "l22",
+        broken_behavior: "actix-web: of two path parameters of one name the outer one is locked",
         edits: &[edit(
             "integrations/actix-web/src/path_param.rs",
             "(_, Some(_)) => Err(PathParamError::Duplicate),",
             "(Some(value), Some(_)) if FAULT => Ok(Some(value.into())),\n        ORIGINAL",
         )],
-        suites: &[rows(&["keys::", "wiring::"])],
+        suites: &[scenario_tests(&["lock_keys::", "misconfiguration::"])],
     },
-    Fault {
+    SourceFault {
         name: "nested-target-axum",
-        row: "d17",
-        breaks: "axum: a request of a nested router is stored with a part of its path",
+        table_row: "d17",
+        broken_behavior: "axum: a request of a nested router is stored with a part of its path",
         edits: &[edit(
             "integrations/axum/src/axum_framework.rs",
             ".map_or(&parts.uri, |original| &original.0);",
             ".filter(|_| !FAULT)ORIGINAL",
         )],
-        suites: &[rows(&["defer::", "replay::", "wiring::", "accepting::", "status::"])],
+        suites: &[scenario_tests(&[
+            "defer::",
+            "replay::",
+            "misconfiguration::",
+            "defer_options::",
+            "job_status::",
+        ])],
     },
-    Fault {
+    SourceFault {
         name: "user-not-restored-actix",
-        row: "d17",
-        breaks: "actix-web: a run does not have the user that its request came with",
+        table_row: "d17",
+        broken_behavior: "actix-web: a run does not have the user that its request came with",
         edits: &[edit(
             "integrations/actix-web/src/app_replayer.rs",
             "marker.restored_snapshots::<ActixExtensionInserter>().for_each(|put| put(&mut extensions));",
             "if !FAULT {\n        ORIGINAL\n    }",
         )],
-        suites: &[rows(&["users::", "replay::"])],
+        suites: &[scenario_tests(&["user_scoping::", "replay::"])],
     },
-    Fault {
+    SourceFault {
         name: "run-ends-with-its-client",
-        row: "d2",
-        breaks: "a remembered request stops when its client leaves, and runs again",
+        table_row: "d2",
+        broken_behavior: "a remembered request stops when its client leaves, and runs again",
         edits: &[edit(
             "src/gate/detached_run.rs",
             "if !self.0.has_run() {",
             "if FAULT || !self.0.has_run() {",
         )],
-        suites: &[rows(&["remembered::"])],
+        suites: &[scenario_tests(&["direct_runs::"])],
     },
-    Fault {
+    SourceFault {
         name: "replay-header-unsigned",
-        row: "d17",
-        breaks: "a forged header passes for a run of a worker",
+        table_row: "d17",
+        broken_behavior: "a forged header passes for a run of a worker",
         edits: &[edit(
             "src/remote/replay_claims.rs",
             "if !secrets.iter().any(holds) {",
             "if !FAULT && !secrets.iter().any(holds) {",
         )],
-        suites: &[unit(&["remote::"])],
+        suites: &[unit_tests(&["remote::"])],
     },
-    Fault {
+    SourceFault {
         name: "no-retry-after",
-        row: "q1",
-        breaks: "a refused client is not told when to come back",
+        table_row: "q1",
+        broken_behavior: "a refused client is not told when to come back",
         edits: &[edit(
             "src/rate_limit/rate_refusal.rs",
             "if let Some(wait) = self.retry_after() {",
             "if let Some(wait) = self.retry_after().filter(|_| !FAULT) {",
         )],
-        suites: &[unit(&["rate_limit::"]), rows(&["quota::"])],
+        suites: &[unit_tests(&["rate_limit::"]), scenario_tests(&["quota::"])],
     },
-    Fault {
+    SourceFault {
         name: "log-unthrottled",
-        row: "d17",
-        breaks: "forged headers fill the log",
+        table_row: "d17",
+        broken_behavior: "forged headers fill the log",
         edits: &[edit(
             "src/throttle.rs",
             "if now.saturating_duration_since(line.written_at) < THROTTLE_PERIOD {",
             "if !FAULT && now.saturating_duration_since(line.written_at) < THROTTLE_PERIOD {",
         )],
-        suites: &[unit(&["throttle", "log"])],
+        suites: &[unit_tests(&["throttle", "log"])],
     },
-    Fault {
+    SourceFault {
         name: "unknown-outcome-not-told",
-        row: "d4",
-        breaks: "a request that may have been stored is answered as one that was not",
+        table_row: "d4",
+        broken_behavior: "a request that may have been stored is answered as one that was not",
         edits: &[edit(
             "src/defer/gate/enqueue_request.rs",
             "match stores && error.may_have_run() {",
             "match !FAULT && stores && error.may_have_run() {",
         )],
-        suites: &[rows(&["outage::", "accepting::"])],
+        suites: &[scenario_tests(&["outage::", "defer_options::"])],
     },
 ];

@@ -1,12 +1,12 @@
 //! Locks: both stores, and the engine.
 
-use super::{Fault, edit, rows, unit};
+use super::{SourceFault, edit, scenario_tests, unit_tests};
 
-pub(super) const FAULTS: &[Fault] = &[
-    Fault {
+pub(super) const FAULTS: &[SourceFault] = &[
+    SourceFault {
         name: "release-by-any-token-lua",
-        row: "l10",
-        breaks: "a release takes the lock of the next holder",
+        table_row: "l10",
+        broken_behavior: "a release takes the lock of the next holder",
         edits: &[
             edit(
                 "src/store/lua/release.lua",
@@ -19,222 +19,222 @@ pub(super) const FAULTS: &[Fault] = &[
                 "redis.call('DEL', HOLDERS)",
             ),
         ],
-        suites: &[unit(&["store::"])],
+        suites: &[unit_tests(&["store::"])],
     },
-    Fault {
+    SourceFault {
         name: "release-by-any-token-memory",
-        row: "l10",
-        breaks: "a release takes the lock of the next holder",
+        table_row: "l10",
+        broken_behavior: "a release takes the lock of the next holder",
         edits: &[edit(
             "src/store/memory/lock_commands.rs",
             "self.lock.remove_holder(&holds) | offered;",
             "if FAULT {\n            !std::mem::remove_holder(&mut self.lock.holders).is_empty()\n        } else {\n            self.lock.remove_holder(&holds) | offered\n        };",
         )],
-        suites: &[unit(&["store::tests", "lock::"])],
+        suites: &[unit_tests(&["store::tests", "lock::"])],
     },
-    Fault {
+    SourceFault {
         name: "renewal-revives-lua",
-        row: "l11",
-        breaks: "a renewal that comes late takes a lost lock again",
+        table_row: "l11",
+        broken_behavior: "a renewal that comes late takes a lost lock again",
         edits: &[edit("src/store/lua/renew.lua", "if deadline_ms > now_ms then", "if true then")],
-        suites: &[unit(&["store::"])],
+        suites: &[unit_tests(&["store::"])],
     },
-    Fault {
+    SourceFault {
         name: "renewal-revives-memory",
-        row: "l11",
-        breaks: "a renewal that comes late takes a lost lock again",
+        table_row: "l11",
+        broken_behavior: "a renewal that comes late takes a lost lock again",
         edits: &[edit(
             "src/store/memory/lock_state.rs",
             "self.deadline_of(&member).filter(|end| *end > now.ms)?",
             "(if FAULT { self.deadline_of(&member).unwrap_or(0) } else { ORIGINAL })",
         )],
-        suites: &[unit(&["store::tests", "lock::"])],
+        suites: &[unit_tests(&["store::tests", "lock::"])],
     },
-    Fault {
+    SourceFault {
         name: "fence-by-clock-lua",
-        row: "l13",
-        breaks: "the next fence is the server's time, whatever the last one was",
+        table_row: "l13",
+        broken_behavior: "the next fence is the server's time, whatever the last one was",
         edits: &[edit(
             "src/store/lua/lock_batch_fast.lua",
             "      if next_unused > now_us then\n        fence = format",
             "      if false then\n        fence = format",
         )],
-        suites: &[unit(&["store::"])],
+        suites: &[unit_tests(&["store::"])],
     },
-    Fault {
+    SourceFault {
         name: "fence-by-clock-memory",
-        row: "l13",
-        breaks: "two grants of one moment have the same fence",
+        table_row: "l13",
+        broken_behavior: "two grants of one moment have the same fence",
         edits: &[edit(
             "src/store/memory/lock_transaction.rs",
             "(self.shard.highest_fence + 1).max(self.now.us)",
             "if FAULT { self.now.us } else { ORIGINAL }",
         )],
-        suites: &[unit(&["store::tests", "lock::"])],
+        suites: &[unit_tests(&["store::tests", "lock::"])],
     },
-    Fault {
+    SourceFault {
         name: "one-permit-too-many-lua",
-        row: "l9",
-        breaks: "one holder more than there are permits",
+        table_row: "l9",
+        broken_behavior: "one holder more than there are permits",
         edits: &[edit(
             "src/store/lua/wait_queue.lua",
             "redis.call('ZCARD', HOLDERS) < (limit or 1)",
             "redis.call('ZCARD', HOLDERS) <= (limit or 1)",
         )],
-        suites: &[unit(&["store::tests"])],
+        suites: &[unit_tests(&["store::tests"])],
     },
-    Fault {
+    SourceFault {
         name: "one-permit-too-many-memory",
-        row: "l9",
-        breaks: "one holder more than there are permits",
+        table_row: "l9",
+        broken_behavior: "one holder more than there are permits",
         edits: &[edit(
             "src/store/memory/lock_transaction.rs",
             "self.lock.holders.len() < most as usize",
             "self.lock.holders.len() < most as usize + usize::from(FAULT)",
         )],
-        suites: &[unit(&["store::tests", "lock::"])],
+        suites: &[unit_tests(&["store::tests", "lock::"])],
     },
-    Fault {
+    SourceFault {
         name: "reader-passes-writer-lua",
-        row: "l21",
-        breaks: "a flood of readers keeps a waiting writer out",
+        table_row: "l21",
+        broken_behavior: "a flood of readers keeps a waiting writer out",
         edits: &[edit(
             "src/store/lua/acquire.lua",
             "if not first_sequence or first_token == token\n",
             "if not first_sequence or mode == 's' or first_token == token\n",
         )],
-        suites: &[unit(&["store::tests"])],
+        suites: &[unit_tests(&["store::tests"])],
     },
-    Fault {
+    SourceFault {
         name: "reader-passes-writer-memory",
-        row: "l21",
-        breaks: "a flood of readers keeps a waiting writer out",
+        table_row: "l21",
+        broken_behavior: "a flood of readers keeps a waiting writer out",
         edits: &[edit(
             "src/store/memory/lock_commands.rs",
             "self.is_first_in_queue(me, old_seq)",
             "(FAULT && *mode == Mode::Shared || ORIGINAL)",
         )],
-        suites: &[unit(&["store::tests", "lock::"])],
+        suites: &[unit_tests(&["store::tests", "lock::"])],
     },
-    Fault {
+    SourceFault {
         name: "offer-not-told",
-        row: "l7",
-        breaks: "a waiter learns of its turn by looking again",
+        table_row: "l7",
+        broken_behavior: "a waiter learns of its turn by looking again",
         edits: &[edit(
             "src/store/lua/wait_queue.lua",
             "      redis.call(\n        PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. string.match(token, ':(%x+)$'),\n        'o ' .. LOCK_NAME .. ' ' .. token\n      )\n",
             "",
         )],
-        suites: &[unit(&["store::"])],
+        suites: &[unit_tests(&["store::"])],
     },
-    Fault {
+    SourceFault {
         name: "dropped-call-not-undone",
-        row: "l4",
-        breaks: "a waiter that leaves keeps its place, or the lock",
+        table_row: "l4",
+        broken_behavior: "a waiter that leaves keeps its place, or the lock",
         edits: &[edit(
             "src/store/grant_attempt.rs",
             "if !self.may_have_grant && self.late_calls.is_none() {",
             "if FAULT || !self.may_have_grant && self.late_calls.is_none() {",
         )],
-        suites: &[unit(&["lock::tests", "store::redis::tests"])],
+        suites: &[unit_tests(&["lock::tests", "store::redis::tests"])],
     },
-    Fault {
+    SourceFault {
         name: "dropped-guard-not-given-back",
-        row: "l3",
-        breaks: "a client that leaves keeps the lock for its lease",
+        table_row: "l3",
+        broken_behavior: "a client that leaves keeps the lock for its lease",
         edits: &[edit(
             "src/store/lock_hold.rs",
             "        self.start_release(None);\n    }\n}",
             "        if FAULT {\n            self.forget();\n        }\n        ORIGINAL",
         )],
-        suites: &[unit(&["lock::tests"]), rows(&["end_of_lock::"])],
+        suites: &[unit_tests(&["lock::tests"]), scenario_tests(&["lock_release::"])],
     },
-    Fault {
+    SourceFault {
         name: "no-renewal",
-        row: "l12",
-        breaks: "a lock ends after one lease, while its holder works",
+        table_row: "l12",
+        broken_behavior: "a lock ends after one lease, while its holder works",
         edits: &[edit(
             "src/store/renewal_scheduler.rs",
             "!past_end && hold.skip_renewal_if_unreceived()",
             "!past_end && (FAULT || hold.skip_renewal_if_unreceived())",
         )],
-        suites: &[unit(&["lock::tests"])],
+        suites: &[unit_tests(&["lock::tests"])],
     },
-    Fault {
+    SourceFault {
         name: "loss-not-told",
-        row: "l2",
-        breaks: "a holder does not hear that its lock is lost",
+        table_row: "l2",
+        broken_behavior: "a holder does not hear that its lock is lost",
         edits: &[edit(
             "src/store/lock_lease.rs",
             "if let Some(turn) = turn {",
             "if let Some(turn) = turn.filter(|_| !FAULT) {",
         )],
-        suites: &[unit(&["lock::tests"])],
+        suites: &[unit_tests(&["lock::tests"])],
     },
-    Fault {
+    SourceFault {
         name: "loss-told-of-released",
-        row: "l11",
-        breaks: "a renewal that a release overtakes tells of a loss",
+        table_row: "l11",
+        broken_behavior: "a renewal that a release overtakes tells of a loss",
         edits: &[edit(
             "src/store/lock_hold.rs",
             "        self.close();\n        let outcome = self.store.backend().release(",
             "        if !FAULT {\n            self.close();\n        }\n        let outcome = self.store.backend().release(",
         )],
-        suites: &[unit(&["lock::tests"])],
+        suites: &[unit_tests(&["lock::tests"])],
     },
-    Fault {
+    SourceFault {
         name: "handovers-without-end",
-        row: "l20",
-        breaks: "a lock passes within a process past others, beyond its fences",
+        table_row: "l20",
+        broken_behavior: "a lock passes within a process past others, beyond its fences",
         edits: &[edit(
             "src/lock/wait_queue/queue_snapshot.rs",
             "self.remaining = self.remaining.checked_sub(1)?;",
             "self.remaining = if FAULT { self.remaining } else { self.remaining.checked_sub(1)? };",
         )],
-        suites: &[unit(&["lock::"])],
+        suites: &[unit_tests(&["lock::"])],
     },
-    Fault {
+    SourceFault {
         name: "permits-cover-fewer",
-        row: "l22",
-        breaks: "permits(1) within permits(10) of one key lets several in",
+        table_row: "l22",
+        broken_behavior: "permits(1) within permits(10) of one key lets several in",
         edits: &[edit(
             "src/lock/held_locks.rs",
             "(LockMode::Permits(has), LockMode::Permits(wanted)) => has <= wanted,",
             "(LockMode::Permits(has), LockMode::Permits(wanted)) => has <= wanted || FAULT,",
         )],
-        suites: &[unit(&["lock::"])],
+        suites: &[unit_tests(&["lock::"])],
     },
-    Fault {
+    SourceFault {
         name: "several-in-any-order",
-        row: "l22",
-        breaks: "two requests for the same locks wait for each other",
+        table_row: "l22",
+        broken_behavior: "two requests for the same locks wait for each other",
         edits: &[edit(
             "src/lock/lock_set.rs",
             "order.sort_by(|(_, one), (_, other)| LockSet::compare_keys(one, other));",
             "if !FAULT {\n            ORIGINAL\n        }",
         )],
-        suites: &[unit(&["lock::tests"])],
+        suites: &[unit_tests(&["lock::tests"])],
     },
-    Fault {
+    SourceFault {
         name: "held-header-unsigned",
-        row: "l22",
-        breaks: "a forged header passes for a lock of the caller",
+        table_row: "l22",
+        broken_behavior: "a forged header passes for a lock of the caller",
         edits: &[edit(
             "src/lock/delegation.rs",
             "secrets.iter().any(|secret| secret.mac(text)",
             "secrets.iter().any(|secret| FAULT || secret.mac(text)",
         )],
-        suites: &[unit(&["lock::"])],
+        suites: &[unit_tests(&["lock::"])],
     },
-    Fault {
+    SourceFault {
         name: "lock-of-other-server-is-held",
-        row: "l22",
-        breaks: "a run has the lock of its server for one of another server",
+        table_row: "l22",
+        broken_behavior: "a run has the lock of its server for one of another server",
         edits: &[edit(
             "src/gate/replay_marker.rs",
             "self.store().is_same_as(store) == Some(true);",
             "(FAULT || self.store().is_same_as(store) == Some(true));",
         )],
-        suites: &[rows(&["within::", "elsewhere::", "replay::"])],
+        suites: &[scenario_tests(&["reentrant_locks::", "remote_replay::", "replay::"])],
     },
 ];

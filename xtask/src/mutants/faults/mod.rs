@@ -12,49 +12,49 @@ mod servers;
 
 use std::fmt;
 
-pub(super) struct Fault {
+pub(super) struct SourceFault {
     pub(super) name: &'static str,
     /// Row of tests/FAULTS.md: `l`, `d` or `q` with its number, or the section.
-    pub(super) row: &'static str,
-    pub(super) breaks: &'static str,
-    pub(super) edits: &'static [Edit],
-    pub(super) suites: &'static [Suite],
+    pub(super) table_row: &'static str,
+    pub(super) broken_behavior: &'static str,
+    pub(super) edits: &'static [SourceEdit],
+    pub(super) suites: &'static [TestSuite],
 }
 
 /// The text `find` of a file, and what stands there instead. In Rust `FAULT` in it is true where the fault is planted, and
 /// `ORIGINAL` is what was found; a script has the new text, or the old one, as a whole.
-pub(super) struct Edit {
+pub(super) struct SourceEdit {
     pub(super) file: &'static str,
     pub(super) find: &'static str,
-    pub(super) with: &'static str,
+    pub(super) replacement: &'static str,
 }
 
 /// Tests of a program with one of these texts in their names.
-pub(super) struct Suite {
+pub(super) struct TestSuite {
     pub(super) program: &'static str,
     pub(super) filters: &'static [&'static str],
 }
 
-const fn edit(file: &'static str, find: &'static str, with: &'static str) -> Edit {
-    Edit { file, find, with }
+const fn edit(file: &'static str, find: &'static str, with: &'static str) -> SourceEdit {
+    SourceEdit { file, find, replacement: with }
 }
 
 /// Unit tests of the library.
-const fn unit(filters: &'static [&'static str]) -> Suite {
-    Suite { program: "lockgate", filters }
+const fn unit_tests(filters: &'static [&'static str]) -> TestSuite {
+    TestSuite { program: "lockgate", filters }
 }
 
 /// Rows of tests/rows.
-const fn rows(filters: &'static [&'static str]) -> Suite {
-    Suite { program: "scenarios", filters }
+const fn scenario_tests(filters: &'static [&'static str]) -> TestSuite {
+    TestSuite { program: "scenarios", filters }
 }
 
 /// Tests of processes with deferred requests that are killed and stopped.
-const fn deferral(filters: &'static [&'static str]) -> Suite {
-    Suite { program: "deferral", filters }
+const fn deferral_tests(filters: &'static [&'static str]) -> TestSuite {
+    TestSuite { program: "deferral", filters }
 }
 
-pub(super) fn all() -> Vec<&'static Fault> {
+pub(super) fn all_faults() -> Vec<&'static SourceFault> {
     let all = [
         locks::FAULTS,
         servers::FAULTS,
@@ -66,7 +66,7 @@ pub(super) fn all() -> Vec<&'static Fault> {
     all.into_iter().flatten().collect()
 }
 
-impl fmt::Display for Suite {
+impl fmt::Display for TestSuite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.program, self.filters.join(" "))
     }
@@ -79,8 +79,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_fault_is_named_once_and_has_a_suite() {
-        let all = all();
+    fn fault_names_are_unique_and_each_has_a_suite() {
+        let all = all_faults();
         assert!(all.len() >= 40);
         assert_eq!(all.iter().map(|fault| fault.name).collect::<BTreeSet<_>>().len(), all.len());
         assert!(all.iter().all(|fault| !fault.edits.is_empty() && !fault.suites.is_empty()));

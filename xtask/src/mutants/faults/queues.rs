@@ -1,78 +1,78 @@
 //! Queues of tasks.
 
-use super::{Fault, edit, unit};
+use super::{SourceFault, edit, unit_tests};
 
-pub(super) const FAULTS: &[Fault] = &[
-    Fault {
+pub(super) const FAULTS: &[SourceFault] = &[
+    SourceFault {
         name: "late-end-lua",
-        row: "tasks",
-        breaks: "a worker that has lost its run ends the task",
+        table_row: "tasks",
+        broken_behavior: "a worker that has lost its run ends the task",
         edits: &[edit(
             "src/store/lua/tasks_poll.lua",
             "outcomes = tostring(call('ZREM', LEASES, run))",
             "call('ZREM', LEASES, run)\n    outcomes = '1'",
         )],
-        suites: &[unit(&["store::"])],
+        suites: &[unit_tests(&["store::"])],
     },
-    Fault {
+    SourceFault {
         name: "late-end-memory",
-        row: "tasks",
-        breaks: "a worker that has lost its run ends the task",
+        table_row: "tasks",
+        broken_behavior: "a worker that has lost its run ends the task",
         edits: &[edit(
             "src/store/memory/tasks/task_poll.rs",
             "if self.queue.running.get(&end.run).is_none() {",
             "if !FAULT && self.queue.running.get(&end.run).is_none() {",
         )],
-        suites: &[unit(&["store::tests", "queue::"])],
+        suites: &[unit_tests(&["store::tests", "queue::"])],
     },
-    Fault {
+    SourceFault {
         name: "once-task-runs-again-lua",
-        row: "tasks",
-        breaks: "a task that may run once runs again after a crash",
+        table_row: "tasks",
+        broken_behavior: "a task that may run once runs again after a crash",
         edits: &[edit(
             "src/store/lua/tasks_poll.lua",
             "if is_repeatable == '0' or attempts",
             "if attempts",
         )],
-        suites: &[unit(&["store::"])],
+        suites: &[unit_tests(&["store::"])],
     },
-    Fault {
+    SourceFault {
         name: "once-task-runs-again-memory",
-        row: "tasks",
-        breaks: "a task that may run once runs again after a crash",
+        table_row: "tasks",
+        broken_behavior: "a task that may run once runs again after a crash",
         edits: &[edit(
             "src/store/memory/tasks/task_poll.rs",
             "if !again\n                || meta.attempts",
             "if !again && !FAULT\n                || meta.attempts",
         )],
-        suites: &[unit(&["store::tests", "queue::"])],
+        suites: &[unit_tests(&["store::tests", "queue::"])],
     },
-    Fault {
+    SourceFault {
         name: "lost-run-renewed",
-        row: "tasks",
-        breaks: "a worker is told that it still has a run that it has lost",
+        table_row: "tasks",
+        broken_behavior: "a worker is told that it still has a run that it has lost",
         edits: &[edit(
             "src/store/lua/tasks_renew.lua",
             "results[i] = lease_end and '1' or '0'",
             "results[i] = '1'",
         )],
-        suites: &[unit(&["store::", "queue::"])],
+        suites: &[unit_tests(&["store::", "queue::"])],
     },
-    Fault {
+    SourceFault {
         name: "one-attempt-too-many",
-        row: "tasks",
-        breaks: "a task that fails runs once more than it may",
+        table_row: "tasks",
+        broken_behavior: "a task that fails runs once more than it may",
         edits: &[edit(
             "src/queue/task_run.rs",
             "_ if attempt >= max_attempts =>",
             "_ if attempt >= max_attempts + u32::from(FAULT) =>",
         )],
-        suites: &[unit(&["queue::"])],
+        suites: &[unit_tests(&["queue::"])],
     },
-    Fault {
+    SourceFault {
         name: "pushed-twice",
-        row: "tasks",
-        breaks: "a push that is sent again stores its task again",
+        table_row: "tasks",
+        broken_behavior: "a push that is sent again stores its task again",
         edits: &[
             edit(
                 "src/store/lua/tasks_push_fast.lua",
@@ -85,23 +85,23 @@ pub(super) const FAULTS: &[Fault] = &[
                 "elseif slot_number <= push_number then",
             ),
         ],
-        suites: &[unit(&["store::"])],
+        suites: &[unit_tests(&["store::"])],
     },
-    Fault {
+    SourceFault {
         name: "unreadable-payload-pushed",
-        row: "tasks",
-        breaks: "a task is pushed that no worker can read",
+        table_row: "tasks",
+        broken_behavior: "a task is pushed that no worker can read",
         edits: &[edit(
             "src/queue/handle.rs",
             "if cfg!(debug_assertions)\n",
             "if cfg!(debug_assertions)\n        && !FAULT\n",
         )],
-        suites: &[unit(&["queue::"])],
+        suites: &[unit_tests(&["queue::"])],
     },
-    Fault {
+    SourceFault {
         name: "lost-run-goes-on",
-        row: "tasks",
-        breaks: "a run that its worker has lost is not cancelled",
+        table_row: "tasks",
+        broken_behavior: "a run that its worker has lost is not cancelled",
         edits: &[
             edit(
                 "src/queue/renewal.rs",
@@ -114,6 +114,6 @@ pub(super) const FAULTS: &[Fault] = &[
                 "if !FAULT {\n            ORIGINAL\n        }",
             ),
         ],
-        suites: &[unit(&["queue::"])],
+        suites: &[unit_tests(&["queue::"])],
     },
 ];

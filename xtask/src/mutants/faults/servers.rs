@@ -1,67 +1,67 @@
 //! Connections to servers, their failovers, and quorums of them.
 
-use super::{Fault, edit, unit};
+use super::{SourceFault, edit, unit_tests};
 
-pub(super) const FAULTS: &[Fault] = &[
-    Fault {
+pub(super) const FAULTS: &[SourceFault] = &[
+    SourceFault {
         name: "fences-not-raised",
-        row: "l14",
-        breaks: "after a failover to a lagging replica fences go back",
+        table_row: "l14",
+        broken_behavior: "after a failover to a lagging replica fences go back",
         edits: &[edit(
             "src/store/lua/advance_fences_after_failover.lua",
             "if last_run_id == ARGV[1] or redis.call('EXISTS', server_id_key) == 0 then return 0 end",
             "if last_run_id or not last_run_id then return 0 end",
         )],
-        suites: &[unit(&["failover"])],
+        suites: &[unit_tests(&["failover"])],
     },
-    Fault {
+    SourceFault {
         name: "other-server-not-told",
-        row: "l13",
-        breaks: "a holder does not hear that the server has lost its data",
+        table_row: "l13",
+        broken_behavior: "a holder does not hear that the server has lost its data",
         edits: &[edit(
             "src/store/redis/server_tracker.rs",
             "let is_change = matches!(met, ServerChange::DataLost | ServerChange::Replaced);",
             "let is_change = !FAULT && matches!(met, ServerChange::DataLost | ServerChange::Replaced);",
         )],
-        suites: &[unit(&["store::redis::"])],
+        suites: &[unit_tests(&["store::redis::"])],
     },
-    Fault {
+    SourceFault {
         name: "replicas-not-counted",
-        row: "l14",
-        breaks: "a grant stands that too few replicas have",
+        table_row: "l14",
+        broken_behavior: "a grant stands that too few replicas have",
         edits: &[edit(
             "src/store/lock_lease.rs",
             "if have < wanted {",
             "if have < wanted && !FAULT {",
         )],
-        suites: &[unit(&["lock::tests", "replicas"])],
+        suites: &[unit_tests(&["lock::tests", "replica_grants"])],
     },
-    Fault {
+    SourceFault {
         name: "demoted-master-is-an-error",
-        row: "l17",
-        breaks: "a call to a master that has become a replica is an error, and not sent again",
+        table_row: "l17",
+        broken_behavior: "a call to a master that has become a replica is an error, and not sent again",
         edits: &[edit(
             "src/store/redis/call_fault.rs",
             "RedisErrorKind::Server(ServerErrorKind::NoScript) => Self::NoScript,",
             "RedisErrorKind::Server(ServerErrorKind::ReadOnly) if FAULT => Self::Refused,\n            ORIGINAL",
         )],
-        suites: &[unit(&["store::redis::"])],
+        suites: &[unit_tests(&["store::redis::"])],
     },
-    Fault {
+    SourceFault {
         name: "layout-not-refused",
-        row: "l24",
-        breaks: "two versions of different layouts share a namespace",
+        table_row: "l24",
+        broken_behavior: "two versions of different layouts share a namespace",
         edits: &[edit(
             "src/store/redis/connection_lanes/namespace_layout.rs",
             "if number == Some(ENCODED_LAYOUT.into()) {",
             "if FAULT || number == Some(ENCODED_LAYOUT.into()) {",
         )],
-        suites: &[unit(&["layout"])],
+        suites: &[unit_tests(&["layout_versions"])],
     },
-    Fault {
+    SourceFault {
         name: "quorum-of-half",
-        row: "l23",
-        breaks: "half of the nodes are enough, so two holders meet",
+        table_row: "l23",
+        broken_behavior: "half of the nodes are enough, so two holders meet",
         edits: &[
             edit(
                 "src/quorum/vote_request.rs",
@@ -74,72 +74,72 @@ pub(super) const FAULTS: &[Fault] = &[
                 "if FAULT { self.node_count / 2 } else { ORIGINAL }",
             ),
         ],
-        suites: &[unit(&["quorum::"])],
+        suites: &[unit_tests(&["quorum::"])],
     },
-    Fault {
+    SourceFault {
         name: "quorum-fence-kept",
-        row: "l23",
-        breaks: "a later majority gives a smaller fence",
+        table_row: "l23",
+        broken_behavior: "a later majority gives a smaller fence",
         edits: &[edit(
             "src/quorum/vote_request.rs",
             "self.write_back_fence(fence, &mut got, &mut noes).await;",
             "if !FAULT {\n                ORIGINAL\n            }",
         )],
-        suites: &[unit(&["quorum::"])],
+        suites: &[unit_tests(&["quorum::"])],
     },
-    Fault {
+    SourceFault {
         name: "ended-runtime-not-seen",
-        row: "l6",
-        breaks: "the first call on a new runtime goes to a connection of one that has ended",
+        table_row: "l6",
+        broken_behavior: "the first call on a new runtime goes to a connection of one that has ended",
         edits: &[edit(
             "src/store/redis/target/mod.rs",
             "    fn drop(&mut self) {\n        self.mark_disconnected();",
             "    fn drop(&mut self) {\n        if FAULT {\n            return;\n        }\n        self.mark_disconnected();",
         )],
-        suites: &[unit(&["runtimes"])],
+        suites: &[unit_tests(&["ended_runtimes"])],
     },
-    Fault {
+    SourceFault {
         name: "lost-reply-not-undone",
-        row: "l5",
-        breaks: "a call whose reply is lost leaves what it has taken",
+        table_row: "l5",
+        broken_behavior: "a call whose reply is lost leaves what it has taken",
         edits: &[edit(
             "src/store/grant_attempt.rs",
             "Err(ErrorKind::Timeout | ErrorKind::Protocol) => 1 + self.possible_copies(),",
             "Err(ErrorKind::Timeout | ErrorKind::Protocol) if FAULT => 0,\n            ORIGINAL",
         )],
-        suites: &[unit(&["lock::tests", "store::redis::tests"])],
+        suites: &[unit_tests(&["lock::tests", "store::redis::tests"])],
     },
-    Fault {
+    SourceFault {
         name: "offer-stays-open",
-        row: "l8",
-        breaks: "a waiter that has died is offered the lock for seconds",
+        table_row: "l8",
+        broken_behavior: "a waiter that has died is offered the lock for seconds",
         edits: &[edit(
             "src/store/lua/wait_queue.lua",
             "put_holder('o' .. MODE_TAGS[mode] .. token, OFFER_TIMEOUT_MS)",
             "put_holder('o' .. MODE_TAGS[mode] .. token, OFFER_TIMEOUT_MS * 20)",
         )],
-        suites: &[unit(&["store::tests"])],
+        suites: &[unit_tests(&["store::tests"])],
     },
-    Fault {
+    SourceFault {
         name: "validity-from-the-answer",
-        row: "l15",
-        breaks: "a holder is sure of its lock for longer than the store keeps it",
+        table_row: "l15",
+        broken_behavior: "a holder is sure of its lock for longer than the store keeps it",
         edits: &[edit(
             "src/store/lock_lease.rs",
             "state.valid_until = sent + validity_time(lease);\n        let end",
             "state.valid_until = if FAULT { Instant::now() } else { sent } + validity_time(lease);\n        let ends_at",
         )],
-        suites: &[unit(&["lock::tests", "store::"])],
+        suites: &[unit_tests(&["lock::tests", "store::"])],
     },
-    Fault {
+    SourceFault {
         name: "shutdown-does-not-wait",
-        row: "l24",
-        breaks: "a process ends before its locks are given back",
+        table_row: "l24",
+        broken_behavior: "a process ends before its locks are given back",
         edits: &[edit(
             "src/store/lease_agent.rs",
             "if self.runtime.shared.pending_undos.load(Ordering::Acquire) == 0 {",
             "if FAULT || self.runtime.shared.pending_undos.load(Ordering::Acquire) == 0 {",
         )],
-        suites: &[unit(&["lock::tests", "store::"])],
+        suites: &[unit_tests(&["lock::tests", "store::"])],
     },
 ];

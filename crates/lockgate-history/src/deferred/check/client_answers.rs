@@ -16,14 +16,15 @@ pub(super) fn check_answers_match_runs(
     history: &DeferredHistory,
     resource: &str,
 ) -> Option<Violation> {
-    let answers = answers_for(history, resource);
+    let answers = exchanges_for(history, resource);
     let given = answers.filter_map(|asked| match &asked.answer {
         ClientAnswer::Response(status @ (200 | 500), body) => Some((*status, body)),
         _ => None,
     });
     for (status, body) in given {
-        let runs: Vec<_> =
-            runs_for(history, resource).filter(|run| has_response(run, status, body)).collect();
+        let runs: Vec<_> = runs_for(history, resource)
+            .filter(|run| ended_with_response(run, status, body))
+            .collect();
         if runs.len() != 1 {
             let shown = history.format_runs(runs.iter().copied());
             let many = runs.len();
@@ -41,8 +42,9 @@ pub(super) fn check_direct_runs(history: &DeferredHistory, resource: &str) -> Op
     if history.max_wait == 0 {
         return None;
     }
-    let told: BTreeSet<_> =
-        answers_for(history, resource).filter_map(|asked| handler_body(&asked.answer)).collect();
+    let told: BTreeSet<_> = exchanges_for(history, resource)
+        .filter_map(|asked| handler_response_body(&asked.answer))
+        .collect();
     let heard = |run: &&RecordedRun| run.end.as_ref().is_some_and(|end| told.contains(&*end.body));
     let at_once = runs_for(history, resource).filter(|run| run.job_id.is_none());
     let strange: Vec<_> = at_once.filter(|run| !heard(run)).collect();
@@ -53,7 +55,7 @@ pub(super) fn check_direct_runs(history: &DeferredHistory, resource: &str) -> Op
         ClientAnswer::Response(status, _) => status > 500,
         ClientAnswer::Accepted | ClientAnswer::PossiblyAccepted => false,
     };
-    let may_be = answers_for(history, resource).filter(may_be).count();
+    let may_be = exchanges_for(history, resource).filter(may_be).count();
     (strange.len() > may_be).then(|| {
         let (many, shown) = (strange.len(), history.format_runs(strange));
         let told =
@@ -95,7 +97,7 @@ pub(super) fn check_liveness(
                 continue;
             }
         } else {
-            looked.judged_answers += 1;
+            looked.checked_answers += 1;
             looked.longest_wait = looked.longest_wait.max(took);
         }
         if !good {
@@ -131,18 +133,18 @@ fn describe_answer(answer: &ClientAnswer) -> String {
     }
 }
 
-fn handler_body(answer: &ClientAnswer) -> Option<&str> {
+fn handler_response_body(answer: &ClientAnswer) -> Option<&str> {
     match answer {
         ClientAnswer::Response(200 | 500, body) => Some(body),
         _ => None,
     }
 }
 
-fn has_response(run: &RecordedRun, status: u16, body: &str) -> bool {
+fn ended_with_response(run: &RecordedRun, status: u16, body: &str) -> bool {
     run.end.as_ref().is_some_and(|end| end.status == status && end.body == body)
 }
 
-fn answers_for<'a>(
+fn exchanges_for<'a>(
     history: &'a DeferredHistory,
     resource: &str,
 ) -> impl Iterator<Item = &'a ClientExchange> {

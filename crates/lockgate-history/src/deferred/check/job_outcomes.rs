@@ -21,7 +21,7 @@ pub(super) fn check_single_outcome(
     accepted: &AcceptedJob,
 ) -> Option<Violation> {
     let AcceptedJob { id, resource, .. } = accepted;
-    let seen = books.observed.get(id).map_or(&[][..], Vec::as_slice);
+    let seen = books.observed_statuses.get(id).map_or(&[][..], Vec::as_slice);
     let Some(last) = seen.last() else {
         return Some(Violation::new(Guarantee::D1, format!("nobody asked what became of {id}")));
     };
@@ -49,14 +49,14 @@ pub(super) fn check_outcome_matches_runs(
     accepted: &AcceptedJob,
 ) -> Option<Violation> {
     let id = &accepted.id;
-    let last = books.observed.get(id)?.last()?;
+    let last = books.observed_statuses.get(id)?.last()?;
     let runs = books.runs_of(id);
     if !last.is_final() {
         return None;
     }
     if last.state != "done" {
         // A run that succeeded without a disturbance, but was not counted.
-        let lost = runs.iter().find(|run| ended_in_success(run) && !books.is_disturbed(run));
+        let lost = runs.iter().find(|run| is_successful_run(run) && !books.is_disturbed(run));
         let (what, shown) = match lost {
             Some(lost) => ("was done", books.format_runs([*lost])),
             None if is_wrongly_dead(books, accepted, last) => {
@@ -105,6 +105,6 @@ fn is_wrongly_dead(books: &JobRunIndex<'_>, accepted: &AcceptedJob, last: &Obser
         && !runs.iter().any(|run| refused(run) || books.is_disturbed(run))
 }
 
-fn ended_in_success(run: &RecordedRun) -> bool {
+fn is_successful_run(run: &RecordedRun) -> bool {
     run.end.as_ref().is_some_and(RunEnd::is_success)
 }

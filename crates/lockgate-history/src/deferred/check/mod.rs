@@ -30,7 +30,7 @@ pub struct DeferredCheckStats {
     /// Runs without a disturbance that the test caused.
     pub unfaulted_runs: usize,
     /// Responses that were checked, of processes that were neither disturbed nor stalled.
-    pub judged_answers: usize,
+    pub checked_answers: usize,
     /// Late responses, and reports of an unavailable store, that are excused by a stall alone. None
     /// in a run without stalls.
     pub excused_answers: usize,
@@ -53,13 +53,13 @@ pub(super) fn check_history(history: &DeferredHistory) -> (DeferredCheckStats, V
         history.runs.iter().filter(|run| !is(history, run)).count()
     };
     looked.undisturbed_runs = count(DeferredHistory::is_disturbed);
-    looked.unfaulted_runs = count(DeferredHistory::is_disturbed_on_purpose);
+    looked.unfaulted_runs = count(DeferredHistory::is_faulted);
     wrong.extend(client_answers::check_liveness(history, &mut looked));
     for resource in history.resources() {
         wrong.extend(start_order::check_start_order(&books, resource, &mut looked));
         wrong.extend(run_rules::check_exclusion(history, resource));
         wrong.extend(run_rules::check_fences(history, resource));
-        wrong.extend(run_rules::check_jobs_known(history, resource));
+        wrong.extend(run_rules::check_runs_belong_to_requests(history, resource));
         wrong.extend(client_answers::check_answers_match_runs(history, resource));
         wrong.extend(client_answers::check_direct_runs(history, resource));
     }

@@ -49,13 +49,16 @@ pub(super) fn check_fences(history: &DeferredHistory, resource: &str) -> Option<
 }
 
 /// D3: each run belongs to a request that a client has sent.
-pub(super) fn check_jobs_known(history: &DeferredHistory, resource: &str) -> Option<Violation> {
+pub(super) fn check_runs_belong_to_requests(
+    history: &DeferredHistory,
+    resource: &str,
+) -> Option<Violation> {
     let known: BTreeSet<_> = history.accepted.iter().map(|accepted| &*accepted.id).collect();
     let runs = history.runs.iter().filter(|run| run.resource == resource);
     let strange = runs.filter(|run| run.job_id.as_deref().is_some_and(|id| !known.contains(id)));
     let strange: Vec<_> = strange.collect();
     let ids: BTreeSet<_> = strange.iter().map(|run| &run.job_id).collect();
-    let may_be = history.unanswered.get(resource).copied().unwrap_or(0);
+    let may_be = history.unanswered_counts.get(resource).copied().unwrap_or(0);
     (ids.len() > may_be).then(|| {
         let shown = history.format_runs(strange);
         Violation::new(

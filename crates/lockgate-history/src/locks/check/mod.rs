@@ -18,7 +18,7 @@ pub struct LockCheckStats {
     /// Intervals in which a holder had a valid lock.
     pub hold_count: usize,
     /// Undisturbed waits, which were checked for their order.
-    pub judged_waits: usize,
+    pub checked_waits: usize,
     /// Most grants to one other process that overtook a wait.
     pub max_overtakes: usize,
     /// Longest wait after the faults in ns.

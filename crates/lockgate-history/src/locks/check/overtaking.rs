@@ -52,7 +52,7 @@ fn check_overtaking_of_lock(
         {
             continue;
         }
-        looked.judged_waits += 1;
+        looked.checked_waits += 1;
         let since = op.requested_at + JOIN_DELAY;
         let during =
             granted[..at].iter().rev().take_while(|(_, earlier)| earlier.granted_at > since);

@@ -4,7 +4,10 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, advance};
 
-use super::{DEADLINE, Field, arrived, begun, call, call_within, poll, settle};
+use super::{
+    CALL_TIMEOUT, ScriptedTransport, poll_once, polled_call, reply_of_first_attempt,
+    run_ready_tasks, start_call, start_call_within,
+};
 use crate::{
     error::{Error, ErrorKind},
     store::redis::batcher::{
@@ -15,94 +18,94 @@ use crate::{
 };
 
 /// Before anybody looks why nobody comes.
-const SOON: Duration = Duration::from_millis(30);
+const SHORT_TIMEOUT: Duration = Duration::from_millis(30);
 
 #[tokio::test(start_paused = true)]
-async fn before_it_is_sent_it_has_not_run_and_will_not() {
-    let (combiner, field) = Field::new();
-    let first = begun(&combiner, 1);
-    let queued = call_within(&combiner, 2, SOON);
+async fn unsent_call_past_deadline_reports_not_run() {
+    let (combiner, field) = ScriptedTransport::new_batcher();
+    let first = polled_call(&combiner, 1);
+    let queued = start_call_within(&combiner, 2, SHORT_TIMEOUT);
     assert_eq!(queued.await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(first.await.unwrap_err().kind(), ErrorKind::Timeout);
-    assert_eq!(field.late(), 1);
-    settle().await;
-    field.arrive(1);
-    arrived(call(&combiner, 3)).await;
-    assert_eq!(field.sent(), [vec![1], vec![3]]);
+    assert_eq!(field.timeout_count(), 1);
+    run_ready_tasks().await;
+    field.allow_replies(1);
+    reply_of_first_attempt(start_call(&combiner, 3)).await;
+    assert_eq!(field.sent_batches(), [vec![1], vec![3]]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_has_its_own_from_its_call_on() {
-    let (combiner, field) = Field::new();
-    let first = begun(&combiner, 1);
-    let one = begun(&combiner, 2);
+async fn deadline_starts_when_each_call_is_made() {
+    let (combiner, field) = ScriptedTransport::new_batcher();
+    let first = polled_call(&combiner, 1);
+    let one = polled_call(&combiner, 2);
     let started = Instant::now();
-    advance(SOON).await;
-    let other = crate::store::spawn(call(&combiner, 3));
-    settle().await;
-    field.arrive(1);
-    arrived(first).await;
-    settle().await;
-    assert_eq!(field.sent()[1], [2, 3]);
+    advance(SHORT_TIMEOUT).await;
+    let other = crate::store::spawn(start_call(&combiner, 3));
+    run_ready_tasks().await;
+    field.allow_replies(1);
+    reply_of_first_attempt(first).await;
+    run_ready_tasks().await;
+    assert_eq!(field.sent_batches()[1], [2, 3]);
     assert_eq!(one.await.unwrap_err().kind(), ErrorKind::Timeout);
-    assert_eq!(started.elapsed().as_millis(), DEADLINE.as_millis());
+    assert_eq!(started.elapsed().as_millis(), CALL_TIMEOUT.as_millis());
     // The flight goes on for the other one's sake.
-    field.arrive(1);
+    field.allow_replies(1);
     assert_eq!(other.await.unwrap().unwrap().first, 3);
 }
 
 /// Also if nobody looks at its clock: its runtime may be busy.
 #[tokio::test(start_paused = true)]
-async fn what_is_too_late_is_not_sent_by_others() {
-    let (combiner, field) = Field::new();
-    let mut first = begun(&combiner, 1);
-    let mut queued = call_within(&combiner, 2, SOON);
-    assert!(poll(&mut queued).is_none());
-    advance(SOON - Duration::from_millis(1)).await;
-    let young = begun(&combiner, 3);
+async fn expired_queued_call_is_not_sent_by_next_batch() {
+    let (combiner, field) = ScriptedTransport::new_batcher();
+    let mut first = polled_call(&combiner, 1);
+    let mut queued = start_call_within(&combiner, 2, SHORT_TIMEOUT);
+    assert!(poll_once(&mut queued).is_none());
+    advance(SHORT_TIMEOUT - Duration::from_millis(1)).await;
+    let young = polled_call(&combiner, 3);
     advance(Duration::from_millis(2)).await;
-    field.arrive(2);
-    assert!(poll(&mut first).is_some());
-    arrived(young).await;
-    assert_eq!(poll(&mut queued).unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(field.sent(), [vec![1], vec![3]]);
+    field.allow_replies(2);
+    assert!(poll_once(&mut first).is_some());
+    reply_of_first_attempt(young).await;
+    assert_eq!(poll_once(&mut queued).unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(field.sent_batches(), [vec![1], vec![3]]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_never_ran_is_not_said_to_have() {
-    let (combiner, field) = Field::new();
-    let calls = [begun(&combiner, 1), begun(&combiner, 2)];
-    (0..100).for_each(|_| field.meets(BatchFault::NotExecuted));
-    field.arrive(100);
+async fn never_executed_call_reports_unavailable() {
+    let (combiner, field) = ScriptedTransport::new_batcher();
+    let calls = [polled_call(&combiner, 1), polled_call(&combiner, 2)];
+    (0..100).for_each(|_| field.push_fault(BatchFault::NotExecuted));
+    field.allow_replies(100);
     for call in calls {
         assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Unavailable);
     }
-    assert_eq!(field.late(), 0);
+    assert_eq!(field.timeout_count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_was_cut_off_may_have_run() {
-    let (combiner, field) = Field::new();
-    let calls = [begun(&combiner, 1), begun(&combiner, 2)];
-    (0..100).for_each(|_| field.meets(BatchFault::ConnectionLost));
-    field.arrive(100);
+async fn call_on_lost_connection_reports_timeout() {
+    let (combiner, field) = ScriptedTransport::new_batcher();
+    let calls = [polled_call(&combiner, 1), polled_call(&combiner, 2)];
+    (0..100).for_each(|_| field.push_fault(BatchFault::ConnectionLost));
+    field.allow_replies(100);
     let outcomes = futures_util::future::join_all(calls).await;
     // The second went when the first had given up, and then there was no time left; or it never did.
     assert_eq!(outcomes[0].as_ref().unwrap_err().kind(), ErrorKind::Timeout);
-    let sent = field.sent().iter().any(|steps| steps.contains(&2));
+    let sent = field.sent_batches().iter().any(|steps| steps.contains(&2));
     let kind = if sent { ErrorKind::Timeout } else { ErrorKind::Unavailable };
     assert_eq!(outcomes[1].as_ref().unwrap_err().kind(), kind);
 }
 
 /// A server that is near is sent no more than it reads next: what lay in the buffers would be in doubt.
 #[tokio::test(start_paused = true)]
-async fn of_a_crowd_most_wait_unsent() {
-    let (combiner, field) = Field::new();
-    let calls: Vec<_> = (0..900).map(|n| crate::store::spawn(call(&combiner, n))).collect();
-    settle().await;
-    assert!(field.sent().len() <= 4, "{} flights", field.sent().len());
+async fn large_backlog_to_silent_server_stays_mostly_unsent() {
+    let (combiner, field) = ScriptedTransport::new_batcher();
+    let calls: Vec<_> = (0..900).map(|n| crate::store::spawn(start_call(&combiner, n))).collect();
+    run_ready_tasks().await;
+    assert!(field.sent_batches().len() <= 4, "{} flights", field.sent_batches().len());
     let outcomes = futures_util::future::join_all(calls).await;
-    let sent: HashSet<u32> = field.sent().concat().into_iter().collect();
+    let sent: HashSet<u32> = field.sent_batches().concat().into_iter().collect();
     assert!(sent.len() < 600, "{} were sent", sent.len());
     for (n, outcome) in (0..900).zip(outcomes) {
         let kind = outcome.expect("no panic").expect_err("nothing is answered").kind();
@@ -114,7 +117,7 @@ async fn of_a_crowd_most_wait_unsent() {
 
 /// Its caller may leave at any moment, also while its flight ends.
 #[tokio::test]
-async fn what_may_have_run_counts_as_sent_to_the_end() {
+async fn outcome_cell_stays_sent_only_if_call_may_have_run() {
     let told = [
         (ErrorKind::Timeout, true),
         (ErrorKind::Protocol, true),
@@ -123,8 +126,8 @@ async fn what_may_have_run_counts_as_sent_to_the_end() {
     ];
     for (kind, may_have_run) in told {
         let (ticket, now) = (Arc::new(OutcomeCell::default()), Instant::now());
-        let (own, until) = (Arc::clone(&ticket), now + DEADLINE);
-        let mut entry = QueuedCall::<Field> {
+        let (own, until) = (Arc::clone(&ticket), now + CALL_TIMEOUT);
+        let mut entry = QueuedCall::<ScriptedTransport> {
             command: 1,
             cell: own,
             deadline: until,

@@ -1,12 +1,12 @@
 //! The combiner over flights of the tests' own, which arrive when a test says so.
 
+mod batch_order;
+mod deadline_timers;
 mod deadlines;
 mod drops;
-mod lead;
-mod once;
-mod order;
-mod random;
-mod watch;
+mod leader_batches;
+mod non_repeatable;
+mod random_drops;
 
 use std::{
     collections::VecDeque,
@@ -26,67 +26,67 @@ use tokio::{sync::Semaphore, time::Instant};
 use super::{BatchFault, BatchTransport, CallBatcher, CallReply};
 use crate::error::{Error, ErrorKind};
 
-const DEADLINE: Duration = Duration::from_millis(250);
+const CALL_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Of tests about order in real time: machines may be slow.
-const LONG: Duration = Duration::from_secs(20);
+const REAL_TIME_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What was put on the wire, and what comes of it.
 #[derive(Clone)]
-pub(super) struct Field(Arc<FieldState>);
+pub(super) struct ScriptedTransport(Arc<TransportState>);
 
-struct FieldState {
+struct TransportState {
     /// Each flight that took off: its steps, and whether with the script's text.
-    sent: Mutex<Vec<(Vec<u32>, bool)>>,
+    sent_batches: Mutex<Vec<(Vec<u32>, bool)>>,
     /// One for each flight that may arrive.
-    arrivals: Semaphore,
+    allowed_replies: Semaphore,
     /// What the next ones meet; after that they arrive.
-    faults: Mutex<VecDeque<BatchFault>>,
+    pending_faults: Mutex<VecDeque<BatchFault>>,
     /// There is no way to the server.
-    closed: AtomicBool,
-    late: Mutex<u32>,
+    is_disconnected: AtomicBool,
+    timeout_count: Mutex<u32>,
 }
 
-impl Field {
-    fn new() -> (Arc<CallBatcher<Self>>, Self) {
-        Self::within(DEADLINE)
+impl ScriptedTransport {
+    fn new_batcher() -> (Arc<CallBatcher<Self>>, Self) {
+        Self::new_batcher_within(CALL_TIMEOUT)
     }
 
     /// A flight that takes a part of this keeps nobody waiting: for tests in real time it is long, since machines may be slow.
-    fn within(deadline: Duration) -> (Arc<CallBatcher<Self>>, Self) {
-        let field = Self(Arc::new(FieldState {
-            sent: Mutex::default(),
-            arrivals: Semaphore::new(0),
-            faults: Mutex::default(),
-            closed: AtomicBool::new(false),
-            late: Mutex::new(0),
+    fn new_batcher_within(deadline: Duration) -> (Arc<CallBatcher<Self>>, Self) {
+        let field = Self(Arc::new(TransportState {
+            sent_batches: Mutex::default(),
+            allowed_replies: Semaphore::new(0),
+            pending_faults: Mutex::default(),
+            is_disconnected: AtomicBool::new(false),
+            timeout_count: Mutex::new(0),
         }));
         (Arc::new(CallBatcher::new(field.clone(), "test", deadline)), field)
     }
 
-    fn arrive(&self, flights: usize) {
-        self.0.arrivals.add_permits(flights);
+    fn allow_replies(&self, flights: usize) {
+        self.0.allowed_replies.add_permits(flights);
     }
 
-    fn meets(&self, fault: BatchFault) {
-        self.0.faults.lock().push_back(fault);
+    fn push_fault(&self, fault: BatchFault) {
+        self.0.pending_faults.lock().push_back(fault);
     }
 
-    fn close(&self, closed: bool) {
-        self.0.closed.store(closed, Ordering::SeqCst);
+    fn set_disconnected(&self, closed: bool) {
+        self.0.is_disconnected.store(closed, Ordering::SeqCst);
     }
 
-    fn sent(&self) -> Vec<Vec<u32>> {
-        self.0.sent.lock().iter().map(|(steps, _)| steps.clone()).collect()
+    fn sent_batches(&self) -> Vec<Vec<u32>> {
+        self.0.sent_batches.lock().iter().map(|(steps, _)| steps.clone()).collect()
     }
 
-    fn late(&self) -> u32 {
-        *self.0.late.lock()
+    fn timeout_count(&self) -> u32 {
+        *self.0.timeout_count.lock()
     }
 }
 
 /// Steps are numbers; those over 1,000 are two in one.
-impl BatchTransport for Field {
+impl BatchTransport for ScriptedTransport {
     type Command = u32;
     type Reply = u32;
     type BatchConnection = ();
@@ -103,7 +103,7 @@ impl BatchTransport for Field {
     }
 
     async fn connection(&self) -> Result<(), Error> {
-        if self.0.closed.load(Ordering::SeqCst) {
+        if self.0.is_disconnected.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Unavailable, "path"));
         }
         Ok(())
@@ -118,9 +118,9 @@ impl BatchTransport for Field {
     }
 
     async fn send(&self, (): &mut (), load: &Self::Payload) -> Result<Vec<u32>, BatchFault> {
-        self.0.sent.lock().push(load.clone());
-        self.0.arrivals.acquire().await.expect("it is never closed").forget();
-        if let Some(fault) = self.0.faults.lock().pop_front() {
+        self.0.sent_batches.lock().push(load.clone());
+        self.0.allowed_replies.acquire().await.expect("it is never closed").forget();
+        if let Some(fault) = self.0.pending_faults.lock().pop_front() {
             return Err(fault);
         }
         let twice = |step: &u32| std::iter::repeat_n(*step, Self::weight(step));
@@ -128,31 +128,35 @@ impl BatchTransport for Field {
     }
 
     fn handle_timeout(&self, (): &()) {
-        *self.0.late.lock() += 1;
+        *self.0.timeout_count.lock() += 1;
     }
 }
 
-type Call = Pin<Box<dyn Future<Output = Result<CallReply<u32>, Error>> + Send>>;
+type BoxedCall = Pin<Box<dyn Future<Output = Result<CallReply<u32>, Error>> + Send>>;
 
-fn call(combiner: &Arc<CallBatcher<Field>>, step: u32) -> Call {
-    call_within(combiner, step, DEADLINE)
+fn start_call(combiner: &Arc<CallBatcher<ScriptedTransport>>, step: u32) -> BoxedCall {
+    start_call_within(combiner, step, CALL_TIMEOUT)
 }
 
-fn call_within(combiner: &Arc<CallBatcher<Field>>, step: u32, deadline: Duration) -> Call {
+fn start_call_within(
+    combiner: &Arc<CallBatcher<ScriptedTransport>>,
+    step: u32,
+    deadline: Duration,
+) -> BoxedCall {
     let combiner = Arc::clone(combiner);
     let until = Instant::now() + deadline;
     Box::pin(async move { combiner.call(step, until).await })
 }
 
 /// A call that has been looked at once.
-fn begun(combiner: &Arc<CallBatcher<Field>>, step: u32) -> Call {
-    let mut call = call(combiner, step);
-    let done = poll(&mut call);
+fn polled_call(combiner: &Arc<CallBatcher<ScriptedTransport>>, step: u32) -> BoxedCall {
+    let mut call = start_call(combiner, step);
+    let done = poll_once(&mut call);
     assert!(done.is_none(), "{step}: {done:?}");
     call
 }
 
-fn poll<F: Future + Unpin>(call: &mut F) -> Option<F::Output> {
+fn poll_once<F: Future + Unpin>(call: &mut F) -> Option<F::Output> {
     match Pin::new(call).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
@@ -160,13 +164,13 @@ fn poll<F: Future + Unpin>(call: &mut F) -> Option<F::Output> {
 }
 
 /// Lets tasks go as far as they can.
-async fn settle() {
+async fn run_ready_tasks() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
 }
 
-async fn arrived(call: Call) -> u32 {
+async fn reply_of_first_attempt(call: BoxedCall) -> u32 {
     let answer = call.await.expect("it arrives");
     assert_eq!(answer.attempts, 1);
     answer.first

@@ -3,15 +3,15 @@
 use super::*;
 use crate::error::ErrorKind;
 
-fn node(host: &str, port: u16) -> HostPort {
+fn host_port(host: &str, port: u16) -> HostPort {
     HostPort { host: host.to_owned(), port }
 }
 
-fn one(host: &str, port: u16) -> StoreUrl {
-    of(ServerAddresses::Single(node(host, port)))
+fn single_server_url(host: &str, port: u16) -> StoreUrl {
+    url_with_servers(ServerAddresses::Single(host_port(host, port)))
 }
 
-fn of(nodes: ServerAddresses) -> StoreUrl {
+fn url_with_servers(nodes: ServerAddresses) -> StoreUrl {
     let (login, sentinel_login) = (LoginCredentials::default(), LoginCredentials::default());
     StoreUrl {
         servers: nodes,
@@ -23,7 +23,7 @@ fn of(nodes: ServerAddresses) -> StoreUrl {
     }
 }
 
-fn login(user: &str, password: &str) -> LoginCredentials {
+fn credentials(user: &str, password: &str) -> LoginCredentials {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     LoginCredentials { user: some(user), password: some(password) }
 }
@@ -33,22 +33,28 @@ fn namespace(name: &str) -> Option<String> {
 }
 
 #[test]
-fn one_server() {
-    let local = || one("127.0.0.1", 6379);
+fn single_server_urls_are_parsed() {
+    let local = || single_server_url("127.0.0.1", 6379);
     let secure = |address| StoreUrl { tls: true, ..address };
     let good = [
         ("redis://127.0.0.1", local()),
         ("redis://127.0.0.1/", local()),
         ("REDIS://127.0.0.1:6379/?ns=shop", StoreUrl { namespace: namespace("shop"), ..local() }),
-        ("valkey://cache.local:7000/3", StoreUrl { database: Some(3), ..one("cache.local", 7000) }),
-        ("rediss://cache", secure(one("cache", 6379))),
-        ("valkeys://[::1]:7001", secure(one("::1", 7001))),
-        ("redis://[::1]", one("::1", 6379)),
-        ("redis://:pw@127.0.0.1", StoreUrl { credentials: login("", "pw"), ..local() }),
-        ("redis://me:p%40%2Fw@127.0.0.1", StoreUrl { credentials: login("me", "p@/w"), ..local() }),
+        (
+            "valkey://cache.local:7000/3",
+            StoreUrl { database: Some(3), ..single_server_url("cache.local", 7000) },
+        ),
+        ("rediss://cache", secure(single_server_url("cache", 6379))),
+        ("valkeys://[::1]:7001", secure(single_server_url("::1", 7001))),
+        ("redis://[::1]", single_server_url("::1", 6379)),
+        ("redis://:pw@127.0.0.1", StoreUrl { credentials: credentials("", "pw"), ..local() }),
+        (
+            "redis://me:p%40%2Fw@127.0.0.1",
+            StoreUrl { credentials: credentials("me", "p@/w"), ..local() },
+        ),
         (
             "redis://me:p@w@127.0.0.1/0",
-            StoreUrl { credentials: login("me", "p@w"), database: Some(0), ..local() },
+            StoreUrl { credentials: credentials("me", "p@w"), database: Some(0), ..local() },
         ),
     ];
     for (url, expected) in good {
@@ -57,10 +63,10 @@ fn one_server() {
 }
 
 #[test]
-fn sockets() {
-    let socket = || of(ServerAddresses::UnixSocket("/run/redis.sock".into()));
-    let full = StoreUrl { database: Some(2), credentials: login("me", "pw"), ..socket() };
-    let with_password = |password| StoreUrl { credentials: login("", password), ..socket() };
+fn unix_socket_urls_are_parsed() {
+    let socket = || url_with_servers(ServerAddresses::UnixSocket("/run/redis.sock".into()));
+    let full = StoreUrl { database: Some(2), credentials: credentials("me", "pw"), ..socket() };
+    let with_password = |password| StoreUrl { credentials: credentials("", password), ..socket() };
     let good = [
         ("unix:///run/redis.sock", socket()),
         ("redis+unix:///run/redis.sock?ns=a", StoreUrl { namespace: namespace("a"), ..socket() }),
@@ -74,18 +80,22 @@ fn sockets() {
 }
 
 #[test]
-fn several_nodes() {
-    let sentinels = |nodes| of(ServerAddresses::Sentinels { nodes, master: "mymaster".to_owned() });
-    let two = || vec![node("h1", 26379), node("h2", 5)];
+fn sentinel_and_cluster_urls_are_parsed() {
+    let sentinels = |nodes| {
+        url_with_servers(ServerAddresses::Sentinels { nodes, master: "mymaster".to_owned() })
+    };
+    let two = || vec![host_port("h1", 26379), host_port("h2", 5)];
     let full = StoreUrl {
-        credentials: login("me", "pw"),
-        sentinel_credentials: login("watch", "dog"),
+        credentials: credentials("me", "pw"),
+        sentinel_credentials: credentials("watch", "dog"),
         database: Some(4),
         namespace: namespace("shop"),
         tls: true,
         ..sentinels(two())
     };
-    let cluster = || of(ServerAddresses::Cluster(vec![node("h1", 6379), node("::1", 7)]));
+    let cluster = || {
+        url_with_servers(ServerAddresses::Cluster(vec![host_port("h1", 6379), host_port("::1", 7)]))
+    };
     let good = [
         ("redis+sentinel://h1,h2:5/mymaster", sentinels(two())),
         (
@@ -95,15 +105,15 @@ fn several_nodes() {
         (
             "redis+sentinel://:p+w@h1,h2:5/mymaster?sentinel_password=d+o+g%2B",
             StoreUrl {
-                credentials: login("", "p+w"),
-                sentinel_credentials: login("", "d+o+g+"),
+                credentials: credentials("", "p+w"),
+                sentinel_credentials: credentials("", "d+o+g+"),
                 ..sentinels(two())
             },
         ),
         ("valkey+cluster://h1,[::1]:7", cluster()),
         (
             "redis+cluster://:pw@h1,[::1]:7/0?ns=b",
-            StoreUrl { credentials: login("", "pw"), namespace: namespace("b"), ..cluster() },
+            StoreUrl { credentials: credentials("", "pw"), namespace: namespace("b"), ..cluster() },
         ),
     ];
     for (url, expected) in good {
@@ -112,13 +122,13 @@ fn several_nodes() {
 }
 
 #[test]
-fn a_node_of_several() {
+fn node_urls_are_parsed() {
     let (found, tls, own) =
         StoreUrl::parse_node("rediss://me:pw@h1", SENTINEL_PORT).expect("it is right");
-    assert_eq!((found, tls, own), (node("h1", SENTINEL_PORT), true, login("me", "pw")));
+    assert_eq!((found, tls, own), (host_port("h1", SENTINEL_PORT), true, credentials("me", "pw")));
     assert_eq!(
         StoreUrl::parse_node("redis://h1:7", SENTINEL_PORT).expect("it is right").0,
-        node("h1", 7)
+        host_port("h1", 7)
     );
     for url in ["redis://h1/2", "redis://h1?ns=a", "redis+sentinel://h1/m", "unix:///a", "h1:7"] {
         assert!(StoreUrl::parse_node(url, SENTINEL_PORT).is_err(), "{url}");
@@ -127,18 +137,18 @@ fn a_node_of_several() {
 
 /// Each with a part of its message. `secret` stands for text that must not be in it.
 #[test]
-fn bad_ones() {
+fn invalid_urls_are_rejected_without_showing_secrets() {
     let bad = [
-        ("", "can't be read"),
-        ("127.0.0.1:6379", "can't be read"),
-        ("http://127.0.0.1", "no scheme"),
-        ("rediss+unix:///secret", "no scheme"),
-        ("redis+sentinels://secret/m", "no scheme"),
-        ("redis://", "no host"),
-        ("redis://0.0.0.0", "no host"),
-        ("redis://[::]", "no host"),
-        ("redis://::1", "no host"),
-        ("redis://ho st", "no host"),
+        ("", "cannot be parsed"),
+        ("127.0.0.1:6379", "cannot be parsed"),
+        ("http://127.0.0.1", "unknown scheme"),
+        ("rediss+unix:///secret", "unknown scheme"),
+        ("redis+sentinels://secret/m", "unknown scheme"),
+        ("redis://", "no valid host"),
+        ("redis://0.0.0.0", "no valid host"),
+        ("redis://[::]", "no valid host"),
+        ("redis://::1", "no valid host"),
+        ("redis://ho st", "no valid host"),
         ("redis://me:secret", "port"),
         ("redis://h:0", "port"),
         ("redis://h:70000", "port"),
@@ -159,10 +169,10 @@ fn bad_ones() {
         ("redis://h1,h2", "several servers"),
         ("redis+sentinel://h1,h2", "master's name"),
         ("redis+sentinel://h1/?ns=a", "master's name"),
-        ("redis+sentinel://h1,/m", "no host"),
+        ("redis+sentinel://h1,/m", "no valid host"),
         ("redis+sentinel://h1/m/x", "database"),
         ("redis+sentinel://h1/m?sentinel_user=secret", "needs a password"),
-        ("redis+cluster://h1/1", "no database but 0"),
+        ("redis+cluster://h1/1", "database 0 only"),
         ("unix://", "path"),
         ("unix:///", "path"),
         ("unix://run/secret", "path"),
@@ -179,12 +189,12 @@ fn bad_ones() {
 /// Any input is parsed as an address that can be reached, or refused without showing a
 /// password.
 #[test]
-fn any_text_is_an_address_or_is_refused_without_its_password() {
+fn random_text_is_parsed_or_rejected_without_password() {
     const SECRET: &str = "hunter2hunter2";
     const SCHEMES: [&str; 6] =
         ["redis://", "rediss://", "redis+sentinel://", "redis+cluster://", "unix:///", ""];
-    type Input = (u8, String, String, String);
-    bolero::check!().with_iterations(4_000).with_type::<Input>().for_each(
+    type UrlParts = (u8, String, String, String);
+    bolero::check!().with_iterations(4_000).with_type::<UrlParts>().for_each(
         |(scheme, user, host, rest)| {
             let scheme = SCHEMES[usize::from(*scheme) % SCHEMES.len()];
             let texts = [
@@ -204,18 +214,18 @@ fn any_text_is_an_address_or_is_refused_without_its_password() {
                         assert!(path.as_os_str().len() > 1);
                     }
                     Ok(StoreUrl { servers: ServerAddresses::Single(node), .. }) => {
-                        assert!(is_there(&node), "{text}");
+                        assert!(has_host_and_port(&node), "{text}");
                     }
                     Ok(StoreUrl {
                         servers: ServerAddresses::Sentinels { nodes, .. } | ServerAddresses::Cluster(nodes),
                         ..
-                    }) => assert!(!nodes.is_empty() && nodes.iter().all(is_there), "{text}"),
+                    }) => assert!(!nodes.is_empty() && nodes.iter().all(has_host_and_port), "{text}"),
                 }
             }
         },
     );
 }
 
-fn is_there(node: &HostPort) -> bool {
+fn has_host_and_port(node: &HostPort) -> bool {
     !node.host.is_empty() && node.port > 0
 }

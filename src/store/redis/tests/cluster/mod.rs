@@ -1,19 +1,19 @@
 //! A store on a real cluster: whose nodes are all used, whose slots move while it is used, and whose nodes die.
 
-mod away;
-mod basics;
-mod death;
-mod ear;
-mod messages;
-mod moves;
-mod older;
-mod quotas;
+mod frozen_node_quotas;
+mod healthy_cluster;
+mod master_failover;
+mod node_outage;
+mod plain_channels;
 mod redirects;
-mod requests;
+mod request_load;
+mod slot_migration;
+mod wakeup_channels;
+mod wakeup_listener;
 
 use std::time::Duration;
 
-pub(super) use self::ear::Ear;
+pub(super) use self::wakeup_listener::WakeupListener;
 use bytes::Bytes;
 
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(20);
 
 /// A key of each of so many shards.
-pub(super) fn keys(most: u16) -> Vec<Key> {
+pub(super) fn keys_in_distinct_shards(most: u16) -> Vec<Key> {
     let one = |shard: u16| {
         (0..).map(|n: u32| Key::custom(&n.to_string())).find(|key| key.shard() == shard)
     };
@@ -40,7 +40,9 @@ pub(super) fn keys(most: u16) -> Vec<Key> {
 }
 
 /// Calls again for as long as the store is away, as an application would.
-pub(super) async fn insist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -> T {
+pub(super) async fn retry_while_unavailable<T>(
+    mut step: impl AsyncFnMut() -> Result<T, Error>,
+) -> T {
     for _ in 0..3000 {
         match step().await {
             Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
@@ -52,7 +54,7 @@ pub(super) async fn insist<T>(mut step: impl AsyncFnMut() -> Result<T, Error>) -
     panic!("the store does not come back")
 }
 
-pub(super) fn ask(key: &Key, me: &LockToken) -> AcquireCommand {
+pub(super) fn acquire_command(key: &Key, me: &LockToken) -> AcquireCommand {
     AcquireCommand {
         key: key.clone(),
         token: me.clone(),
@@ -64,7 +66,7 @@ pub(super) fn ask(key: &Key, me: &LockToken) -> AcquireCommand {
     }
 }
 
-pub(super) fn charge(subject: &Key, limit: u64) -> ChargeCommand {
+pub(super) fn charge_command(subject: &Key, limit: u64) -> ChargeCommand {
     let rule = QuotaRule::Fixed { limit, window: Duration::from_secs(3600) };
     let item =
         ChargeItem { policy: "p".into(), subject: subject.clone(), rule, cost: 1, penalty: None };
@@ -72,7 +74,7 @@ pub(super) fn charge(subject: &Key, limit: u64) -> ChargeCommand {
 }
 
 /// A request that waits for its lock, and may run again.
-pub(super) fn deferred(key: &Key) -> EnqueueCommand {
+pub(super) fn enqueue_command(key: &Key) -> EnqueueCommand {
     EnqueueCommand {
         key: key.clone(),
         id: JobId::new(key),
@@ -87,9 +89,9 @@ pub(super) fn deferred(key: &Key) -> EnqueueCommand {
 }
 
 /// All that the store keeps belongs to something, on every node.
-async fn is_clean(store: &Store) {
+async fn assert_store_is_clean(store: &Store) {
     for _ in 0..20 {
-        let report = insist(async || store.check().run().await).await;
+        let report = retry_while_unavailable(async || store.check().run().await).await;
         assert!(report.is_clean(), "{report}");
         // One by which it learns of a move has passed names over.
         if report.is_complete_scan {

@@ -15,20 +15,21 @@ use lockgate_axum::{
 use tokio::{net::TcpListener, sync::watch};
 
 use super::{
-    BYTES, DELAY, Desk, Facts, JOBS, SECOND, SOON, Setup, WAIT, Wish, listens, terminated,
+    HandlerContext, HandlerInstructions, MAX_BYTES, MAX_JOBS, MAX_WAIT, NodeSetup, RATE_WINDOW,
+    RUN_DELAY, RUN_EXPIRY, RecordingHandler, print_address, wait_for_sigterm,
 };
 
-pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
+pub(super) async fn serve(setup: &NodeSetup, desk: Arc<RecordingHandler>, store: Store) {
     let (stop, stopped) = watch::channel(false);
     let told = |mut stopped: watch::Receiver<bool>| async move {
         let _ = stopped.wait_for(|stop| *stop).await;
     };
     let routes = routes(setup, desk, &store);
-    let worker = setup.works.then(|| {
+    let worker = setup.has_worker.then(|| {
         let worker = DeferWorker::new(&store, routes.clone()).lease(setup.lease);
-        let worker = worker.drain_timeout(setup.drain).concurrency(setup.concurrency);
-        let worker = match setup.limited {
-            true => worker.queue_concurrency(1).queue_rate(10, SECOND),
+        let worker = worker.drain_timeout(setup.drain_timeout).concurrency(setup.concurrency);
+        let worker = match setup.has_shared_run_limits {
+            true => worker.queue_concurrency(1).queue_rate(10, RATE_WINDOW),
             false => worker,
         };
         tokio::spawn(worker.run(told(stopped.clone())))
@@ -36,50 +37,50 @@ pub(super) async fn serve(setup: &Setup, desk: Arc<Desk>, store: Store) {
     let app = routes.merge(deferred_routes("/deferred").store(&store));
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    listens(listener.local_addr().expect("it is bound"));
+    print_address(listener.local_addr().expect("it is bound"));
     let server = axum::serve(listener, app).with_graceful_shutdown(told(stopped));
     let server = tokio::spawn(async { server.await });
-    terminated().await;
+    wait_for_sigterm().await;
     stop.send_replace(true);
     if let Some(worker) = worker {
         worker.await.expect("the worker does not panic");
     }
     let _ = server.await;
-    store.shutdown(WAIT).await;
+    store.shutdown(MAX_WAIT).await;
 }
 
-fn routes(setup: &Setup, desk: Arc<Desk>, store: &Store) -> Router {
+fn routes(setup: &NodeSetup, desk: Arc<RecordingHandler>, store: &Store) -> Router {
     let by_id = || LockLayer::by_path_param("id").lease(setup.lease);
-    let one = |path, lock: LockLayer| Router::new().route(path, any(work)).layer(lock);
+    let one = |path, lock: LockLayer| Router::new().route(path, any(handle_request)).layer(lock);
     let defer = || {
-        let defer = DeferLayer::new().max_attempts(setup.most);
+        let defer = DeferLayer::new().max_attempts(setup.max_put_runs);
         defer
-            .max_resource_jobs(JOBS)
-            .max_resource_bytes(BYTES)
-            .max_queue_jobs(JOBS)
-            .max_queue_bytes(BYTES)
+            .max_resource_jobs(MAX_JOBS)
+            .max_resource_bytes(MAX_BYTES)
+            .max_queue_jobs(MAX_JOBS)
+            .max_queue_bytes(MAX_BYTES)
     };
     let deferred = |path, defer: DeferLayer| one(path, by_id()).layer(defer);
     one("/orders/{id}/pay", by_id())
-        .merge(one("/orders/{id}/ship", by_id().wait(WAIT)))
+        .merge(one("/orders/{id}/ship", by_id().wait(MAX_WAIT)))
         .merge(deferred("/orders/{id}/later", defer()))
         .merge(deferred("/orders/{id}/once", defer().idempotent_direct()))
         .merge(deferred("/orders/{id}/skip", defer().on_failure(OnFailure::Skip)))
         .merge(deferred("/orders/{id}/sure", defer().on_failure(OnFailure::Skip).min_replicas(1)))
-        .merge(deferred("/orders/{id}/delayed", defer().delay(DELAY)))
-        .merge(deferred("/orders/{id}/soon", defer().expires_after(SOON)))
+        .merge(deferred("/orders/{id}/delayed", defer().delay(RUN_DELAY)))
+        .merge(deferred("/orders/{id}/soon", defer().expires_after(RUN_EXPIRY)))
         .layer(Extension(store.clone()))
         .with_state(desk)
 }
 
-async fn work(
-    State(desk): State<Arc<Desk>>,
+async fn handle_request(
+    State(desk): State<Arc<RecordingHandler>>,
     Path(resource): Path<String>,
-    Query(wish): Query<Wish>,
+    Query(wish): Query<HandlerInstructions>,
     CurrentLock(lock): CurrentLock,
     job: Option<CurrentJob>,
 ) -> (StatusCode, String) {
     let job = job.map(|CurrentJob(job)| (job.id.as_str().to_owned(), job.attempt));
-    let (status, body) = desk.work(Facts { resource, job, lock }, wish).await;
+    let (status, body) = desk.handle_run(HandlerContext { resource, job, lock }, wish).await;
     (StatusCode::from_u16(status).expect("a status"), body)
 }

@@ -1,13 +1,13 @@
 //! The application in actix-web.
 
-mod accepting;
-mod between;
-mod carried;
-mod ends;
-mod limits;
-mod nested;
-mod policies;
-mod rates;
+mod app_middleware;
+mod defer_option_routes;
+mod lock_hold_routes;
+mod lock_option_routes;
+mod nested_routes;
+mod rate_limit_option_routes;
+mod rate_policy_routes;
+mod snapshot_routes;
 
 use std::{net::TcpListener, thread, time::Duration};
 
@@ -25,40 +25,42 @@ use lockgate_actix_web::{
 };
 use tokio::sync::oneshot;
 
-use self::between::{guard, rebuild, rewrite, stop_late};
-use super::{App, Running, User, authorization, field_value};
-use crate::desk::{Body, Seen, Told};
+use self::app_middleware::{
+    delay_conflict_response, rebuild_response, replace_conflict_status, require_pass_header,
+};
+use super::{AppState, RequestUser, RunningServer, authorize_run, header_text};
+use crate::scripted_handler::{HandlerBody, HandlerResponse, ObservedRequest};
 
-pub(super) async fn serve(app: &App) -> Running {
+pub(super) async fn start_server(app: &AppState) -> RunningServer {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
     let (stop, stopped) = oneshot::channel::<()>();
     let (end, ended) = oneshot::channel::<()>();
     let app = app.clone();
     thread::spawn(move || {
-        System::new().block_on(run(app, listener, stopped));
+        System::new().block_on(run_server(app, listener, stopped));
         // Nobody waits for a site that was dropped.
         let _ = end.send(());
     });
     let ended = tokio::spawn(async {
         let _ = ended.await;
     });
-    Running { addr, stop, ended }
+    RunningServer { addr, stop, finished: ended }
 }
 
-async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
+async fn run_server(app: AppState, listener: TcpListener, stopped: oneshot::Receiver<()>) {
     let server = HttpServer::new(move || {
         let app = app.clone();
         ActixApp::new().configure(move |config| {
-            routes(config, &app);
-            config.service(unknown()).service(deferred_routes("/deferred"));
-            config.service(deferred_routes("/mine").visible_to(user));
+            configure_routes(config, &app);
+            config.service(route_without_worker()).service(deferred_routes("/deferred"));
+            config.service(deferred_routes("/mine").visible_to(user_header));
             let found = deferred_routes("/found").visible_to_async(|request| {
-                let user = user(request);
+                let user = user_header(request);
                 async { user }
             });
             config.service(found);
-            if app.given {
+            if app.injects_store {
                 config.app_data(Data::new(app.store.clone()));
             }
         })
@@ -78,76 +80,85 @@ async fn run(app: App, listener: TcpListener, stopped: oneshot::Receiver<()>) {
     let _ = server.await;
 }
 
-/// See [`Framework::carry_unnamed`](super::Framework::carry_unnamed).
-pub(super) fn carry_unnamed() {
-    carried::carry_unnamed();
+/// See [`Framework::build_unscoped_merge_layer`](super::Framework::carry_unnamed).
+pub(super) fn build_unscoped_merge_layer() {
+    snapshot_routes::build_unscoped_merge_layer();
 }
 
-pub(super) fn worker(app: &App) -> DeferWorker {
+pub(super) fn build_worker(app: &AppState) -> DeferWorker {
     let (store, desk, app) = (app.store.clone(), app.desk.clone(), app.clone());
     let worker = DeferWorker::new(&store, move |config: &mut ServiceConfig| {
-        routes(config, &app);
+        configure_routes(config, &app);
     });
-    worker.restore_extension::<User>().authorize(move |run| {
+    worker.restore_extension::<RequestUser>().authorize(move |run| {
         let desk = desk.clone();
-        async move { authorization(&desk, &run) }
+        async move { authorize_run(&desk, &run) }
     })
 }
 
-fn routes(config: &mut ServiceConfig, app: &App) {
+fn configure_routes(config: &mut ServiceConfig, app: &AppState) {
     config.app_data(Data::new(app.clone()));
-    quotas(config);
-    locks(config);
-    ends::ends(config);
-    policies::policies(config, app);
-    rates::rates(config);
-    limits::limits(config);
-    odd_locks(config);
-    nested::nested(config);
-    deferring(config);
-    accepting::accepting(config);
-    between(config);
-    carried::carried(config);
+    quota_routes(config);
+    lock_routes(config);
+    lock_hold_routes::lock_hold_routes(config);
+    lock_option_routes::lock_option_routes(config, app);
+    rate_limit_option_routes::rate_limit_option_routes(config);
+    rate_policy_routes::rate_policy_routes(config);
+    special_lock_routes(config);
+    nested_routes::nested_routes(config);
+    defer_routes(config);
+    defer_option_routes::defer_option_routes(config);
+    app_middleware_routes(config);
+    snapshot_routes::snapshot_routes(config);
 }
 
-fn minute(requests: u64) -> Quota {
+fn quota_per_minute(requests: u64) -> Quota {
     Quota::requests(requests).per(Duration::from_secs(60))
 }
 
-fn quotas(config: &mut ServiceConfig) {
+fn quota_routes(config: &mut ServiceConfig) {
     let mut one = |path: &str, layer: RateLimitLayer| {
-        config.service(resource(path).to(work).wrap(layer));
+        config.service(resource(path).to(handle_request).wrap(layer));
     };
     let second = Quota::requests(1).per(Duration::from_secs(1));
-    one("/quota/three", RateLimitLayer::by_ip(minute(3)).policy_name("three"));
-    one("/quota/ten", RateLimitLayer::by_ip(minute(10)).policy_name("ten"));
+    one("/quota/three", RateLimitLayer::by_ip(quota_per_minute(3)).policy_name("three"));
+    one("/quota/ten", RateLimitLayer::by_ip(quota_per_minute(10)).policy_name("ten"));
     one("/quota/second", RateLimitLayer::by_ip(second).policy_name("second"));
-    one("/quota/header", RateLimitLayer::by_header("x-api-key", minute(2)).policy_name("header"));
-    one("/quota/param/{id}", RateLimitLayer::by_path_param("id", minute(2)).policy_name("param"));
-    let number = RateLimitLayer::by_path_param_as::<u64>("id", minute(2));
+    one(
+        "/quota/header",
+        RateLimitLayer::by_header("x-api-key", quota_per_minute(2)).policy_name("header"),
+    );
+    one(
+        "/quota/param/{id}",
+        RateLimitLayer::by_path_param("id", quota_per_minute(2)).policy_name("param"),
+    );
+    let number = RateLimitLayer::by_path_param_as::<u64>("id", quota_per_minute(2));
     one("/quota/number/{id}", number.policy_name("number"));
-    let number = RateLimitLayer::by(KeyPart::path_param_as::<u64>("id"), minute(2));
+    let number = RateLimitLayer::by(KeyPart::path_param_as::<u64>("id"), quota_per_minute(2));
     one("/quota/number-key/{id}", number.policy_name("number-key"));
-    one("/quota/user", RateLimitLayer::by_key("user", user, minute(2)).policy_name("user"));
-    let admit = RateLimitLayer::by_ip(minute(3)).policy_name("admit");
+    one(
+        "/quota/user",
+        RateLimitLayer::by_key("user", user_header, quota_per_minute(2)).policy_name("user"),
+    );
+    let admit = RateLimitLayer::by_ip(quota_per_minute(3)).policy_name("admit");
     one("/quota/admit", admit.on_outage(RateLimitOutage::Admit));
-    let refuse = RateLimitLayer::by_ip(minute(3)).policy_name("refuse");
+    let refuse = RateLimitLayer::by_ip(quota_per_minute(3)).policy_name("refuse");
     one("/quota/refuse", refuse.on_outage(RateLimitOutage::Refuse));
     let both = resource("/quota/both/{id}")
-        .to(work)
-        .wrap(RateLimitLayer::by_path_param("id", minute(2)).policy_name("inner"))
-        .wrap(RateLimitLayer::by_route(minute(5)).policy_name("outer"));
+        .to(handle_request)
+        .wrap(RateLimitLayer::by_path_param("id", quota_per_minute(2)).policy_name("inner"))
+        .wrap(RateLimitLayer::by_route(quota_per_minute(5)).policy_name("outer"));
     config.service(both);
 }
 
-fn locks(config: &mut ServiceConfig) {
+fn lock_routes(config: &mut ServiceConfig) {
     let pay = resource("/orders/{id}/pay")
-        .route(route().guard(Not(Patch())).to(work))
+        .route(route().guard(Not(Patch())).to(handle_request))
         .wrap(LockLayer::by_path_param("id"));
     config.service(pay);
     let by_id = || LockLayer::by_path_param("id");
     let mut one = |path: &str, layer: LockLayer| {
-        config.service(resource(path).to(work).wrap(layer));
+        config.service(resource(path).to(handle_request).wrap(layer));
     };
     one("/orders/{id}/ship", by_id().wait(Duration::from_secs(15)));
     one("/orders/{id}/hurry", by_id().wait(Duration::from_millis(100)));
@@ -158,19 +169,21 @@ fn locks(config: &mut ServiceConfig) {
     one("/a/{id}", by_id().scope("a"));
 }
 
-fn odd_locks(config: &mut ServiceConfig) {
+fn special_lock_routes(config: &mut ServiceConfig) {
     let by_id = || LockLayer::by_path_param("id");
     config
-        .service(resource("/account").to(work).wrap(LockLayer::by_header("x-account")))
-        .service(resource("/nested/{id}").to(work).wrap(by_id()).wrap(by_id()))
-        .service(resource("/wrong/{id}").to(work).wrap(LockLayer::by_path_param("order")))
-        .service(resource("/inverted/{id}").to(work).wrap(DeferLayer::new()).wrap(by_id()));
+        .service(resource("/account").to(handle_request).wrap(LockLayer::by_header("x-account")))
+        .service(resource("/nested/{id}").to(handle_request).wrap(by_id()).wrap(by_id()))
+        .service(resource("/wrong/{id}").to(handle_request).wrap(LockLayer::by_path_param("order")))
+        .service(
+            resource("/inverted/{id}").to(handle_request).wrap(DeferLayer::new()).wrap(by_id()),
+        );
 }
 
-fn deferring(config: &mut ServiceConfig) {
+fn defer_routes(config: &mut ServiceConfig) {
     let by_id = || LockLayer::by_path_param("id");
     let mut one = |path: &str, lock: LockLayer, defer: DeferLayer| {
-        config.service(resource(path).to(work).wrap(lock).wrap(defer));
+        config.service(resource(path).to(handle_request).wrap(lock).wrap(defer));
     };
     one("/orders/{id}/refund", by_id(), DeferLayer::new());
     one("/peer", LockLayer::by_ip(), DeferLayer::new());
@@ -179,49 +192,57 @@ fn deferring(config: &mut ServiceConfig) {
     one("/hasty/{id}", by_id(), hasty);
     let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
     one("/kept/{id}", by_id(), kept);
-    one("/owned/{id}", by_id(), DeferLayer::new().owner(user).status_path("/mine"));
-    let owned = || DeferLayer::new().owner(user).status_path("/mine").idempotent_direct();
+    one("/owned/{id}", by_id(), DeferLayer::new().owner(user_header).status_path("/mine"));
+    let owned = || DeferLayer::new().owner(user_header).status_path("/mine").idempotent_direct();
     one("/evicting/{id}", by_id(), owned().max_ended_bytes(64));
     one("/few-keys/{id}", by_id(), owned().max_idempotency_keys(64));
-    one("/few/{id}", by_id(), DeferLayer::new().owner(user).max_owner_jobs(128));
-    one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user).max_owner_bytes(64 * 400));
-    let crowded = DeferLayer::new().owner(user).max_queue_jobs(64 * 64).defer_always();
+    one("/few/{id}", by_id(), DeferLayer::new().owner(user_header).max_owner_jobs(128));
+    one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user_header).max_owner_bytes(64 * 400));
+    let crowded = DeferLayer::new().owner(user_header).max_queue_jobs(64 * 64).defer_always();
     one("/crowded/{id}", by_id(), crowded);
     let metered = resource("/metered/{id}")
-        .to(work)
+        .to(handle_request)
         .wrap(by_id())
         .wrap(DeferLayer::new())
-        .wrap(RateLimitLayer::by_ip(minute(5)).policy_name("metered"));
+        .wrap(RateLimitLayer::by_ip(quota_per_minute(5)).policy_name("metered"));
     config.service(metered);
 }
 
 /// Layers of the application's own between ours.
-fn between(config: &mut ServiceConfig) {
+fn app_middleware_routes(config: &mut ServiceConfig) {
     let by_id = || LockLayer::by_path_param("id");
-    let guarded = resource("/guarded/{id}").to(work).wrap(by_id()).wrap(DeferLayer::new());
-    let rewritten = resource("/rewritten/{id}").to(work).wrap(by_id()).wrap(from_fn(rewrite));
-    let rebuilt = resource("/rebuilt/{id}").to(work).wrap(by_id()).wrap(from_fn(rebuild));
-    let late = resource("/late/{id}").to(work).wrap(by_id()).wrap(from_fn(stop_late));
+    let guarded =
+        resource("/guarded/{id}").to(handle_request).wrap(by_id()).wrap(DeferLayer::new());
+    let rewritten = resource("/rewritten/{id}")
+        .to(handle_request)
+        .wrap(by_id())
+        .wrap(from_fn(replace_conflict_status));
+    let rebuilt =
+        resource("/rebuilt/{id}").to(handle_request).wrap(by_id()).wrap(from_fn(rebuild_response));
+    let late = resource("/late/{id}")
+        .to(handle_request)
+        .wrap(by_id())
+        .wrap(from_fn(delay_conflict_response));
     config
-        .service(guarded.wrap(from_fn(guard)))
+        .service(guarded.wrap(from_fn(require_pass_header)))
         .service(rewritten.wrap(DeferLayer::new()))
         .service(rebuilt.wrap(DeferLayer::new()))
         .service(late.wrap(DeferLayer::new()));
 }
 
 /// Served, but not known to the worker.
-fn unknown() -> impl actix_web::dev::HttpServiceFactory {
+fn route_without_worker() -> impl actix_web::dev::HttpServiceFactory {
     let unknown: Resource = resource("/unknown/{id}");
-    unknown.to(work).wrap(LockLayer::by_path_param("id")).wrap(DeferLayer::new())
+    unknown.to(handle_request).wrap(LockLayer::by_path_param("id")).wrap(DeferLayer::new())
 }
 
-fn user(request: &HttpRequest) -> Option<String> {
+fn user_header(request: &HttpRequest) -> Option<String> {
     let user = request.headers().get("x-user")?;
     user.to_str().ok().map(str::to_owned)
 }
 
-async fn work(
-    app: Data<App>,
+async fn handle_request(
+    app: Data<AppState>,
     lock: Option<CurrentLock>,
     rate: Option<CurrentRate>,
     job: Option<CurrentJob>,
@@ -229,43 +250,43 @@ async fn work(
     request: HttpRequest,
     body: Payload,
 ) -> HttpResponse {
-    let seen = Seen {
-        id: id.map(Path::into_inner),
+    let seen = ObservedRequest {
+        path_id: id.map(Path::into_inner),
         fence: lock.and_then(|lock| lock.0.fence()),
-        remaining: rate.map(|rate| rate.0.decision().remaining()),
-        run: job.as_ref().map(|job| job.0.fence),
+        quota_remaining: rate.map(|rate| rate.0.decision().remaining()),
+        run_fence: job.as_ref().map(|job| job.0.fence),
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
-        ..seen(&app, &request)
+        ..describe_request(&app, &request)
     };
-    answer(app.desk.work(seen, body).await)
+    build_response(app.desk.handle_request(seen, body).await)
 }
 
-fn seen(app: &App, request: &HttpRequest) -> Seen {
-    Seen {
-        site: app.site.to_string(),
+fn describe_request(app: &AppState, request: &HttpRequest) -> ObservedRequest {
+    ObservedRequest {
+        site: app.site_name.to_string(),
         method: request.method().to_string(),
         target: request.uri().to_string(),
         route: request.match_pattern().unwrap_or_default(),
-        headers: fields(request),
-        user: request.extensions().get::<User>().map(User::to_string),
-        peer: request.peer_addr().map(|peer| peer.to_string()),
-        ..Seen::default()
+        headers: header_pairs(request),
+        user: request.extensions().get::<RequestUser>().map(RequestUser::to_string),
+        peer_addr: request.peer_addr().map(|peer| peer.to_string()),
+        ..ObservedRequest::default()
     }
 }
 
-fn answer(told: Told) -> HttpResponse {
+fn build_response(told: HandlerResponse) -> HttpResponse {
     let status = StatusCode::from_u16(told.status).expect("the desk tells a valid status");
     let mut response = HttpResponse::build(status);
     for field in told.headers {
         response.append_header(field);
     }
     match told.body {
-        Body::Whole(bytes) => response.body(bytes),
-        Body::Stream(stream) => response.streaming(stream),
+        HandlerBody::Whole(bytes) => response.body(bytes),
+        HandlerBody::Stream(stream) => response.streaming(stream),
     }
 }
 
-fn fields(request: &HttpRequest) -> Vec<(String, String)> {
+fn header_pairs(request: &HttpRequest) -> Vec<(String, String)> {
     let fields = request.headers().iter();
-    fields.map(|(name, value)| (name.to_string(), field_value(value.as_bytes()))).collect()
+    fields.map(|(name, value)| (name.to_string(), header_text(value.as_bytes()))).collect()
 }

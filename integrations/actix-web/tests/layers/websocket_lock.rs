@@ -1,0 +1,46 @@
+//! Connections that have become something else, under a lock.
+
+use std::{future::poll_fn, pin::pin, time::Duration};
+
+use actix_web::{
+    App, HttpResponse,
+    body::MessageBody as _,
+    dev::Service as _,
+    http::StatusCode,
+    rt::time::timeout,
+    test::{TestRequest, init_service},
+    web::{self, Data, Payload},
+};
+use lockgate_actix_web::{HoldUntil, LockLayer, Store};
+
+use crate::{order_key, stalled_payload};
+
+/// Its two directions are the payload and the body, and neither need have anything to say.
+#[actix_web::test]
+async fn websocket_holds_its_lock_until_it_ends() {
+    let store = Store::memory();
+    let echo = async |payload: Payload| {
+        HttpResponse::SwitchingProtocols().upgrade("websocket").streaming(payload)
+    };
+    let lock = LockLayer::by_path_param("id")
+        .all_methods()
+        .hold_until(HoldUntil::BodyEnd)
+        .body_read_timeout(Duration::from_millis(10));
+    let app = App::new()
+        .service(web::resource("/orders/{id}").get(echo).wrap(lock))
+        .app_data(Data::new(store.clone()));
+    let app = init_service(app).await;
+
+    let get = TestRequest::get().uri("/orders/7").to_request().replace_payload(stalled_payload()).0;
+    let answer = app.call(get).await.expect("an answer");
+    assert_eq!(answer.status(), StatusCode::SWITCHING_PROTOCOLS);
+    {
+        let mut socket = pin!(answer.into_body());
+        let said = poll_fn(|cx| socket.as_mut().poll_next(cx));
+        let said = timeout(Duration::from_millis(200), said).await;
+        assert!(said.is_err(), "it is idle, and lives: {:?}", said.map(|said| said.is_some()));
+        assert!(store.lock(order_key()).acquire().await.is_err(), "it has its lock still");
+    }
+    let lock = store.lock(order_key()).wait(Duration::from_secs(5)).acquire().await;
+    assert!(lock.is_ok(), "{lock:?}");
+}

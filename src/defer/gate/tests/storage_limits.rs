@@ -1,0 +1,44 @@
+//! How much is taken by a layer that nobody has set.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{DeferCandidate, TestDeferGate, parked_candidate};
+use crate::{
+    gate::{AttemptMode, Gate as _, HttpRequestHead, ParkingSlot},
+    key::Key,
+    store::Store,
+};
+
+/// Stores requests of this owner until there is no room, and tells how many there were.
+async fn enqueue_until_full(store: &Store, key: &Key, owner: &str, body: &Bytes) -> usize {
+    for taken in 0.. {
+        let mut parked: DeferCandidate = parked_candidate(store);
+        parked.parked.key = key.clone();
+        parked.slot = ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), None);
+        owner.clone_into(&mut parked.owner);
+        let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
+        if TestDeferGate::new().accept_parked(parked, head, Some(body.clone())).await.is_none() {
+            return taken;
+        }
+    }
+    unreachable!("nothing is taken for ever")
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_resource_leaves_room_for_other_resources() {
+    // Of the large ones as many as have room in 8 MiB, with what is told of each.
+    let (small, large) = (Bytes::new(), Bytes::from(vec![0; 64 * 1024]));
+    let hot = Key::custom("7");
+    let other = (0..).map(|n: u32| Key::custom(&n.to_string()));
+    let other = other.into_iter().find(|key| *key != hot && key.shard() == hot.shard());
+    let other = other.expect("there are many");
+    for (body, most) in [(&small, 1000), (&large, 127)] {
+        for owner in ["", "ada"] {
+            let store = Store::memory();
+            assert_eq!(enqueue_until_full(&store, &hot, owner, body).await, most, "{owner:?}");
+            assert!(enqueue_until_full(&store, &other, "bob", body).await >= most / 8, "{owner:?}");
+        }
+    }
+}

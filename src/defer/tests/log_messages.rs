@@ -1,0 +1,185 @@
+//! What the log says of deferred requests: a line for each end, and nothing that opens one.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    FnReplayer, SECOND, SpawnedWorker, enqueue_command, enqueue_delayed, enqueue_job,
+    enqueue_request, envelope_command, get_job, let_tasks_settle, lock_key_of, outcome_with_status,
+    send_enqueue, wait_until_ended,
+};
+use crate::{
+    defer::{DeferWorker, ReplayOutcome, StatusGate, StatusReply},
+    gate::{HttpRequestHead, fake_request::FakeGateRequest},
+    store::{
+        BackendFault, CapturedLog, EnqueueCommand, JobId, JobPolicy, JobState, Store, faulty_store,
+    },
+};
+
+/// In the query, in a field and in the body of each request.
+const SECRET: &str = "DE89370400440532013000";
+
+/// An id of a job is what opens its status: 34 hex digits. A node has 16.
+#[track_caller]
+fn assert_no_secrets(log: &CapturedLog, ids: &[JobId]) {
+    let text = log.text();
+    let runs = text.split(|c: char| !c.is_ascii_hexdigit());
+    let longest = runs.max_by_key(|run| run.len()).unwrap_or_default();
+    assert!(longest.len() <= 16, "{longest} in:\n{text}");
+    assert!(!text.contains(SECRET), "{text}");
+    for id in ids {
+        assert!(!text.contains(id.as_str()), "{id:?} in:\n{text}");
+    }
+}
+
+/// A request that has secrets wherever it can.
+fn secret_request_head(target: &str) -> HttpRequestHead {
+    let fields = vec![("x-account".to_owned(), SECRET.as_bytes().to_vec())];
+    HttpRequestHead::new("POST", format!("{target}?account={SECRET}"), fields, None)
+}
+
+async fn enqueue_secret_request(store: &Store, target: &str) -> JobId {
+    enqueue_request(store, secret_request_head(target), SECRET.as_bytes()).await
+}
+
+/// What the last part of the path says.
+fn scripted_replayer() -> FnReplayer {
+    FnReplayer::new(|head, marker| async move {
+        let path = head.target.split('?').next().unwrap_or_default().to_owned();
+        let what = path.rsplit('/').next().unwrap_or_default();
+        if what != "nowhere" && what != "beside" {
+            marker.pass_own_lock(&lock_key_of(&head.target));
+        }
+        match what {
+            "login" => outcome_with_status(401),
+            "nowhere" => outcome_with_status(404),
+            "broken" => outcome_with_status(500),
+            "panics" => ReplayOutcome::Panicked,
+            "endless" => std::future::pending().await,
+            _ => outcome_with_status(200),
+        }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_run_end_is_logged_without_secrets() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let store = Store::memory();
+    let worker = SpawnedWorker::spawn_worker(DeferWorker::new(&store, scripted_replayer()));
+    let_tasks_settle().await;
+    let mut ids = Vec::new();
+    for (what, state) in [
+        ("fine", JobState::Done),
+        ("login", JobState::Dead),
+        ("beside", JobState::Dead),
+        ("broken", JobState::Dead),
+        ("panics", JobState::Dead),
+    ] {
+        let id = enqueue_secret_request(&store, &format!("/{what}/{what}")).await;
+        assert_eq!(wait_until_ended(&store, &id).await, state, "{what}");
+        ids.push(id);
+    }
+    let key = lock_key_of("/unreadable");
+    let unreadable =
+        envelope_command(key.clone(), JobId::new(&key), 1, Bytes::from_static(b"\x01\xff"));
+    ids.push(send_enqueue(&store, unreadable).await);
+    assert_eq!(wait_until_ended(&store, &ids[5]).await, JobState::Dead);
+    ids.push(enqueue_secret_request(&store, "/nowhere/nowhere").await);
+    let_tasks_settle().await;
+    worker.stop().await;
+    for line in [
+        "worker started",
+        "run started",
+        "run ended",
+        "run refused by authentication; put the worker's routes inside the authentication layer",
+        "the run did not pass its LockLayer; give the worker the same routes",
+        "the stored request was modified or moved; the job is dead",
+        "no route of this worker matches the job",
+        "worker is draining",
+        "worker stopped",
+    ] {
+        log.assert_contains(line);
+    }
+    assert_no_secrets(&log, &ids);
+}
+
+#[tokio::test(start_paused = true)]
+async fn store_faults_are_logged_without_secrets() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let (store, faults) = faulty_store();
+    let worker = SpawnedWorker::spawn_worker(DeferWorker::new(&store, scripted_replayer()));
+    let_tasks_settle().await;
+    faults.set("claim", BackendFault::ReplyTimeout, 2);
+    faults.set("settle", BackendFault::ReplyTimeout, 1);
+    let mut ids = vec![enqueue_secret_request(&store, "/7/fine").await];
+    assert_eq!(wait_until_ended(&store, &ids[0]).await, JobState::Done);
+    assert_eq!((faults.remaining("claim"), faults.remaining("settle")), (0, 0));
+    // Its lock is lost under it.
+    ids.push(enqueue_secret_request(&store, "/8/endless").await);
+    let_tasks_settle().await;
+    faults.set("renew", BackendFault::Unavailable, 1_000);
+    tokio::time::sleep(30 * SECOND).await;
+    faults.set("renew", BackendFault::Unavailable, 0);
+    worker.kill().await;
+    // Its worker is dead, and another one finds that.
+    let other = store.as_another_process();
+    ids.push(enqueue_secret_request(&store, "/9/endless").await);
+    let dies = SpawnedWorker::spawn_worker(DeferWorker::new(&other, scripted_replayer()));
+    while get_job(&store, &ids[2]).await.state != JobState::Running {
+        tokio::time::sleep(SECOND).await;
+    }
+    dies.kill().await;
+    let third = store.as_another_process();
+    let finds = SpawnedWorker::spawn_worker(DeferWorker::new(&third, scripted_replayer()));
+    assert_eq!(wait_until_ended(&store, &ids[2]).await, JobState::Dead);
+    finds.stop().await;
+    for line in [
+        "claim failed",
+        "settlement failed",
+        "run abandoned: lock lost",
+        "job ended without a run: crashed, lost or expired",
+    ] {
+        log.assert_contains(line);
+    }
+    assert_no_secrets(&log, &ids);
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_requests_are_logged_without_secrets() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let (store, faults) = faulty_store();
+    let ids = [enqueue_job(&store, "/7").await, enqueue_delayed(&store, "/8", SECOND).await];
+    let ask = async |method, id: &JobId| {
+        let gate = StatusGate::new().store(&store);
+        let asked = gate.parse_request(&mut FakeGateRequest::new(method), id.as_str(), false);
+        match asked.expect("it is well formed").execute().await {
+            StatusReply::Complete(reply) => reply.status,
+            StatusReply::Events(..) => panic!("it streams"),
+        }
+    };
+    assert_eq!(ask("DELETE", &ids[0]).await, 204);
+    faults.set("job", BackendFault::Unavailable, 100);
+    assert_eq!(ask("GET", &ids[1]).await, 503);
+    log.assert_contains("job cancelled");
+    log.assert_contains("no status: the store is unavailable");
+    assert_no_secrets(&log, &ids);
+}
+
+/// Also of a worker that can't be told apart from none.
+#[tokio::test(start_paused = true)]
+async fn missing_worker_is_logged_without_secrets() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let store = Store::memory();
+    let call = enqueue_command(&store, secret_request_head("/7/fine"), SECRET.as_bytes());
+    let policy = JobPolicy { delay: Duration::from_secs(5), ..JobPolicy::default() };
+    let id = send_enqueue(&store, EnqueueCommand { policy, ..call }).await;
+    let workers = store.extension::<crate::defer::missing_worker_warning::MissingWorkerWarning>();
+    for _ in 0..3 {
+        workers.check_workers(&store, &id).await;
+        tokio::time::sleep(11 * SECOND).await;
+    }
+    let line = "requests are deferred and no worker is alive; start a DeferWorker on this store";
+    assert_eq!(log.text().matches(line).count(), 1, "{}", log.text());
+    assert_no_secrets(&log, &[id]);
+}

@@ -1,0 +1,112 @@
+//! Runs behind a quota within their lock: nobody came to it while that was held.
+
+use super::{SECOND, let_tasks_settle, lock_key_of, run_outcomes::start_run};
+use crate::{
+    AccessLists, Key, Policy, Quota,
+    gate::{
+        Gate as _, GateRequest as _, InitialVerdict, KeySource, ReplayMarker, ServiceOutcome,
+        Verdict, fake_request::FakeGateRequest,
+    },
+    rate_limit::{RateLimitGate, RateLimitTicket},
+    store::{LockHold, Store},
+};
+
+/// A run that has come past its lock, to a limit of two.
+struct QuotaInsideLock {
+    store: Store,
+    rate_gate: RateLimitGate<()>,
+    view: FakeGateRequest,
+    marker: ReplayMarker,
+    _hold: LockHold,
+}
+
+fn two_per_minute() -> Policy {
+    Policy::new(Quota::requests(2).per(60 * SECOND)).with_name("p")
+}
+
+impl QuotaInsideLock {
+    fn new(set: impl FnOnce(RateLimitGate<()>) -> RateLimitGate<()>) -> Self {
+        let store = Store::memory();
+        let limit = set(RateLimitGate::new(KeySource::header("a"), two_per_minute()).store(&store));
+        let (hold, marker) = start_run(&store);
+        let mut view = FakeGateRequest::new("POST");
+        view.headers.push(("a", "1"));
+        view.insert_extension(marker.clone());
+        assert!(matches!(limit.inspect(&mut view), InitialVerdict::Skip), "outside of the lock");
+        marker.pass_own_lock(&lock_key_of("/x"));
+        Self { store, rate_gate: limit, view, marker, _hold: hold }
+    }
+
+    async fn remaining_quota(&self) -> u64 {
+        let peek = self.store.rate_limiter(two_per_minute()).peek(Key::header("a", b"1"), 1).await;
+        peek.expect("it is there").remaining()
+    }
+
+    async fn enter_run(&mut self) -> RateLimitTicket {
+        let InitialVerdict::Enter(facts) = self.rate_gate.inspect(&mut self.view) else {
+            panic!("it was not charged yet")
+        };
+        let Verdict::Pass(ticket) = self.rate_gate.enter(facts).await else {
+            panic!("it was accepted")
+        };
+        let Err(ticket) = self.rate_gate.try_light_ticket(ticket) else {
+            panic!("it is charged when it has run")
+        };
+        ticket
+    }
+
+    async fn run_with_status(&mut self, status: u16) -> u64 {
+        let ticket = self.enter_run().await;
+        let _ = self.rate_gate.leave(ticket, ServiceOutcome::Answered(status)).await;
+        self.remaining_quota().await
+    }
+}
+
+/// Outside of the lock it was charged with the request.
+#[tokio::test(start_paused = true)]
+async fn quota_inside_the_lock_is_charged_by_the_first_run() {
+    let mut within = QuotaInsideLock::new(|limit| limit);
+    assert_eq!(within.run_with_status(200).await, 1);
+    within.marker.record_busy_status(409);
+    assert_eq!(within.run_with_status(409).await, 1, "it comes again");
+    assert_eq!(
+        [within.run_with_status(200).await, within.run_with_status(200).await],
+        [0, 0],
+        "it is not refused"
+    );
+    within.view.headers.clear();
+    let asked = within.rate_gate.inspect(&mut within.view);
+    assert!(matches!(asked, InitialVerdict::Skip), "it has no key any more");
+}
+
+/// Its handler has panicked, or a layer further out has answered for it.
+#[tokio::test(start_paused = true)]
+async fn aborted_run_is_charged_too() {
+    let mut within = QuotaInsideLock::new(|limit| limit.refund_on(|status| status >= 500));
+    let ticket = within.enter_run().await;
+    drop(ticket);
+    let_tasks_settle().await;
+    assert_eq!(within.remaining_quota().await, 1);
+    let ticket = within.enter_run().await;
+    within.marker.record_busy_status(409);
+    drop(ticket);
+    let_tasks_settle().await;
+    assert_eq!(within.remaining_quota().await, 1, "it comes again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn access_lists_inside_the_lock_apply_to_runs() {
+    let lists = |lists: AccessLists| {
+        QuotaInsideLock::new(|limit| limit.response_options(|facing| facing.access_lists(lists)))
+    };
+    let own = || Key::header("a", b"1");
+    let mut denied = lists(AccessLists::new().deny_key(own()));
+    let asked = denied.rate_gate.inspect(&mut denied.view);
+    assert!(matches!(asked, InitialVerdict::Answer(reply) if reply.status == 403));
+    let mut allowed = lists(AccessLists::new().allow_key(own()));
+    assert!(
+        matches!(allowed.rate_gate.inspect(&mut allowed.view), InitialVerdict::Skip),
+        "it is not counted"
+    );
+    assert_eq!(allowed.remaining_quota().await, 2);
+}

@@ -1,0 +1,151 @@
+//! Copies of a lock whose holder has made it a shared one.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::{sync::oneshot, time::Instant};
+
+use super::{SECOND, acquire_after_shutdown, expect_busy, handover::MS};
+use crate::{
+    lock::{AcquireError, LockGuard, LockRequest},
+    store::{BackendFault, LockLoss, LockMode, Store, faulty_store},
+};
+
+fn reader(store: &Store) -> LockRequest {
+    store.lock("x").shared().wait(5 * SECOND)
+}
+
+/// A guard that was exclusive, what runs within it from before on, and a writer of another process in line.
+#[tokio::test(start_paused = true)]
+async fn scope_of_a_downgraded_guard_shares_its_lock() {
+    let store = Store::memory();
+    let guard = store.lock("x").acquire().await.unwrap();
+    let (copy, fence) = (guard.held_lock(), guard.fence());
+    let (go, told) = oneshot::channel::<()>();
+    let asks = store.clone();
+    let within = crate::store::spawn(guard.scope(async move {
+        told.await.unwrap();
+        let alone = asks.lock("x").acquire().await;
+        (alone, reader(&asks).acquire().await)
+    }));
+    let guard = guard.downgrade().await.unwrap();
+    let writing =
+        crate::store::spawn(store.as_another_process().lock("x").wait(60 * SECOND).acquire());
+    tokio::time::sleep(MS).await;
+    assert!(!copy.remaining().is_zero() && copy.loss().is_none());
+    go.send(()).unwrap();
+    let started = Instant::now();
+    let (alone, inner) = within.await.unwrap();
+    assert!(matches!(alone, Err(AcquireError::WouldDeadlock)), "{alone:?}");
+    let inner = inner.expect("it is a share");
+    assert_eq!((inner.fence(), started.elapsed()), (fence, Duration::ZERO));
+    // The last one ends it.
+    drop(guard);
+    tokio::time::sleep(20 * SECOND).await;
+    assert!(!writing.is_finished() && !copy.remaining().is_zero());
+    drop(inner);
+    let next = tokio::time::timeout(SECOND, writing).await.expect("it was given back");
+    assert!(copy.remaining().is_zero() && copy.loss().is_none());
+    drop(next.unwrap().unwrap());
+    drop(acquire_after_shutdown(&store).await);
+}
+
+async fn revoke_lease_in_mode(store: &Store, guard: &LockGuard, mode: LockMode) {
+    let lease = guard.lease().unwrap();
+    store.backend().release(lease.key.clone(), lease.token.clone(), mode).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_copies_report_a_loss_after_the_downgrade() {
+    let store = Store::memory();
+    let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
+    let (copy, asks) = (guard.held_lock(), guard.held_lock());
+    // It asks before, during and after.
+    let lost = crate::store::spawn(async move { asks.lost().await });
+    tokio::time::sleep(MS).await;
+    let guard = guard.downgrade().await.unwrap();
+    assert!(copy.lost().now_or_never().is_none());
+    revoke_lease_in_mode(&store, &guard, LockMode::Shared).await;
+    let told = tokio::time::timeout(3 * SECOND, lost).await.expect("within a renewal");
+    assert_eq!(told.unwrap(), LockLoss::Taken);
+    assert_eq!((copy.loss(), guard.loss()), (Some(LockLoss::Taken), Some(LockLoss::Taken)));
+    assert!(copy.remaining().is_zero());
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_copies_report_the_end_of_max_hold() {
+    let store = Store::memory();
+    let guard = store.lock("x").lease(SECOND).max_hold(4 * SECOND).acquire().await.unwrap();
+    let (copy, started) = (guard.held_lock(), Instant::now());
+    tokio::time::sleep(SECOND).await;
+    let guard = guard.downgrade().await.unwrap();
+    let told = tokio::time::timeout(10 * SECOND, copy.lost()).await.expect("it ends");
+    assert_eq!((told, guard.loss()), (LockLoss::HeldTooLong, Some(LockLoss::HeldTooLong)));
+    assert!(started.elapsed() <= 4 * SECOND, "{:?}", started.elapsed());
+}
+
+/// The store has it for so long, and whoever stepped down relies on it.
+#[tokio::test(start_paused = true)]
+async fn downgrade_keeps_an_extension() {
+    let terms: [fn(LockRequest) -> LockRequest; 2] =
+        [|request| request.lease(SECOND), |request| request.fixed_lease(SECOND)];
+    for terms in terms {
+        let (store, faults) = faulty_store();
+        let guard = terms(store.lock("x")).acquire().await.unwrap();
+        assert!(guard.extend(30 * SECOND).await.unwrap());
+        let left = guard.remaining();
+        let guard = guard.downgrade().await.unwrap();
+        assert!(guard.remaining() >= left, "{left:?}: {:?}", guard.remaining());
+        faults.set("renew", BackendFault::Unavailable, usize::MAX);
+        tokio::time::sleep(29 * SECOND).await;
+        expect_busy(store.as_another_process().lock("x").acquire().await);
+        assert_eq!(guard.loss(), None);
+        drop(guard);
+        drop(acquire_after_shutdown(&store).await);
+    }
+}
+
+/// It finds that the lock was gone: so does whoever has a copy.
+#[tokio::test(start_paused = true)]
+async fn held_copies_report_a_loss_found_by_the_downgrade() {
+    let store = Store::memory();
+    let guard = store.lock("x").acquire().await.unwrap();
+    let copy = guard.held_lock();
+    revoke_lease_in_mode(&store, &guard, LockMode::Exclusive).await;
+    assert!(matches!(guard.downgrade().await, Err(AcquireError::Busy(_))));
+    assert_eq!(
+        (copy.loss(), copy.lost().now_or_never()),
+        (Some(LockLoss::Taken), Some(LockLoss::Taken))
+    );
+}
+
+/// Given back, not lost.
+#[tokio::test(start_paused = true)]
+async fn held_copies_end_when_the_downgrade_fails() {
+    let (store, faults) = faulty_store();
+    let guard = store.lock("x").acquire().await.unwrap();
+    let copy = guard.held_lock();
+    faults.set("downgrade", BackendFault::Unavailable, 1);
+    assert!(matches!(guard.downgrade().await, Err(AcquireError::Fault(_))));
+    assert!(copy.remaining().is_zero() && copy.loss().is_none());
+    drop(acquire_after_shutdown(&store).await);
+}
+
+/// The renewals ran, and nobody heard of them: the store has it still, and its holder was told that it is lost.
+#[tokio::test(start_paused = true)]
+async fn lost_lock_is_not_regained_by_a_downgrade() {
+    let (store, faults) = faulty_store();
+    let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
+    let copy = guard.held_lock();
+    faults.set("renew", BackendFault::ReplyTimeout, usize::MAX);
+    let loss = guard.lost().await;
+    faults.set("renew", BackendFault::ReplyTimeout, 0);
+    let stepped = guard.downgrade().await;
+    assert!(matches!(stepped, Err(AcquireError::Busy(_))), "{stepped:?}");
+    assert_eq!(copy.loss(), Some(loss));
+    assert!(copy.remaining().is_zero());
+    // It is given back at once.
+    let next = store.as_another_process().lock("x").wait(SECOND).acquire().await;
+    drop(next.expect("before its lease ends"));
+    drop(acquire_after_shutdown(&store).await);
+}

@@ -1,0 +1,306 @@
+//! Several locks of one owner.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+
+use super::{SECOND, expect_busy, lock_gate::enter_gate, revoke_lease};
+use crate::{
+    gate::{
+        Gate as _, GateRequest as _, KeySource, LeaveAction, ServiceOutcome, Verdict,
+        fake_request::FakeGateRequest,
+    },
+    key::Key,
+    lock::{
+        AcquireError, HeldLocks, LockBusy, LockGate, LockSet, ReleaseStatus, ticket::LockTicketKind,
+    },
+    outage::LockOutage,
+    store::{BackendFault, LockLoss, Store, faulty_store},
+};
+
+fn lock_set_gate(store: &Store) -> LockGate<()> {
+    let names = ["b", "a", "b"].map(str::to_owned).to_vec();
+    LockGate::new(KeySource::functions(move |()| names.clone())).store(store)
+}
+
+#[track_caller]
+fn expect_set_busy(outcome: Result<LockSet, AcquireError>) -> LockBusy {
+    match outcome {
+        Err(AcquireError::Busy(busy)) => busy,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn is_free(store: &Store, key: &str) -> bool {
+    match store.as_another_process().lock(key).acquire().await {
+        Ok(guard) => guard.release().await == ReleaseStatus::Released,
+        Err(_) => false,
+    }
+}
+
+/// As `free`, for these.
+async fn assert_all_free(store: &Store, keys: &[&str]) {
+    assert!(store.shutdown(SECOND).await, "something was not given back");
+    let set = store.as_another_process().locks(keys.iter().copied()).acquire().await;
+    set.expect("all are free").release().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn extend_reports_a_lock_that_was_not_extended() {
+    let (store, faults) = faulty_store();
+    let set = store.locks(["a", "b"]).fixed_lease(2 * SECOND).acquire().await.unwrap();
+    assert!(set.extend(20 * SECOND).await.unwrap());
+    assert!(set.remaining() > 15 * SECOND, "{:?}", set.remaining());
+    faults.set("renew", BackendFault::Unavailable, 1);
+    assert!(set.extend(25 * SECOND).await.is_err(), "one could not be asked for");
+    assert!(set.remaining() > 15 * SECOND, "{:?}", set.remaining());
+    let gone = store.locks(["c", "d"]).fixed_lease(SECOND).acquire().await.unwrap();
+    tokio::time::sleep(2 * SECOND).await;
+    assert!(!gone.extend(20 * SECOND).await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_set_is_acquired_all_or_none() {
+    let store = Store::memory();
+    let set = store.locks(["b", "a", "b", "c"]).acquire().await.unwrap();
+    let names: Vec<_> = set.fences().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(names, ["b", "a", "c"].map(Key::from), "as they were named, each once");
+    assert!(set.remaining() > 5 * SECOND);
+    for key in ["a", "b", "c"] {
+        expect_busy(store.lock(key).acquire().await);
+    }
+    assert_eq!(set.release().await, ReleaseStatus::Released);
+    let b = store.lock("b").acquire().await.unwrap();
+    expect_set_busy(store.locks(["a", "b", "c"]).acquire().await);
+    assert!(
+        is_free(&store, "a").await && is_free(&store, "c").await,
+        "those before are given back"
+    );
+    b.release().await;
+    assert_all_free(&store, &["a", "b", "c"]).await;
+    let none = store.locks(Vec::<Key>::new()).acquire().await.unwrap();
+    assert_eq!(none.fences(), []);
+    assert_eq!(none.release().await, ReleaseStatus::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_of_a_lock_set_share_one_deadline() {
+    let store = Store::memory();
+    let keys = ["a", "b"];
+    // Whichever of the two comes first, half of the time is gone when it is free.
+    let mut held = Vec::new();
+    for key in keys {
+        held.push(store.as_another_process().lock(key).acquire().await.unwrap());
+    }
+    let (waiter, started) = (store.locks(keys).wait(4 * SECOND).acquire(), Instant::now());
+    let waiter = crate::store::spawn(waiter);
+    tokio::time::sleep(2 * SECOND).await;
+    held.sort_by_key(|guard| (guard.key().shard(), guard.key().clone()));
+    let first = held.remove(0);
+    let first_key = first.key().clone();
+    first.release().await;
+    tokio::time::sleep(SECOND).await;
+    expect_busy(store.as_another_process().lock(first_key).acquire().await);
+    let told = expect_set_busy(waiter.await.unwrap());
+    assert_eq!(started.elapsed().as_secs(), 4);
+    assert!(told.waited.is_some_and(|waited| waited >= 4 * SECOND), "{told:?}");
+    held.remove(0).release().await;
+    assert_all_free(&store, &keys).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_set_holds_nothing_between_attempts() {
+    let store = Store::memory();
+    let keys = ["a", "b"];
+    for key in keys {
+        let held = store.as_another_process().lock(key).acquire().await.unwrap();
+        let waiter = crate::store::spawn(store.locks(keys).retry(3, SECOND).acquire());
+        tokio::time::sleep(SECOND / 2).await;
+        for other in keys {
+            assert_eq!(is_free(&store, other).await, other != key);
+        }
+        assert!(store.shutdown(SECOND).await);
+        held.release().await;
+        let started = Instant::now();
+        drop(waiter.await.unwrap().expect("both are free at the second attempt"));
+        assert_eq!(started.elapsed(), SECOND / 2);
+        assert_all_free(&store, &keys).await;
+    }
+    let _held = store.lock("b").acquire().await.unwrap();
+    let told = expect_set_busy(store.locks(keys).retry(3, SECOND).acquire().await);
+    assert_eq!(told.waited, Some(3 * SECOND));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lock_sets_in_opposite_orders_never_deadlock() {
+    let store = Store::memory();
+    let inside = Arc::new([const { AtomicUsize::new(0) }; 4]);
+    let mut crowd = Vec::new();
+    for n in 0..64_usize {
+        let store = if n % 2 == 0 { store.clone() } else { store.as_another_process() };
+        let inside = Arc::clone(&inside);
+        // Every pair, in both orders.
+        let (from, to) = (n % 4, (n / 4 + 1 + n % 4) % 4);
+        crowd.push(crate::store::spawn(async move {
+            let wait = Duration::from_secs(60);
+            let keys = [from, to].map(|n| format!("account {n}"));
+            let set = store.locks(keys).wait(wait).acquire().await.expect("in time");
+            let mut mine = vec![from, to];
+            mine.dedup();
+            for n in &mine {
+                assert_eq!(inside[*n].fetch_add(1, Ordering::SeqCst), 0, "two at once");
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            for n in mine {
+                inside[n].fetch_sub(1, Ordering::SeqCst);
+            }
+            assert_eq!(set.release().await, ReleaseStatus::Released);
+        }));
+    }
+    for one in crowd {
+        one.await.unwrap();
+    }
+}
+
+/// As of one lock: the store is not asked for what it would refuse, and a full line is told at once.
+#[tokio::test(start_paused = true)]
+async fn locks_known_busy_locally_are_not_requested_together() {
+    let (store, faults) = faulty_store();
+    let ask = || store.locks(["a", "b"]).max_waiters(1).wait(60 * SECOND);
+    let calls = || ["acquire_all", "acquire"].map(|step| faults.call_count(step));
+    let held = ask().acquire().await.unwrap();
+    let waits = crate::store::spawn(ask().acquire());
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let before = calls();
+    assert_eq!(before[0], 1, "when nobody of this process had one of them");
+    for _ in 0..50 {
+        let told = expect_set_busy(ask().acquire().await);
+        assert!(told.waited.is_some_and(|waited| waited.is_zero()), "{told:?}");
+    }
+    assert_eq!(calls(), before);
+    expect_set_busy(store.locks(["b", "c"]).shared().acquire().await);
+    assert_eq!(calls()[0], 1);
+    held.release().await;
+    drop(waits.await.unwrap().expect("it has its turn"));
+    assert_all_free(&store, &["a", "b"]).await;
+}
+
+/// The others are held still, and whoever sees the answer may ask for one of them.
+#[tokio::test(start_paused = true)]
+async fn remaining_locks_are_released_before_the_loss_response() {
+    let (store, faults) = faulty_store();
+    let lock = lock_set_gate(&store);
+    let Verdict::Pass(ticket) = enter_gate(&lock, &mut FakeGateRequest::new("POST")).await else {
+        panic!("they are free")
+    };
+    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.0 else {
+        panic!("they are its own")
+    };
+    revoke_lease(&store, guard.first_lease()).await;
+    lock.cancellation(&ticket).await;
+    // That of the lost one too, for which nobody waits.
+    faults.set("release", BackendFault::SlowReply(SECOND), 2);
+    let asked = Instant::now();
+    let parting = lock.leave(ticket, ServiceOutcome::Stopped).await;
+    assert!(matches!(parting, LeaveAction::Replace(_)), "{parting:?}");
+    assert_eq!(asked.elapsed(), SECOND);
+    assert_all_free(&store, &["a", "b"]).await;
+}
+
+/// Polls an acquisition n times and drops it, for every n until it completes.
+#[tokio::test(start_paused = true)]
+async fn lock_set_acquire_dropped_at_any_await_leaves_nothing() {
+    for busy in [None, Some("a"), Some("b")] {
+        for polls in 0..12 {
+            let store = Store::memory();
+            let mut held = None;
+            if let Some(busy) = busy {
+                held = Some(store.as_another_process().lock(busy).acquire().await.unwrap());
+            }
+            let mut future = Box::pin(store.locks(["a", "b"]).wait(SECOND).acquire());
+            for _ in 0..polls {
+                if (&mut future).now_or_never().is_some() {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+            drop(future);
+            // The keeper hears of it and gives the place back.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            if let Some(held) = held {
+                held.release().await;
+            }
+            assert_all_free(&store, &["a", "b"]).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_of_one_lock_is_the_loss_of_the_set() {
+    let store = Store::memory();
+    let set = store.locks(["a", "b"]).lease(SECOND).acquire().await.unwrap();
+    revoke_lease(&store, set.first_lease()).await;
+    let started = Instant::now();
+    set.lost().await;
+    assert!(started.elapsed() < SECOND);
+    assert!(set.held_locks().loss().is_some());
+    assert_eq!(set.release().await, ReleaseStatus::AlreadyLost);
+    assert_all_free(&store, &["a", "b"]).await;
+}
+
+/// The store goes away between the two: what was taken is given back, and the policy says what is next.
+#[tokio::test(start_paused = true)]
+async fn outage_between_two_locks_follows_the_policy() {
+    for (policy, passes) in [(LockOutage::Refuse, false), (LockOutage::Admit, true)] {
+        let (store, faults) = faulty_store();
+        let lock = lock_set_gate(&store).on_outage(policy);
+        // The first call runs, if late.
+        faults.set("acquire", BackendFault::SlowReply(SECOND / 10), 1);
+        let entering = crate::store::spawn({
+            let lock = lock.clone();
+            async move { enter_gate(&lock, &mut FakeGateRequest::new("POST")).await }
+        });
+        tokio::time::sleep(SECOND / 20).await;
+        faults.set("acquire", BackendFault::Unavailable, 1);
+        match entering.await.unwrap() {
+            Verdict::Pass(ticket) => {
+                let mut view = FakeGateRequest::new("POST");
+                lock.annotate_request(&ticket, &mut view);
+                let all = view.extension::<HeldLocks>().unwrap();
+                assert!(passes && all.len() == 2 && all.fences().count() == 0);
+            }
+            Verdict::Answer(reply) => assert!(!passes && reply.status == 503),
+            Verdict::Busy(..) => panic!("it is an outage"),
+        }
+        assert_all_free(&store, &["a", "b"]).await;
+    }
+}
+
+/// A grant of which nobody knows whether a replica has it is none.
+#[tokio::test(start_paused = true)]
+async fn unconfirmed_replica_refuses_the_lock_set() {
+    let (store, faults) = faulty_store();
+    faults.set("replicated", BackendFault::Unavailable, 1);
+    let refused = store.locks(["a", "b"]).min_replicas(1).acquire().await;
+    assert!(matches!(refused, Err(AcquireError::Fault(_))), "{refused:?}");
+    assert_all_free(&store, &["a", "b"]).await;
+}
+
+/// What `lost` waits for can be asked at once.
+#[tokio::test(start_paused = true)]
+async fn loss_can_be_read_without_waiting() {
+    let store = Store::memory();
+    let one = store.lock("one").fixed_lease(SECOND).acquire().await.unwrap();
+    let set = store.locks(["a", "b"]).fixed_lease(SECOND).acquire().await.unwrap();
+    assert_eq!((one.loss(), set.loss()), (None, None));
+    let (of_one, of_set) = (one.lost().await, set.lost().await);
+    assert_eq!((one.loss(), set.loss()), (Some(of_one), Some(of_set)));
+    assert_eq!(of_set, LockLoss::HeldTooLong);
+}

@@ -1,0 +1,262 @@
+//! How the lock of a request ends: what the gate says, and what becomes of the lock.
+
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
+
+use futures_util::FutureExt as _;
+use tokio::time::{Instant, timeout};
+
+use super::{
+    SECOND, acquire_after_shutdown,
+    lock_gate::{enter_gate, new_gate},
+    revoke_lease,
+};
+use crate::{
+    gate::{
+        BodyTicket, Gate as _, GateRequest as _, LeaveAction, NextBodyItem, ReplayMarker,
+        RunningJob, ServiceOutcome, Verdict, fake_request::FakeGateRequest,
+    },
+    lock::{HoldUntil, LockGate, LockTicket, OnLoss, ticket::LockTicketKind},
+    store::{BackendFault, LockLoss, Store, faulty_store},
+};
+
+async fn enter_free_gate(gate: &LockGate<()>) -> LockTicket {
+    match enter_gate(gate, &mut FakeGateRequest::new("POST")).await {
+        Verdict::Pass(ticket) => ticket,
+        _ => panic!("it is free"),
+    }
+}
+
+/// How long the answer waits for a store that takes a second for a release.
+async fn time_to_leave(set: impl FnOnce(LockGate<()>) -> LockGate<()>) -> Duration {
+    let (store, faults) = faulty_store();
+    let gate = set(new_gate(&store));
+    let ticket = enter_free_gate(&gate).await;
+    faults.set("release", BackendFault::SlowReply(SECOND), 1);
+    let asked = Instant::now();
+    gate.leave(ticket, ServiceOutcome::Answered(200)).await;
+    let took = asked.elapsed();
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(faults.remaining("release"), 0);
+    drop(acquire_after_shutdown(&store).await);
+    took
+}
+
+#[tokio::test(start_paused = true)]
+async fn response_waits_for_the_release_unless_in_background() {
+    assert_eq!(time_to_leave(|gate| gate).await, SECOND);
+    assert_eq!(time_to_leave(LockGate::release_in_background).await, Duration::ZERO);
+}
+
+/// The three ways to lose a lock, with the word for each.
+async fn lose_lock(store: &Store, ticket: &LockTicket, how: LockLoss) -> &'static str {
+    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.0 else { panic!("it is its own") };
+    match how {
+        LockLoss::Taken => {
+            revoke_lease(store, guard.first_lease()).await;
+            "taken"
+        }
+        LockLoss::Lapsed => "lapsed",
+        LockLoss::HeldTooLong => "too-long",
+    }
+}
+
+/// A gate whose lock is lost in this way, within 20 s.
+fn gate_with_loss(policy: OnLoss, how: LockLoss) -> (Store, LockGate<()>) {
+    let (store, faults) = faulty_store();
+    if how == LockLoss::Lapsed {
+        faults.set("renew", BackendFault::Unavailable, usize::MAX);
+    }
+    let hold = if how == LockLoss::HeldTooLong { 15 * SECOND } else { 60 * SECOND };
+    let gate = new_gate(&store).on_loss(policy).max_hold(hold);
+    (store, gate)
+}
+
+const LOSS_KINDS: [LockLoss; 3] = [LockLoss::Taken, LockLoss::Lapsed, LockLoss::HeldTooLong];
+
+fn assert_replaced<P: std::fmt::Debug>(
+    parting: LeaveAction<LockTicket, P>,
+    loss: &str,
+) -> serde_json::Value {
+    let LeaveAction::Replace(reply) = parting else { panic!("{parting:?}") };
+    assert_eq!(reply.status, 503);
+    assert!(reply.headers.iter().any(|(name, value)| name == "retry-after" && value == "1"));
+    let problem: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(problem["type"], "urn:lockgate:problem:lock-lost");
+    assert_eq!(problem["loss"], loss);
+    problem
+}
+
+/// `OnLoss::Cancel` stops the handler. An answer that it gives all the same comes too late.
+#[tokio::test(start_paused = true)]
+async fn loss_is_handled_by_the_layers_policy() {
+    let policies = [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace];
+    for (policy, how) in policies.into_iter().flat_map(|policy| LOSS_KINDS.map(|how| (policy, how)))
+    {
+        for is_stopped in [true, false] {
+            let (store, gate) = gate_with_loss(policy, how);
+            let ticket = enter_free_gate(&gate).await;
+            let mut watch = pin!(gate.cancellation(&ticket));
+            assert!(watch.as_mut().now_or_never().is_none(), "it is held");
+            let loss = lose_lock(&store, &ticket, how).await;
+            let stops = timeout(20 * SECOND, watch).await.is_ok();
+            assert_eq!(stops, policy == OnLoss::Cancel, "{policy:?} {how:?}");
+            if is_stopped && !stops {
+                continue;
+            }
+            let outcome =
+                if is_stopped { ServiceOutcome::Stopped } else { ServiceOutcome::Answered(200) };
+            let parting = gate.leave(ticket, outcome).await;
+            if policy == OnLoss::Finish {
+                let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
+                assert_eq!(fields, [("lock-lost".into(), loss.into())]);
+                continue;
+            }
+            let detail = assert_replaced(parting, loss)["detail"].to_string();
+            let told = if is_stopped { "a part of it" } else { "carried out" };
+            assert!(detail.contains(told), "{policy:?} {how:?}: {detail}");
+            drop(acquire_after_shutdown(&store).await);
+        }
+    }
+}
+
+/// Nobody has told of it yet: the store says so when the lock is given back.
+#[tokio::test(start_paused = true)]
+async fn loss_found_at_the_release_counts() {
+    for policy in [OnLoss::Cancel, OnLoss::Replace] {
+        let (store, gate) = gate_with_loss(policy, LockLoss::Taken);
+        let ticket = enter_free_gate(&gate).await;
+        let loss = lose_lock(&store, &ticket, LockLoss::Taken).await;
+        assert_replaced(gate.leave(ticket, ServiceOutcome::Answered(200)).await, loss);
+    }
+}
+
+/// The same of a lock that was kept for the body, whose head is out: its end is not shown, unless the body may go on.
+#[tokio::test(start_paused = true)]
+async fn loss_found_at_the_end_of_the_body_counts() {
+    for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
+        let (store, gate) = gate_with_loss(policy, LockLoss::Taken);
+        let gate = gate.hold_until(HoldUntil::BodyEnd);
+        let ticket = enter_free_gate(&gate).await;
+        let _ = lose_lock(&store, &ticket, LockLoss::Taken).await;
+        let LeaveAction::KeepTicket(ticket) =
+            gate.leave(ticket, ServiceOutcome::Streaming(200)).await
+        else {
+            panic!("it streams")
+        };
+        let mut kept = BodyTicket::new(gate, ticket, None);
+        let mut next = async || {
+            poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(Some(1))))).await
+        };
+        match next().await {
+            Ok(last) => assert!(policy != OnLoss::Cancel && last == Some(1), "{policy:?}"),
+            Err(_) => assert_eq!(policy, OnLoss::Cancel),
+        }
+        assert!(matches!(next().await, Ok(None)), "nothing comes after it");
+        assert!(kept.has_left_gate());
+    }
+}
+
+/// The layer further in acts on the loss of the lock that the outer one has.
+#[tokio::test(start_paused = true)]
+async fn nested_layer_handles_the_loss_too() {
+    for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
+        let (store, outer) = gate_with_loss(OnLoss::Finish, LockLoss::HeldTooLong);
+        let inner = new_gate(&store).on_loss(policy);
+        let mut view = FakeGateRequest::new("POST");
+        let Verdict::Pass(own) = enter_gate(&outer, &mut view).await else { panic!("it is free") };
+        outer.annotate_request(&own, &mut view);
+        let Verdict::Pass(lent) = enter_gate(&inner, &mut view).await else {
+            panic!("it is its own")
+        };
+        let stopped = timeout(20 * SECOND, inner.cancellation(&lent)).await.is_ok();
+        assert_eq!(stopped, policy == OnLoss::Cancel);
+        let parting = inner.leave(lent, ServiceOutcome::Answered(200)).await;
+        let replaces = matches!(&parting, LeaveAction::Replace(_));
+        assert_eq!(replaces, policy != OnLoss::Finish, "marked once, by the outer one");
+        let parting = outer.leave(own, ServiceOutcome::Answered(200)).await;
+        assert!(
+            matches!(&parting, LeaveAction::AddHeaders(fields) if fields.len() == 1),
+            "{parting:?}"
+        );
+    }
+}
+
+/// Where that is no layer but a guard that a middleware has scoped, nobody else says so.
+#[tokio::test(start_paused = true)]
+async fn loss_of_a_scoped_lock_is_marked_by_the_first_layer() {
+    let store = Store::memory();
+    let gate = new_gate(&store).on_loss(OnLoss::Finish);
+    let guard = store.lock("x").max_hold(15 * SECOND).acquire().await.expect("it is free");
+    guard
+        .scope(async {
+            let ticket = enter_free_gate(&gate).await;
+            tokio::time::sleep(20 * SECOND).await;
+            let parting = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
+            let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
+            assert_eq!(fields, [("lock-lost".into(), "too-long".into())]);
+        })
+        .await;
+}
+
+/// Two layers whose locks were both lost: a field of one value is no list.
+#[tokio::test(start_paused = true)]
+async fn lock_lost_header_of_an_inner_layer_is_not_repeated() {
+    let (_store, gate) = gate_with_loss(OnLoss::Finish, LockLoss::HeldTooLong);
+    for said in ["lock-lost", "etag"] {
+        let mut ticket = enter_free_gate(&gate).await;
+        tokio::time::sleep(20 * SECOND).await;
+        gate.observe_headers(&mut ticket, || vec![(said.to_owned(), b"taken".to_vec())]);
+        let parting = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
+        let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
+        assert_eq!(fields.len(), usize::from(said == "etag"), "{fields:?}");
+    }
+}
+
+/// A run loses its lock: its worker drops what it has, the layer stops what went to a task of its own, and no answer is
+/// wanted in its stead.
+#[tokio::test(start_paused = true)]
+async fn loss_stops_a_run_and_is_left_to_its_worker() {
+    let store = Store::memory();
+    let guard = store.lock("x").fixed_lease(SECOND).acquire().await.expect("free");
+    let id = crate::store::JobId::new(guard.key());
+    let deferred = RunningJob { id, attempt: 1, accepted_at: std::time::UNIX_EPOCH, fence: 1 };
+    let mut view = FakeGateRequest::new("POST");
+    view.insert_extension(ReplayMarker::new(
+        deferred,
+        &store,
+        Arc::clone(guard.hold_state().expect("it is its own")),
+    ));
+    let gate = new_gate(&store).on_loss(OnLoss::Cancel);
+    let Verdict::Pass(run) = enter_gate(&gate, &mut view).await else {
+        panic!("it is the job's own")
+    };
+    assert!(timeout(2 * SECOND, gate.cancellation(&run)).await.is_ok());
+    assert!(guard.held_lock().loss().is_some());
+    let parting = gate.leave(run, ServiceOutcome::Answered(200)).await;
+    assert!(
+        matches!(&parting, LeaveAction::AddHeaders(fields) if fields.is_empty()),
+        "{parting:?}"
+    );
+}
+
+/// What streams under the lock is within the request still: it does not wait for itself.
+#[tokio::test(start_paused = true)]
+async fn streaming_body_can_reacquire_its_lock() {
+    let (store, faults) = faulty_store();
+    let gate = new_gate(&store).hold_until(HoldUntil::BodyEnd);
+    let ticket = enter_free_gate(&gate).await;
+    let parting = gate.leave(ticket, ServiceOutcome::Streaming(200)).await;
+    let LeaveAction::KeepTicket(ticket) = parting else { panic!("{parting:?}") };
+    let mut kept = BodyTicket::new(gate, ticket, None);
+    faults.set("acquire", BackendFault::Unavailable, usize::MAX);
+    let mut inner = pin!(store.lock("x").acquire());
+    let next =
+        poll_fn(|cx| kept.poll_next(cx, |cx| inner.as_mut().poll(cx).map(NextBodyItem::Item)));
+    let guard = next.await.expect("it goes on").expect("one is to come").expect("it is its own");
+    drop(guard);
+    assert_eq!(faults.remaining("acquire"), usize::MAX, "no call is made");
+    faults.set("acquire", BackendFault::Unavailable, 0);
+    let end = poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(None)))).await;
+    assert!(matches!(end, Ok(None)) && kept.has_left_gate());
+    drop(acquire_after_shutdown(&store).await);
+}

@@ -1,0 +1,69 @@
+//! What is set at a layer is what is asked for, as it is where a lock is asked for by hand.
+
+use std::time::Duration;
+
+use super::SECOND;
+use crate::{
+    gate::KeySource,
+    lock::{LockGate, LockRequest, LockSetRequest},
+    store::Store,
+};
+
+/// The part of it that is asked of the store and of the local line.
+fn acquire_options_text(debug: &str) -> &str {
+    let text = &debug[debug.find("AcquireOptions {").expect("it shows what it asks for")..];
+    let mut depth = 0;
+    let ends = |c: char| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == '}' && depth == 0
+    };
+    &text[..text.find(ends).expect("it ends")]
+}
+
+#[tokio::test]
+async fn layer_settings_equal_request_settings() {
+    type SetterFn<T> = fn(T) -> T;
+    /// By a layer, by hand, and by hand for several.
+    type SettingSetters = (SetterFn<LockGate<()>>, SetterFn<LockRequest>, SetterFn<LockSetRequest>);
+    macro_rules! setting {
+        ($name:ident($($value:expr),*)) => {
+            (|it| it.$name($($value),*), |it| it.$name($($value),*), |it| it.$name($($value),*))
+        };
+    }
+    let settings: [SettingSetters; 7] = [
+        setting!(lease(7 * SECOND)),
+        setting!(fixed_lease(7 * SECOND)),
+        setting!(max_hold(7 * SECOND)),
+        setting!(handover_limits(7, SECOND)),
+        (
+            |gate| gate.handover_limits(0, Duration::ZERO),
+            LockRequest::strict_order,
+            LockSetRequest::strict_order,
+        ),
+        setting!(min_replicas(7)),
+        setting!(max_waiters(7)),
+    ];
+    let store = Store::memory();
+    let gate = || LockGate::new(KeySource::<()>::function(|()| Some("x".to_owned())));
+    let usual = format!("{:?}", store.lock("x"));
+    assert_eq!(acquire_options_text(&format!("{:?}", gate())), acquire_options_text(&usual));
+    for (n, (layer, request, several)) in settings.into_iter().enumerate() {
+        let by_hand = format!("{:?}", request(store.lock("x")));
+        assert_ne!(
+            acquire_options_text(&by_hand),
+            acquire_options_text(&usual),
+            "{n}: it sets nothing"
+        );
+        assert_eq!(
+            acquire_options_text(&format!("{:?}", layer(gate()))),
+            acquire_options_text(&by_hand),
+            "{n}"
+        );
+        let of_several = format!("{:?}", several(store.locks(["x", "y"])));
+        assert_eq!(
+            acquire_options_text(&of_several),
+            acquire_options_text(&by_hand),
+            "{n}: several"
+        );
+    }
+}

@@ -1,0 +1,64 @@
+//! What is kept of an answer to a run.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::HeaderMap;
+use http_body::Frame;
+use http_body_util::{Full, StreamBody};
+
+use super::super::service_replayer::read_response_body;
+use crate::defer::ReplayBody;
+
+/// A body whose parts are work, of so many of them; and how many were asked for.
+fn counting_body(
+    parts: usize,
+) -> (impl http_body::Body<Data = Bytes, Error = String>, Arc<AtomicUsize>) {
+    let done = Arc::new(AtomicUsize::new(0));
+    let told = Arc::clone(&done);
+    let work = stream::iter(0..parts).map(move |_| {
+        done.fetch_add(1, Ordering::SeqCst);
+        Ok(Frame::data(Bytes::from_static(b"0123456789")))
+    });
+    (StreamBody::new(work), told)
+}
+
+#[tokio::test]
+async fn body_is_read_to_its_end_beyond_the_limit() {
+    let (body, done) = counting_body(100);
+    assert_eq!(read_response_body(&HeaderMap::new(), body, 25).await, Some(ReplayBody::Stream));
+    assert_eq!(done.load(Ordering::SeqCst), 100);
+    let long = Full::new(Bytes::from_static(&[0; 26]));
+    assert_eq!(read_response_body(&HeaderMap::new(), long, 25).await, Some(ReplayBody::TooLong));
+}
+
+#[tokio::test]
+async fn interrupted_body_yields_no_response() {
+    for good in [0, 2, 3, 50] {
+        let parts = stream::iter(0..=good).map(move |n| match n < good {
+            true => Ok(Frame::data(Bytes::from_static(b"0123456789"))),
+            false => Err("broken off"),
+        });
+        assert_eq!(
+            read_response_body(&HeaderMap::new(), StreamBody::new(parts), 25).await,
+            None,
+            "{good}"
+        );
+    }
+}
+
+/// Its parts are ready whenever they are asked for.
+#[tokio::test]
+async fn endless_body_yields_to_other_tasks() {
+    let parts = stream::repeat_with(|| Ok::<_, String>(Frame::data(Bytes::new())));
+    let fields = HeaderMap::new();
+    let kept = read_response_body(&fields, StreamBody::new(parts), 0);
+    assert!(tokio::time::timeout(Duration::from_millis(50), kept).await.is_err());
+}

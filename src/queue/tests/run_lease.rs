@@ -1,0 +1,100 @@
+//! Runs of which this process learns late, and leases that are hard to renew.
+
+use std::time::Duration;
+
+use super::{
+    SECOND, SpawnedQueueWorker, TaskRunLog, push_text, scripted_worker, text_queue, wait_until_idle,
+};
+use crate::store::{BackendFault, faulty_store};
+
+/// It ends once and well, whatever its worker's turns run into before one is answered.
+async fn assert_runs_once(faults_of_turns: (BackendFault, usize), faults_of_renewals: usize) {
+    let (store, faults) = faulty_store();
+    let (queue, log) = (text_queue(&store).once(), TaskRunLog::default());
+    push_text(&queue, "sleep 5000").await;
+    faults.set("turn", faults_of_turns.0, faults_of_turns.1);
+    faults.set("renew_runs", BackendFault::Unavailable, faults_of_renewals);
+    let worker = SpawnedQueueWorker::start(scripted_worker(&queue, &log));
+    tokio::time::sleep(SECOND * 60).await;
+    assert_eq!((log.attempts(), faults.remaining("turn")), (vec![1], 0));
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.done, stats.crashed, stats.dead_letters), (1, 0, 0));
+    worker.stop().await;
+}
+
+/// A turn that the store has refused so far has begun nothing: the lease of what it begins in the end is a whole one.
+#[tokio::test(start_paused = true)]
+async fn run_lease_starts_with_the_first_uncertain_poll() {
+    assert_runs_once((BackendFault::Unavailable, 13), 2).await;
+}
+
+/// The first copy of its turn has begun it, and the answer to the eleventh tells of it.
+#[tokio::test(start_paused = true)]
+async fn run_reported_late_is_renewed_in_time() {
+    assert_runs_once((BackendFault::ReplyTimeout, 10), 0).await;
+}
+
+/// What else runs was renewed at 10 s and has time until 13.3 s; this one is another worker's from 12.7 s on.
+#[tokio::test(start_paused = true)]
+async fn run_reported_late_is_renewed_before_the_other_runs() {
+    let (store, faults) = faulty_store();
+    let (queue, log) = (text_queue(&store), TaskRunLog::default());
+    push_text(&queue, "sleep 60000").await;
+    let worker = SpawnedQueueWorker::start(scripted_worker(&queue, &log));
+    tokio::time::sleep(Duration::from_millis(2_700)).await;
+    faults.set("turn", BackendFault::ReplyTimeout, 10);
+    push_text(&queue, "sleep 20000").await;
+    tokio::time::sleep(SECOND * 8).await;
+    assert_eq!((log.attempts(), faults.remaining("turn")), (vec![1, 1], 0));
+    let own = text_queue(&store.as_another_process());
+    let other = SpawnedQueueWorker::start(scripted_worker(&own, &log));
+    tokio::time::sleep(SECOND * 60).await;
+    assert_eq!(log.attempts(), [1, 1], "nobody else has run it");
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.done, stats.crashed), (2, 0));
+    worker.stop().await;
+    other.stop().await;
+}
+
+/// It is asked for again while there is time, and not all the time.
+#[tokio::test(start_paused = true)]
+async fn failed_renewal_is_retried_until_the_lease_ends() {
+    let (store, faults) = faulty_store();
+    let (queue, log) = (text_queue(&store).once(), TaskRunLog::default());
+    push_text(&queue, "sleep 15000").await;
+    let worker = SpawnedQueueWorker::start(scripted_worker(&queue, &log));
+    wait_until_idle().await;
+    faults.set("renew_runs", BackendFault::Unavailable, 1_000);
+    tokio::time::sleep(SECOND * 9 + SECOND / 2).await;
+    let asked = faults.call_count("renew_runs");
+    assert!((8..=16).contains(&asked), "{asked}");
+    faults.set("renew_runs", BackendFault::Unavailable, 0);
+    tokio::time::sleep(SECOND * 20).await;
+    assert_eq!(log.attempts(), [1]);
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.done, stats.crashed), (1, 0));
+    worker.stop().await;
+}
+
+/// A lease below the way to the store and back: each claim comes too late, and somebody should know why nothing runs.
+#[tokio::test(start_paused = true)]
+async fn lease_shorter_than_the_round_trip_is_logged_once() {
+    let (store, faults) = faulty_store();
+    let (queue, log) = (text_queue(&store), TaskRunLog::default());
+    let (told, _guard) = crate::store::CapturedLog::start_capture();
+    push_text(&queue, "x").await;
+    faults.set("turn", BackendFault::SlowReply(Duration::from_millis(150)), 20);
+    let worker =
+        SpawnedQueueWorker::start(scripted_worker(&queue, &log).lease(Duration::from_millis(100)));
+    tokio::time::sleep(SECOND * 2).await;
+    assert_eq!(log.attempts(), [0; 0], "each came too late");
+    assert_eq!(
+        told.text().matches("set a longer QueueWorker::lease").count(),
+        1,
+        "{}",
+        told.text()
+    );
+    tokio::time::sleep(SECOND * 10).await;
+    worker.stop().await;
+    assert_eq!(log.attempts(), [1]);
+}

@@ -1,0 +1,101 @@
+//! How a worker stops where something does not come back, and what it says in one turn.
+
+use std::{
+    future::pending,
+    sync::{Arc, mpsc},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::task::block_in_place;
+
+use super::{SECOND, TaskRunLog, push_text, scripted_worker, task_state, text_queue};
+use crate::{
+    queue::{Task, TaskFailure, TaskId, TaskState, queue_worker_loop::QueueWorkerLoop},
+    store::{CapturedLog as Lines, RunToken, Store, TaskOutcome, TaskSettlement},
+};
+
+/// Tells that it was dropped.
+struct DropNotifier(mpsc::Sender<()>);
+
+impl Drop for DropNotifier {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+/// What has been dropped goes back, and what has ended well meanwhile is done.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn blocking_handler_does_not_delay_return_of_other_tasks() {
+    let (lines, _guard) = Lines::start_capture();
+    let store = Store::memory();
+    let queue = text_queue(&store).max_attempts(1);
+    let mut ids = Vec::new();
+    for payload in ["waits", "ends", "waits", "blocks", "waits"] {
+        ids.push(push_text(&queue, payload).await);
+    }
+    let (begins, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let (dropped, drops) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let (drops, released) = (Arc::new(Mutex::new(drops)), Arc::new(Mutex::new(released)));
+    let worker = queue.worker(move |task: Task<String>| {
+        let (begins, told) = (begins.clone(), DropNotifier(dropped.clone()));
+        let (drops, released) = (Arc::clone(&drops), Arc::clone(&released));
+        async move {
+            begins.send(()).expect("the test waits");
+            match &*task.payload {
+                "waits" => {
+                    let _told = told;
+                    pending::<()>().await;
+                }
+                "ends" => block_in_place(|| drops.lock().recv().expect("others are dropped")),
+                // Until the test is over.
+                _ => drop(block_in_place(|| released.lock().recv())),
+            }
+            Ok::<(), TaskFailure>(())
+        }
+    });
+    let all_have_begun = async {
+        for _ in 0..5 {
+            begun.recv().await.expect("the worker works");
+        }
+    };
+    worker.drain_timeout(Duration::ZERO).run(all_have_begun).await;
+    let mut states = Vec::new();
+    for id in &ids {
+        states.push(task_state(&queue, id).await);
+    }
+    let (waits, runs) = (Some(TaskState::Waiting), Some(TaskState::Running));
+    assert_eq!(states, [waits, None, waits, runs, waits]);
+    let stats = queue.stats().await.unwrap();
+    assert_eq!((stats.done, stats.crashed, stats.dead), (1, 0, 0));
+    lines.assert_contains("left=1 running=1");
+    drop(release);
+}
+
+/// Of what is first again the store reads the records, all of a turn in one step.
+#[tokio::test(start_paused = true)]
+async fn poll_returns_at_most_the_store_read_limit() {
+    let mut rounds = QueueWorkerLoop::new(scripted_worker(
+        &text_queue(&Store::memory()),
+        &TaskRunLog::default(),
+    ));
+    let (now, later) = (Duration::ZERO, SECOND);
+    let back = |delay| TaskOutcome::ReturnToQueue { delay };
+    let ends = [
+        (3, back(now)),
+        (9, TaskOutcome::Done),
+        (3, back(now)),
+        (9, back(later)),
+        (5, back(now)),
+        (1, back(now)),
+        (3, back(now)),
+        (1, back(now)),
+    ];
+    rounds.pending_settlements.extend(ends.map(|(mebibytes, verdict)| {
+        let run = RunToken { id: TaskId::new(), owner: "x.1".into() };
+        TaskSettlement { run, record_bytes: mebibytes << 20, unique_key: None, outcome: verdict }
+    }));
+    let turns: Vec<_> = (0..5).map(|_| rounds.build_poll().settlements.len()).collect();
+    assert_eq!(turns, [2, 2, 1, 2, 1]);
+}

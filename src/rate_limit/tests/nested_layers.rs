@@ -1,0 +1,167 @@
+//! A gate within another one: the same policy is charged once, if the one is held to all that the other is about.
+
+use super::{
+    SECOND,
+    gate_requests::{TestRateLimitGate, enter_gate, gate_by_header, leave_gate, new_request},
+    named_policy, per_minute,
+};
+use crate::{
+    Key, Quota, RateLimitOutage, RateStatus,
+    gate::{Gate as _, GateRequest as _, InitialVerdict, Verdict, fake_request::FakeGateRequest},
+    store::{BackendFault, Store, faulty_store},
+};
+
+fn nested_gates(store: &Store, inner: Quota) -> (TestRateLimitGate, TestRateLimitGate) {
+    let named = |quota| gate_by_header("a", quota).policy_name("p").store(store);
+    (named(per_minute(10)), named(inner))
+}
+
+async fn enter_both(limits: &(TestRateLimitGate, TestRateLimitGate)) -> (FakeGateRequest, bool) {
+    let mut view = new_request();
+    let _outer = enter_gate(&limits.0, &mut view).await.unwrap();
+    let skipped = match limits.1.inspect(&mut view) {
+        InitialVerdict::Skip => true,
+        InitialVerdict::Enter(facts) => {
+            let Verdict::Pass(ticket) = limits.1.enter(facts).await else { panic!("refused") };
+            limits.1.annotate_request(&ticket, &mut view);
+            false
+        }
+        other => panic!("{other:?}"),
+    };
+    (view, skipped)
+}
+
+/// Also if this process alone has counted it, which handlers know nothing of.
+#[tokio::test(start_paused = true)]
+async fn repeated_policy_is_counted_once_during_an_outage() {
+    let (store, faults) = faulty_store();
+    for call in ["charge", "limiters"] {
+        faults.set(call, BackendFault::Unavailable, 1000);
+    }
+    let limits = nested_gates(&store, per_minute(10));
+    for _ in 0..10 {
+        let (view, skipped) = enter_both(&limits).await;
+        assert!(skipped && view.extension::<RateStatus>().is_none());
+    }
+    assert_eq!(enter_gate(&limits.0, &mut new_request()).await.unwrap_err().status, 429);
+}
+
+/// What it would do without the store is its own business.
+#[tokio::test(start_paused = true)]
+async fn inner_refuse_on_outage_policy_is_not_skipped() {
+    let (store, faults) = faulty_store();
+    faults.set("charge", BackendFault::Unavailable, 2);
+    let (outer, inner) = nested_gates(&store, per_minute(10));
+    let inner = inner.on_outage(RateLimitOutage::Refuse);
+    let mut view = new_request();
+    let ticket = enter_gate(&outer, &mut view).await.unwrap();
+    assert_eq!(leave_gate(&outer, ticket, 200).await, "", "it is told nothing");
+    assert_eq!(enter_gate(&inner, &mut view).await.unwrap_err().status, 503);
+    // The store is back.
+    let ticket = enter_gate(&inner, &mut view).await.unwrap();
+    assert!(view.extension::<RateStatus>().unwrap().outer().is_none());
+    assert_eq!(leave_gate(&inner, ticket, 200).await, "\"p\";r=9;t=60");
+    assert!(matches!(outer.inspect(&mut view), InitialVerdict::Skip), "it is charged by now");
+}
+
+/// What is counted elsewhere says nothing: the inner one may be of all processes, the outer one of this alone.
+#[tokio::test(start_paused = true)]
+async fn repeated_policy_in_another_store_is_charged_again() {
+    let (store, faults) = faulty_store();
+    let outer = Store::memory();
+    let (_, inner) = nested_gates(&store, per_minute(10));
+    assert!(!enter_both(&(nested_gates(&outer, per_minute(10)).0, inner.clone())).await.1);
+    assert_eq!(faults.call_count("charge"), 1);
+    // It is asked where it counts, however far out that was.
+    let (mut view, between) = (new_request(), nested_gates(&outer, per_minute(9)).1);
+    for layer in [&inner, &between] {
+        let _ = enter_gate(layer, &mut view).await.unwrap();
+    }
+    assert!(matches!(inner.inspect(&mut view), InitialVerdict::Skip));
+    // Another handle of the same store counts there, too.
+    let other = nested_gates(&store.as_another_process(), per_minute(10)).1;
+    assert!(matches!(other.inspect(&mut view), InitialVerdict::Skip));
+}
+
+/// The inner quota might be the stricter one: it is not left out.
+#[tokio::test(start_paused = true)]
+async fn repeated_counter_with_another_quota_is_charged_twice() {
+    let store = Store::memory();
+    let (view, skipped) = enter_both(&nested_gates(&store, per_minute(5))).await;
+    assert!(!skipped);
+    let status = view.extension::<RateStatus>().unwrap();
+    assert_eq!(status.decision().remaining(), 3);
+    assert_eq!(status.outer().unwrap().decision().remaining(), 9);
+}
+
+/// Whether the inner of two layers that are alike lets a second request in, where one is allowed.
+async fn is_second_request_refused(outer: impl Fn(TestRateLimitGate) -> TestRateLimitGate) -> bool {
+    let store = Store::memory();
+    let outer = outer(gate_by_header("a", per_minute(1)).store(&store));
+    let inner = gate_by_header("a", per_minute(1)).store(&store);
+    for _ in 0..4 {
+        let mut view = new_request();
+        let Ok(_outer) = enter_gate(&outer, &mut view).await else { return true };
+        match inner.inspect(&mut view) {
+            InitialVerdict::Answer(_) | InitialVerdict::SharedAnswer(_) => return true,
+            InitialVerdict::Skip | InitialVerdict::PassLight(_) => {}
+            InitialVerdict::Enter(facts) => {
+                if matches!(inner.enter(facts).await, Verdict::Answer(_)) {
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
+/// Who only watched, or took less, has not asked for the other.
+#[tokio::test(start_paused = true)]
+async fn repeated_policy_is_skipped_only_if_enforced_in_full() {
+    assert!(is_second_request_refused(|outer| outer).await);
+    assert!(is_second_request_refused(TestRateLimitGate::shadow).await);
+    assert!(is_second_request_refused(|outer| outer.cost_by(|(): &()| 0)).await);
+}
+
+/// Nor if it does not punish as the inner one would, which the request would get away with.
+#[tokio::test(start_paused = true)]
+async fn repeated_policy_with_another_penalty_is_charged_again() {
+    let plain = || named_policy("p", per_minute(10));
+    let penal = |after| plain().penalty(after, 300 * SECOND);
+    for (outer, inner, left_out) in [
+        (plain(), penal(3), false),
+        (penal(2), penal(3), false),
+        (penal(3), penal(3), true),
+        (penal(3), plain(), true),
+    ] {
+        let store = Store::memory();
+        let [one, other] =
+            [&outer, &inner].map(|policy| gate_by_header("a", policy.clone()).store(&store));
+        assert_eq!(enter_both(&(one, other)).await.1, left_out, "{outer:?} {inner:?}");
+    }
+}
+
+/// What the inner one is set to do after the response is done, and not lost with its charge.
+#[tokio::test(start_paused = true)]
+async fn repeated_policy_with_a_settlement_is_charged_again() {
+    let store = Store::memory();
+    let plain = gate_by_header("a", named_policy("p", per_minute(10))).store(&store);
+    let spent = async || 10 - remaining_for_key(&store, Key::header("a", b"1")).await;
+    let refunds = plain.clone().refund_on(|status| status >= 500);
+    let mut view = new_request();
+    let _outer = enter_gate(&plain, &mut view).await.unwrap();
+    let ticket = enter_gate(&refunds, &mut view).await.unwrap();
+    assert_eq!(spent().await, 2);
+    leave_gate(&refunds, ticket, 503).await;
+    assert_eq!(spent().await, 1);
+    let by_handler = plain.clone().handler_sets_cost();
+    let ticket = enter_gate(&by_handler, &mut view).await.unwrap();
+    assert!(view.extension::<RateStatus>().unwrap().set_cost(4).unwrap());
+    leave_gate(&by_handler, ticket, 200).await;
+    assert_eq!(spent().await, 5);
+}
+
+/// What the policy `p` of ten a minute has left for a key.
+async fn remaining_for_key(store: &Store, key: Key) -> u64 {
+    store.rate_limiter(named_policy("p", per_minute(10))).peek(key, 1).await.unwrap().remaining()
+}

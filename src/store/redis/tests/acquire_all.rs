@@ -1,0 +1,196 @@
+//! Several locks by one call, on a real server and through a proxy that loses replies.
+
+use futures_util::FutureExt as _;
+
+use super::{RELEASE_LIMIT, SECOND, lossy_proxy::LossyProxy, server_process::ServerProcess};
+use crate::{
+    key::Key,
+    lock::{AcquireError, ReleaseStatus},
+    store::{AcquireCommand, AcquireReply, GrantAttempt, LockMode, Store},
+};
+
+const LOCK_NAMES: [&str; 3] = ["a", "b", "c"];
+
+fn acquire_commands(store: &Store) -> Vec<AcquireCommand> {
+    let call = |key| {
+        GrantAttempt::new(store, &Key::custom(key), LockMode::Exclusive)
+            .try_acquire_command(10 * SECOND)
+    };
+    LOCK_NAMES.map(call).into()
+}
+
+/// As another process of the same namespace.
+async fn assert_all_are_free(store: &Store) {
+    assert!(store.shutdown(10 * SECOND).await, "something was not given back");
+    for key in LOCK_NAMES {
+        let guard = store.lock(key).acquire().await.unwrap_or_else(|why| panic!("{key}: {why:?}"));
+        guard.release().await;
+    }
+}
+
+#[tokio::test]
+async fn free_locks_are_acquired_in_one_call() {
+    let server = ServerProcess::start().await;
+    let store = server.store_with_long_timeout().await;
+    drop(store.locks(LOCK_NAMES).acquire().await.unwrap());
+    store.shutdown(RELEASE_LIMIT).await;
+    for mode in [LockMode::Exclusive, LockMode::Shared, LockMode::Permits(2)] {
+        let before = server.count_script_calls().await;
+        let request = match mode {
+            LockMode::Exclusive => store.locks(LOCK_NAMES),
+            LockMode::Shared => store.locks(LOCK_NAMES).shared(),
+            LockMode::Permits(most) => store.locks(LOCK_NAMES).permits(most),
+        };
+        let set = request.acquire().await.unwrap();
+        assert_eq!(server.count_script_calls().await - before, 1, "{mode:?}");
+        let fences = set.fences();
+        assert_eq!(fences.len(), 3);
+        assert!(fences.iter().all(|(_, fence)| *fence > 0), "{fences:?}");
+        let other = server.store_with_long_timeout().await;
+        for key in LOCK_NAMES {
+            let busy = other.lock(key).acquire().await;
+            assert!(matches!(busy, Err(AcquireError::Busy(_))), "{key} {mode:?}: {busy:?}");
+        }
+        assert_eq!(set.release().await, ReleaseStatus::Released);
+        let (_, later) = other.locks(LOCK_NAMES).acquire().await.unwrap().fences().swap_remove(0);
+        assert!(later > fences[0].1);
+        other.shutdown(RELEASE_LIMIT).await;
+    }
+    assert_eq!(server.remaining_keys().await, [""; 0]);
+}
+
+/// Whichever of them it is that somebody has, or waits for.
+#[tokio::test]
+async fn one_busy_lock_makes_acquire_all_take_none() {
+    let server = ServerProcess::start().await;
+    let (store, other) =
+        (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
+    for busy in LOCK_NAMES {
+        let held = other.lock(busy).acquire().await.unwrap();
+        let taken = store.backend().acquire_all(&acquire_commands(&store)).await.unwrap();
+        assert_eq!(taken, None);
+        let keys: Vec<String> = server.query(&["KEYS", "*}:h:*"]).await;
+        assert_eq!(keys.len(), 1, "{keys:?}");
+        let outcome = store.locks(LOCK_NAMES).acquire().await;
+        assert!(matches!(outcome, Err(AcquireError::Busy(_))), "{outcome:?}");
+        held.release().await;
+    }
+    assert_all_are_free(&store).await;
+}
+
+/// What stands in a line is not passed.
+#[tokio::test]
+async fn waiter_of_one_lock_precedes_acquire_all() {
+    let server = ServerProcess::start().await;
+    let (store, other) =
+        (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
+    let held = other.lock("b").acquire().await.unwrap();
+    let asked = GrantAttempt::new(&other, &Key::custom("b"), LockMode::Exclusive)
+        .try_acquire_command(10 * SECOND);
+    let waits = AcquireCommand { max_wait: Some(10 * SECOND), ..asked };
+    let joined = other.backend().acquire(waits.clone()).await.unwrap();
+    assert!(matches!(joined, AcquireReply::Busy { has_joined: true, .. }), "{joined:?}");
+    held.release().await;
+    assert_eq!(store.backend().acquire_all(&acquire_commands(&store)).await.unwrap(), None);
+    let granted = other.backend().acquire(waits.clone()).await.unwrap();
+    assert!(matches!(granted, AcquireReply::Granted { .. }), "{granted:?}");
+    other.backend().release(waits.key, waits.token, waits.mode).await.unwrap();
+    assert_all_are_free(&store).await;
+}
+
+/// As after a lost answer, or when it is sent twice: what it took the first time is not in its own way.
+#[tokio::test]
+async fn repeated_acquire_all_does_not_block_itself() {
+    let server = ServerProcess::start().await;
+    let store = server.store_with_long_timeout().await;
+    let calls = acquire_commands(&store);
+    let mut last = [0; LOCK_NAMES.len()];
+    for _ in 0..3 {
+        let taken = store.backend().acquire_all(&calls).await.unwrap().expect("they are free");
+        for (held, last) in taken.into_iter().zip(&mut last) {
+            let AcquireReply::Granted { fence, .. } = held else { panic!("{held:?}") };
+            assert!(fence > *last, "{fence} after {last}");
+            *last = fence;
+        }
+    }
+    // Not where one of them went to somebody else meanwhile: then it takes none, and touches none. It may be a copy that
+    // comes late, when what is left of the first one has holders of its own.
+    let [first, ..] = &calls[..] else { panic!("three") };
+    store.backend().release(first.key.clone(), first.token.clone(), first.mode).await.unwrap();
+    let other = server.store_with_long_timeout().await;
+    let held = other.lock("a").acquire().await.unwrap();
+    assert_eq!(store.backend().acquire_all(&calls).await.unwrap(), None);
+    for call in &calls[1..] {
+        let taken = other.lock(call.key.clone()).acquire().await;
+        assert!(matches!(taken, Err(AcquireError::Busy(_))), "{taken:?}");
+        store.backend().release(call.key.clone(), call.token.clone(), call.mode).await.unwrap();
+    }
+    held.release().await;
+    assert_all_are_free(&store).await;
+}
+
+/// The copy that is answered finds that one of them has gone to somebody else since the first one took it: what that has
+/// of the others nobody was told of, and so it is undone.
+#[tokio::test]
+async fn locks_left_by_unanswered_copy_are_undone() {
+    let server = ServerProcess::start().await;
+    let proxy = LossyProxy::to(server.port()).await;
+    let (store, other) =
+        (proxy.store_with_long_timeout().await, server.store_with_long_timeout().await);
+    let lease = 60 * SECOND;
+    let mut attempts =
+        LOCK_NAMES.map(|key| GrantAttempt::new(&store, &Key::custom(key), LockMode::Exclusive));
+    let calls: Vec<_> = attempts.iter().map(|attempt| attempt.try_acquire_command(lease)).collect();
+    let held = std::sync::Mutex::new(None);
+    let both = async || {
+        let backend = store.backend();
+        assert!(backend.acquire_all(&calls).await?.is_some());
+        let AcquireCommand { key, token: me, mode, .. } = calls[0].clone();
+        backend.release(key, me, mode).await?;
+        *held.lock().unwrap() = Some(other.lock("a").acquire().await.expect("it is free"));
+        // As where the first of two copies was not answered.
+        proxy.lose_next_replies(1);
+        store.lock("elsewhere").acquire().await.expect("it is sent again").release().await;
+        backend.acquire_all(&calls).await
+    };
+    let granted = GrantAttempt::send_all(&mut attempts, lease, both).await.unwrap();
+    assert_eq!(granted, None);
+    attempts.into_iter().for_each(GrantAttempt::mark_refused);
+    let waits = other.locks(["b", "c"]).wait(20 * SECOND).acquire().await;
+    waits.expect("given back long before the lease of a minute ends").release().await;
+}
+
+/// The call is sent again, and finds what it has taken itself.
+#[tokio::test]
+async fn acquire_all_with_lost_reply_does_not_block_itself() {
+    let server = ServerProcess::start().await;
+    let proxy = LossyProxy::to(server.port()).await;
+    let store = proxy.store_with_long_timeout().await;
+    for cuts in [1, 2, 3] {
+        drop(store.locks(LOCK_NAMES).acquire().await.unwrap());
+        assert!(store.shutdown(10 * SECOND).await);
+        proxy.lose_next_replies(cuts);
+        let set = store.locks(LOCK_NAMES).acquire().await.expect("no self-block");
+        assert_eq!(set.release().await, ReleaseStatus::Released);
+    }
+    assert_all_are_free(&store).await;
+}
+
+/// What was taken by a call that nobody hears the answer of is given back long before its lease ends: the
+/// undo is said until it must have come behind it.
+#[tokio::test]
+async fn acquire_all_arriving_after_its_undo_is_undone() {
+    let server = ServerProcess::start().await;
+    let proxy = LossyProxy::to(server.port()).await;
+    let store = proxy.store_with_long_timeout().await;
+    drop(store.locks(LOCK_NAMES).acquire().await.unwrap());
+    assert!(store.shutdown(10 * SECOND).await);
+    proxy.set_partitioned(true);
+    let mut future = Box::pin(store.locks(LOCK_NAMES).lease(60 * SECOND).acquire());
+    assert!((&mut future).now_or_never().is_none());
+    drop(future);
+    proxy.set_partitioned(false);
+    let other = server.store_with_long_timeout().await;
+    let set = other.locks(LOCK_NAMES).wait(20 * SECOND).acquire().await;
+    set.expect("given back before the lease of a minute ends").release().await;
+}

@@ -1,0 +1,50 @@
+//! A server that has as many clients as it may have.
+
+use std::error::Error as _;
+
+use redis::aio::MultiplexedConnection;
+
+use super::{
+    SECOND,
+    server_process::{ServerProcess, connect_with_long_timeout},
+    wait_until, wait_until_usable,
+};
+use crate::{
+    error::{Error, ErrorKind},
+    store::Store,
+};
+
+/// As many as there are connections, whoever has them.
+async fn set_max_clients(connection: &mut MultiplexedConnection, clients: usize) {
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("maxclients").arg(clients);
+    set.query_async::<()>(connection).await.expect("it takes it");
+}
+
+fn names_client_limit(error: &Error) -> bool {
+    let sentence = "ERR max number of clients reached";
+    let source = error.source().map(ToString::to_string);
+    error.to_string().contains(sentence) && source.as_deref() == Some(sentence)
+}
+
+#[tokio::test]
+async fn client_limit_error_of_server_is_quoted() {
+    let server = ServerProcess::start().await;
+    let client = redis::Client::open(("127.0.0.1", server.port())).expect("an address");
+    let mut own = connect_with_long_timeout(&client).await.expect("there is room");
+    set_max_clients(&mut own, 1).await;
+    let builder = Store::builder(&server.url()).call_timeout(5 * SECOND);
+    let store = builder.connect().await.expect("an outage is no mistake");
+    // Also while the breaker is open. A connection may break before the sentence of it is read.
+    for _ in 0..10 {
+        let error = store.ping().await.expect_err("there is no room");
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+    let ping = async || store.ping().await.is_err_and(|error| names_client_limit(&error));
+    wait_until("a ping says why", ping).await;
+    let stats =
+        async || store.queue::<u32>("x").stats().await.is_err_and(|why| names_client_limit(&why));
+    wait_until("a look at a queue says why", stats).await;
+    set_max_clients(&mut own, 1_000).await;
+    wait_until_usable(&store).await;
+}

@@ -1,0 +1,200 @@
+//! Failovers to a replica that lacks the last grants, and whose clock is not that of its master: the successor's fence is
+//! larger than any that was given before, the spare ones included.
+
+use futures_util::future::join_all;
+
+use super::{
+    MAX_WAIT, SECOND, acquire_with_retries,
+    sentinel::{fake_sentinel::FakeSentinel, wait_until_replicated},
+    server_process::ServerProcess,
+    wait_for, wait_until, wait_until_usable,
+};
+use crate::{
+    LockGuard,
+    key::Key,
+    lock::ReleaseStatus,
+    store::{SPARE_FENCES, Store, key_names::KeyNames},
+};
+
+/// How far ahead of the clock fences begin after a failover, us.
+const FENCE_LEAD_US: u64 = 600_000_000;
+
+/// Grants that the replica does not have.
+const LOST_GRANTS: usize = 50;
+
+/// By how much the clock of the replica is ahead of the master's, in seconds.
+const REPLICA_CLOCKS: [i64; 4] = [0, -5, -60, 60];
+
+fn fence_key() -> String {
+    KeyNames::new("test").shard_key(Key::custom("x").shard(), "f")
+}
+
+async fn last_fence(server: &ServerProcess) -> u64 {
+    server.query(&["HGET", &fence_key(), "fence"]).await
+}
+
+/// By the clock of the server, us.
+async fn server_time_us(server: &ServerProcess) -> u64 {
+    let (seconds, us): (u64, u64) = server.query(&["TIME"]).await;
+    seconds * 1_000_000 + us
+}
+
+/// A master that sentinels name, and a process that uses it.
+struct FenceScenario {
+    master: ServerProcess,
+    sentinel: FakeSentinel,
+    store: Store,
+}
+
+impl FenceScenario {
+    /// Its namespace is minutes old: fences are no further than the clock.
+    async fn new() -> Self {
+        let scene = Self::with_new_namespace().await;
+        let now = server_time_us(&scene.master).await;
+        scene.master.command(&["HSET", &fence_key(), "fence", &now.to_string()]).await;
+        scene
+    }
+
+    async fn with_new_namespace() -> Self {
+        let master = ServerProcess::start_with_clock_lead(0).await;
+        let sentinel = FakeSentinel::monitoring(master.port()).await;
+        let store = connect_process(&sentinel).await;
+        drop(acquire_with_retries(&store.lock("x")).await);
+        Self { master, sentinel, store }
+    }
+
+    /// A replica with this clock takes over, without the last grants. Tells the largest fence that anybody may have had
+    /// before; its holder has not released it.
+    async fn fail_over(&mut self, ahead: i64) -> (u64, LockGuard) {
+        let replica = ServerProcess::start_with_clock_lead(ahead).await;
+        replica.command(&["REPLICAOF", "127.0.0.1", &self.master.port().to_string()]).await;
+        wait_until_replicated(&replica).await;
+        wait_until("the replica to have all", async || {
+            last_fence(&replica).await == last_fence(&self.master).await
+        })
+        .await;
+        // It hears no more of its master.
+        replica.command(&["REPLICAOF", "NO", "ONE"]).await;
+        for _ in 0..LOST_GRANTS {
+            acquire_with_retries(&self.store.lock("x")).await.release().await;
+        }
+        let held = acquire_with_retries(&self.store.lock("x").lease(60 * SECOND)).await;
+        self.sentinel.set_master(replica.port());
+        self.master.kill();
+        self.master = replica;
+        (held.fence() + SPARE_FENCES, held)
+    }
+}
+
+async fn connect_process(sentinel: &FakeSentinel) -> Store {
+    let builder = Store::builder(&sentinel.url()).call_timeout(10 * SECOND);
+    builder.connect().await.expect("the URL is right")
+}
+
+/// The next holder, in this process; then another in that one.
+async fn assert_fences_grow(
+    before: u64,
+    lost: LockGuard,
+    first: &Store,
+    then: &Store,
+    context: &str,
+) {
+    // A process looks after what it holds as soon as it meets the new server, and waits for its own.
+    wait_until_usable(first).await;
+    wait_until_usable(then).await;
+    wait_for("the holder to be told", lost.lost()).await;
+    let mut last = before;
+    for store in [first, then] {
+        let next = acquire_with_retries(&store.lock("x")).await;
+        assert!(next.fence() > last, "{context}: {} after {last}", next.fence());
+        last = next.fence() + SPARE_FENCES;
+        assert_eq!(next.release().await, ReleaseStatus::Released);
+    }
+    assert_eq!(lost.release().await, ReleaseStatus::AlreadyLost);
+}
+
+/// Also where the fences of the first one are still ahead of the clock, and that is put back once more.
+#[tokio::test]
+async fn fences_grow_over_two_failovers_without_adding_their_leads() {
+    let clocks = [(0, 0), (-5, -10), (-60, -120), (-60, 0), (60, 0)];
+    join_all(clocks.map(async |(first, second)| {
+        let context = format!("{first} s, then {second} s");
+        let mut scene = FenceScenario::new().await;
+        let (before, lost) = scene.fail_over(first).await;
+        let other = connect_process(&scene.sentinel).await;
+        assert_fences_grow(before, lost, &other, &scene.store, &context).await;
+        let (before, lost) = scene.fail_over(second).await;
+        assert_fences_grow(
+            before,
+            lost,
+            &connect_process(&scene.sentinel).await,
+            &scene.store,
+            &context,
+        )
+        .await;
+        // The first floor may stand above the second one by what the clocks differ.
+        let apart = u64::try_from((first - second).max(0)).expect("not below 0") * 1_000_000;
+        let (last, now) = (last_fence(&scene.master).await, server_time_us(&scene.master).await);
+        assert!(
+            last < now + apart + FENCE_LEAD_US + 3_000_000,
+            "{context}: {} us ahead",
+            last - now
+        );
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn fences_grow_over_failover_and_data_loss() {
+    join_all(REPLICA_CLOCKS.map(async |ahead| {
+        let mut scene = FenceScenario::new().await;
+        let (before, lost) = scene.fail_over(ahead).await;
+        let other = connect_process(&scene.sentinel).await;
+        // In the process that had the lock before; after two failovers, in another one first.
+        assert_fences_grow(before, lost, &scene.store, &other, &format!("{ahead} s")).await;
+        let held = acquire_with_retries(&scene.store.lock("x")).await;
+        scene.master.command(&["FLUSHALL"]).await;
+        // By a connection that was there before, and by one that is new.
+        let next = acquire_with_retries(&other.lock("x")).await;
+        let (fence, before) = (next.fence(), held.fence() + SPARE_FENCES);
+        assert!(fence > before, "{ahead} s: {fence} after {before}");
+        assert_eq!(next.release().await, ReleaseStatus::Released);
+        let third = acquire_with_retries(&connect_process(&scene.sentinel).await.lock("x")).await;
+        assert!(third.fence() > fence + SPARE_FENCES, "{ahead} s: {}", third.fence());
+    }))
+    .await;
+}
+
+/// Its fences are still ahead of the clock as they were at its start.
+#[tokio::test]
+async fn fences_grow_over_failover_of_new_namespace() {
+    let mut scene = FenceScenario::with_new_namespace().await;
+    let (before, lost) = scene.fail_over(-60).await;
+    let other = connect_process(&scene.sentinel).await;
+    assert_fences_grow(before, lost, &other, &scene.store, "young").await;
+}
+
+/// By the connections of many processes, of which each meets a new server.
+#[tokio::test]
+async fn failover_raises_fences_only_once() {
+    let mut scene = FenceScenario::new().await;
+    let (before, lost) = scene.fail_over(-5).await;
+    let crowd = async || {
+        let all = join_all((0..8).map(|_| connect_process(&scene.sentinel))).await;
+        // Each of their lanes has a connection once it is used.
+        join_all(all.iter().flat_map(|store| {
+            (0..8).map(async |n: u32| {
+                drop(acquire_with_retries(&store.lock(n.to_string()).wait(MAX_WAIT)).await)
+            })
+        }))
+        .await;
+        last_fence(&scene.master).await
+    };
+    let floor = crowd().await;
+    assert!(
+        floor > before && floor <= server_time_us(&scene.master).await + FENCE_LEAD_US,
+        "{floor}"
+    );
+    assert_eq!(crowd().await, floor);
+    drop(lost);
+}

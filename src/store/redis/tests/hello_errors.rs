@@ -1,0 +1,54 @@
+//! Servers that do not understand how a connection begins. What they say repeats what they were sent.
+
+use super::{SECOND, sentinel::fake_sentinel::start_scripted_server};
+use crate::{
+    error::{Error, ErrorKind},
+    store::{CapturedLog, Store},
+};
+
+const PASSWORD: &str = "sesame";
+
+/// Of a server that answers this to `HELLO`.
+async fn connect_with_hello_reply(hello: String) -> Result<Store, Error> {
+    let answer = move |words: &[&str]| {
+        Some(if words.first()? == &"HELLO" { hello.clone() } else { "+OK\r\n".to_owned() })
+    };
+    let url =
+        format!("redis://:{PASSWORD}@127.0.0.1:{}/?ns=test", start_scripted_server(answer).await);
+    Store::builder(&url).call_timeout(10 * SECOND).connect().await
+}
+
+/// As Redis 5 says it, one of 7 whose operator has renamed it, and one that knows no such protocol.
+#[tokio::test]
+async fn server_without_resp3_is_config_error() {
+    let (log, _guard) = CapturedLog::start_capture();
+    for hello in [
+        format!(
+            "-ERR unknown command `HELLO`, with args beginning with: `3`, `AUTH`, `default`, `{PASSWORD}`, \r\n"
+        ),
+        format!(
+            "-ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' '{PASSWORD}' \r\n"
+        ),
+        "-NOPROTO unsupported protocol version\r\n".to_owned(),
+    ] {
+        let error = connect_with_hello_reply(hello.clone()).await.expect_err(&hello);
+        assert_eq!(error.kind(), ErrorKind::Config, "{hello}");
+        let told = format!("{error} {error:?}");
+        assert!(told.contains("6.2") && !told.contains(PASSWORD), "{told}");
+    }
+    assert!(!log.text().contains(PASSWORD), "{}", log.text());
+}
+
+#[tokio::test]
+async fn password_quoted_by_server_is_not_logged() {
+    let (log, _guard) = CapturedLog::start_capture();
+    let store = connect_with_hello_reply(format!(
+        "-ERR not now: 'HELLO' '3' 'AUTH' 'default' '{PASSWORD}'\r\n"
+    ))
+    .await;
+    let error = store.expect("an outage is no mistake").ping().await.expect_err("it is away");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let text = log.text();
+    assert!(text.contains("connection to the store failed") && text.contains("ERR"), "{text}");
+    assert!(!text.contains(PASSWORD), "{text}");
+}

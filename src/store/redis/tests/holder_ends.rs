@@ -1,0 +1,126 @@
+//! How a holder can end other than by a release: its runtime, its task, or its thread does.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Instant,
+};
+
+use futures_util::{FutureExt as _, future::join_all};
+use tokio::runtime::{Builder, Runtime};
+
+use super::{SECOND, server_process::ServerProcess, wait_for_queue_length};
+use crate::{
+    lock::{LockGuard, ReleaseStatus},
+    store::Store,
+};
+
+fn single_worker_runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+async fn acquire_short_lease(store: &Store) -> LockGuard {
+    store.lock("x").lease(SECOND).acquire().await.expect("it is free")
+}
+
+/// One waits in the holder's process, and one in another: both are served, and well before the lease
+/// is over.
+async fn assert_waiters_served_after(
+    store: &Store,
+    other: &Store,
+    end: impl AsyncFnOnce(LockGuard),
+) {
+    let guard = store.lock("x").acquire().await.expect("it is free");
+    let near = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let far = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
+    // The first stands in the line of its own process, since before the second asked.
+    wait_for_queue_length(other, 1).await;
+    let since = Instant::now();
+    end(guard).await;
+    // In either order: they came at nearly the same time.
+    let served = [near, far].map(|waiter| async {
+        let guard = waiter.await.unwrap().expect("it is served");
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
+    });
+    join_all(served).await;
+    let took = since.elapsed();
+    println!("figure: longest until both who waited are served {} ms", took.as_millis());
+    assert!(took < 8 * SECOND, "{took:?}");
+}
+
+#[tokio::test]
+async fn guard_dropped_by_thread_panic_or_abort_serves_waiters() {
+    let server = ServerProcess::start().await;
+    let (store, other) =
+        (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
+    println!("on a plain thread");
+    assert_waiters_served_after(&store, &other, async |guard| {
+        std::thread::spawn(move || drop(guard)).join().unwrap();
+    })
+    .await;
+    println!("by a panic");
+    assert_waiters_served_after(&store, &other, async |guard| {
+        let panics = move || {
+            let _guard = guard;
+            std::panic::resume_unwind(Box::new("as a handler might"));
+        };
+        assert!(catch_unwind(AssertUnwindSafe(panics)).is_err());
+    })
+    .await;
+    println!("by an abort");
+    assert_waiters_served_after(&store, &other, async |guard| {
+        let task = crate::store::spawn(async move {
+            let _guard = guard;
+            std::future::pending::<()>().await;
+        });
+        tokio::task::yield_now().await;
+        task.abort();
+    })
+    .await;
+}
+
+/// All of a process ends but its threads: the guard is dropped while its runtime goes, or later.
+#[test]
+fn ended_runtime_of_holder_blocks_lock_for_one_lease_at_most() {
+    for later in [false, true] {
+        end_runtime_of_holder(later);
+    }
+}
+
+fn end_runtime_of_holder(later: bool) {
+    let here = single_worker_runtime();
+    let (server, other) = here.block_on(async {
+        let server = ServerProcess::start().await;
+        let other = server.store_with_long_timeout().await;
+        (server, other)
+    });
+    let theirs = single_worker_runtime();
+    let mut kept = None;
+    theirs.block_on(async {
+        let store = server.store_with_long_timeout().await;
+        let guard = acquire_short_lease(&store).await;
+        for _ in 0..3 {
+            let mut waiting = Box::pin(store.lock("x").wait(20 * SECOND).acquire());
+            assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
+            crate::store::spawn(waiting);
+        }
+        if later {
+            kept = Some(guard);
+        } else {
+            crate::store::spawn(async move {
+                let _guard = guard;
+                std::future::pending::<()>().await;
+            });
+        }
+    });
+    drop(theirs);
+    drop(kept);
+    here.block_on(async {
+        let since = Instant::now();
+        let guard = other.lock("x").wait(20 * SECOND).acquire().await.expect("it comes free");
+        let took = since.elapsed();
+        println!("figure: free after a runtime has ended {} ms", took.as_millis());
+        // The lease, the place of the three who waited, and a look.
+        assert!(took < 15 * SECOND, "{took:?}, {later}");
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
+    });
+}

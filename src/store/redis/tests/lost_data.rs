@@ -1,0 +1,124 @@
+//! A server that loses what it knew: those who held locks are told, and fences go on growing.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use super::{SECOND, server_process::ServerProcess, wait_for_queue_length, wait_until_usable};
+use crate::{
+    Key,
+    lock::{LockGuard, ReleaseStatus},
+    store::{LockLoss, Store, key_names::KeyNames},
+};
+
+const LEASE: Duration = Duration::from_secs(9);
+
+/// The next tick is a third of a lease away; the other third is for a loaded machine.
+const RENEWAL_LIMIT: Duration = Duration::from_secs(6);
+
+async fn acquire_x(store: &Store) -> LockGuard {
+    store.lock("x").lease(LEASE).acquire().await.expect("it is free")
+}
+
+/// What the holder is told, how soon, and that nothing goes back.
+async fn assert_holder_learns_of_loss(store: &Store, guard: LockGuard, since: Instant) {
+    let held = guard.held_lock();
+    let loss = tokio::time::timeout(LEASE, guard.lost()).await.expect("it is told");
+    let told = since.elapsed();
+    println!("figure: told of the loss after {} ms", told.as_millis());
+    assert!(told < RENEWAL_LIMIT, "{loss:?} after {told:?}");
+    assert_eq!(loss, LockLoss::Taken);
+    assert!(held.remaining().is_zero());
+    let next = store.lock("x").wait(5 * SECOND).acquire().await.expect("nobody has it");
+    assert!(next.fence() > guard.fence(), "the fence went back");
+    assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
+    assert!(!next.remaining().is_zero());
+    assert_eq!(next.release().await, ReleaseStatus::Released, "the late release took another's");
+}
+
+#[tokio::test]
+async fn holder_of_deleted_lock_learns_of_loss_at_next_renewal() {
+    let holders = KeyNames::new("test").holders(&Key::custom("x"));
+    let delete = ["DEL", &holders];
+    let gone = [&["FLUSHALL"][..], &delete].map(async |command| {
+        let server = ServerProcess::start().await;
+        let store = server.store_with_long_timeout().await;
+        let guard = acquire_x(&store).await;
+        server.command(command).await;
+        assert_holder_learns_of_loss(&store, guard, Instant::now()).await;
+    });
+    join_all(gone).await;
+}
+
+/// Also if somebody has taken it meanwhile: that one's lock is not touched.
+#[tokio::test]
+async fn next_holder_of_deleted_lock_keeps_it() {
+    let server = ServerProcess::start().await;
+    let (store, other) =
+        (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
+    let guard = acquire_x(&store).await;
+    server.command(&["FLUSHALL"]).await;
+    let next = other.lock("x").acquire().await.expect("forgotten");
+    assert!(next.fence() > guard.fence());
+    assert_eq!(guard.lost().await, LockLoss::Taken);
+    assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
+    assert_eq!(next.release().await, ReleaseStatus::Released);
+}
+
+/// With the first call that reaches the new server, and not when a renewal is due: that is after a third of a lease.
+#[tokio::test]
+async fn new_server_triggers_check_of_held_locks_at_once() {
+    let mut server = ServerProcess::start().await;
+    let store = server.store_with_long_timeout().await;
+    let request = store.lock("x").lease(60 * SECOND).max_hold(600 * SECOND);
+    let guard = request.acquire().await.expect("it is free");
+    server.kill();
+    server.restart().await;
+    wait_until_usable(&store).await;
+    let told = tokio::time::timeout(10 * SECOND, guard.lost()).await;
+    told.expect("before the renewal after 20 s");
+}
+
+/// Those who stood in line are forgotten too: they line up again by themselves.
+#[tokio::test]
+async fn waiters_deleted_by_flush_rejoin_and_are_served() {
+    let server = ServerProcess::start().await;
+    let (store, other) =
+        (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
+    let guard = acquire_x(&store).await;
+    let waiters: Vec<_> = [&store, &other, &store.as_another_process()]
+        .map(|store| crate::store::spawn(store.lock("x").wait(20 * SECOND).lease(LEASE).acquire()))
+        .into();
+    wait_for_queue_length(&store, 2).await;
+    server.command(&["FLUSHALL"]).await;
+    let since = Instant::now();
+    drop(guard);
+    let served = waiters.into_iter().map(|waiter| async {
+        drop(waiter.await.expect("no panic").expect("it is served"));
+    });
+    join_all(served).await;
+    let took = since.elapsed();
+    println!("figure: three forgotten waiters served after {} ms", took.as_millis());
+    assert!(took < 10 * SECOND, "{took:?}");
+}
+
+/// At the rate of one client on one connection, with as many spare fences as there can be; further than they begin.
+#[tokio::test]
+async fn fences_stay_within_lead_of_server_clock() {
+    let server = ServerProcess::start().await;
+    let store = server.store_with_long_timeout().await;
+    let request = || store.lock("x").handover_limits(1000, SECOND);
+    let mut last = 0;
+    for _ in 0..2000 {
+        let guard = request().acquire().await.unwrap();
+        last = guard.fence();
+        guard.release().await;
+    }
+    let (seconds, us): (u64, u64) = server.query(&["TIME"]).await;
+    let (now, ahead) = (seconds * 1_000_000 + us, 600_000_000);
+    assert!((now..=now + ahead).contains(&last), "{last} at {now}");
+    server.command(&["FLUSHALL"]).await;
+    let next = request().acquire().await.unwrap();
+    assert!(next.fence() > last, "{} us behind", last - next.fence());
+    assert!(next.fence() >= now + ahead, "{} at {now}", next.fence());
+}

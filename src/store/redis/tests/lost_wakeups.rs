@@ -1,0 +1,183 @@
+//! Messages that do not arrive: they cost a look, and nothing else.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    SECOND, lossy_proxy::LossyProxy, server_process::ServerProcess, wait_for_lock_subscriber,
+    wait_for_queue_length, wait_until,
+};
+use crate::{
+    lock::LockGuard,
+    store::{OFFER_TIMEOUT, Store},
+};
+
+/// What a lost message costs: a look after 300 ms and its jitter, the calls, and a loaded machine; far less than a lease.
+const MAX_MEDIAN_WAIT: Duration = Duration::from_secs(2);
+
+/// An odd number, of which most must cost no more than a look.
+const ROUNDS: usize = 5;
+
+/// Most rounds: the others may meet a loaded machine. But none waits for a lease.
+fn assert_most_cost_one_poll(mut waited: Vec<Duration>) {
+    waited.sort_unstable();
+    let (median, worst) = (waited[ROUNDS / 2], waited[ROUNDS - 1]);
+    println!("figure: longest wait without a message {} ms", worst.as_millis());
+    println!("figure: median wait without a message {} ms", median.as_millis());
+    assert!(median < MAX_MEDIAN_WAIT, "{waited:?}");
+    assert!(worst < 8 * SECOND, "{waited:?}");
+}
+
+/// How long a waiter of `store` stands there after `other` has given the lock back, if `fault` happens
+/// while it waits.
+async fn measure_wait_after(store: &Store, other: &Store, fault: impl AsyncFnOnce()) -> Duration {
+    let held = other.lock("x").acquire().await.expect("it is free");
+    let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    wait_for_queue_length(other, 1).await;
+    fault().await;
+    let since = Instant::now();
+    let (_, guard) = tokio::join!(held.release(), waiter);
+    let guard: LockGuard = guard.expect("no panic").expect("it is served");
+    let waited = since.elapsed();
+    guard.release().await;
+    waited
+}
+
+/// Below the look that comes without it, which is as far away as it can be: the waiter has just taken its place.
+#[tokio::test]
+async fn wakeup_reaches_waiter_of_another_process() {
+    let server = ServerProcess::start().await;
+    let (store, other) =
+        (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
+    let mut waited = Vec::new();
+    for _ in 0..ROUNDS {
+        waited.push(
+            measure_wait_after(&store, &other, async || wait_for_lock_subscriber(&server).await)
+                .await,
+        );
+    }
+    waited.sort_unstable();
+    println!("figure: median wait with a message {} ms", waited[ROUNDS / 2].as_millis());
+    assert!(waited[ROUNDS / 2] < OFFER_TIMEOUT / 2, "{waited:?}");
+}
+
+#[tokio::test]
+async fn killed_subscriber_is_replaced_and_costs_one_poll() {
+    let server = ServerProcess::start().await;
+    let (store, other) =
+        (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
+    let mut waited = Vec::new();
+    for _ in 0..ROUNDS {
+        let one = measure_wait_after(&store, &other, async || {
+            wait_for_lock_subscriber(&server).await;
+            let killed: usize = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+            assert!(killed > 0, "nobody listened");
+        });
+        waited.push(one.await);
+    }
+    assert_most_cost_one_poll(waited);
+    wait_until("a new subscriber", async || server.count_subscribers().await > 0).await;
+    assert!(server.count_subscribers().await <= 2, "one for a process");
+}
+
+/// Nor does who holds a lock, or is refused one.
+#[tokio::test]
+async fn retrying_acquire_does_not_subscribe() {
+    let server = ServerProcess::start().await;
+    let (store, other) =
+        (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
+    let subscribed = async || server.info_number("commandstats", "cmdstat_subscribe:calls").await;
+    let held = other.lock("x").acquire().await.expect("it is free");
+    let every = Duration::from_millis(50);
+    store.lock("x").retry(2, every).acquire().await.expect_err("it is held");
+    let again = crate::store::spawn(store.lock("x").retry(1000, every).acquire());
+    held.release().await;
+    drop(again.await.expect("no panic").expect("it came free"));
+    assert_eq!((subscribed().await, server.count_subscribers().await), (0, 0));
+    let held = other.lock("x").wait(20 * SECOND).acquire().await.expect("it comes free");
+    let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    wait_for_queue_length(&other, 1).await;
+    wait_until("who waits to hear", async || subscribed().await > 0).await;
+    held.release().await;
+    drop(waiter.await.expect("no panic").expect("it is served"));
+}
+
+/// A worker is spared a message for each of its own steps; one connection hears all the same.
+#[tokio::test]
+async fn job_change_events_are_received_after_first_job_watch() {
+    let server = ServerProcess::start().await;
+    let store = server.store_with_long_timeout().await;
+    let heard = async |channel: &str| {
+        let list: Vec<String> = server.query(&["PUBSUB", "CHANNELS", "lg:1:test:*"]).await;
+        list.iter().any(|name| name.ends_with(channel))
+    };
+    let _work = store.wakeups().subscribe_work();
+    wait_until("a worker to listen", async || heard(":e").await).await;
+    assert!(!heard(":c").await);
+    let id = crate::store::JobId::new(&crate::Key::custom("x"));
+    let watch = store.wakeups().subscribe_job(&id);
+    let mut changes = watch.subscribe_changes();
+    wait_until("changes to be listened for", async || heard(":c").await).await;
+    // It may have changed before anybody heard of it.
+    let again = tokio::time::timeout(5 * SECOND, changes.changed()).await.expect("it looks again");
+    again.expect("it is there");
+    let told = async {
+        loop {
+            server.command(&["PUBLISH", "lg:1:test:c", id.as_str()]).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        told = changes.changed() => told.expect("it is there"),
+        () = told => {}
+        () = tokio::time::sleep(20 * SECOND) => panic!("it is told of nothing"),
+    }
+    wait_until("one connection to hear all", async || server.count_subscribers().await == 1).await;
+}
+
+#[tokio::test]
+async fn waiter_with_lost_wakeups_polls() {
+    let server = ServerProcess::start().await;
+    let proxy = LossyProxy::to(server.port()).await;
+    let store = proxy.store_with_long_timeout().await;
+    let other = server.store_with_long_timeout().await;
+    let mut waited = Vec::new();
+    for _ in 0..ROUNDS {
+        let lost = proxy.lost_message_reads();
+        let fault = async || {
+            wait_for_lock_subscriber(&server).await;
+            proxy.set_drops_messages(true);
+        };
+        waited.push(measure_wait_after(&store, &other, fault).await);
+        assert!(proxy.lost_message_reads() > lost, "no message was lost");
+        proxy.set_drops_messages(false);
+    }
+    assert_most_cost_one_poll(waited);
+}
+
+/// The server ends a subscriber that does not keep up, with all that was meant for it.
+#[tokio::test]
+async fn subscriber_dropped_for_slowness_is_replaced() {
+    let server = ServerProcess::start().await;
+    let limit = ["CONFIG", "SET", "client-output-buffer-limit", "pubsub 256kb 256kb 1"];
+    server.command(&limit).await;
+    let proxy = LossyProxy::to(server.port()).await;
+    let store = proxy.store_with_long_timeout().await;
+    let other = server.store_with_long_timeout().await;
+    let mut waited = Vec::new();
+    for _ in 0..ROUNDS {
+        let one = measure_wait_after(&store, &other, async || {
+            wait_for_lock_subscriber(&server).await;
+            proxy.set_stalls_messages(true);
+            let (event, subscribers) = ("x".repeat(64 * 1024), server.count_subscribers().await);
+            assert!(subscribers > 0, "nobody listens");
+            wait_until("the server to end its subscriber", async || {
+                server.command(&["PUBLISH", "lg:1:test:e", &event]).await;
+                server.count_subscribers().await < subscribers
+            })
+            .await;
+            proxy.set_stalls_messages(false);
+        });
+        waited.push(one.await);
+    }
+    assert_most_cost_one_poll(waited);
+}

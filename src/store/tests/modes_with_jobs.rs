@@ -1,0 +1,190 @@
+//! Readers and permits, where jobs wait too, and where somebody has meddled with the store.
+
+use super::{
+    lock_mode_steps::wait_command_as,
+    on_every_store,
+    store_harness::{LONG_TIME, SHORT_TIME, StoreHarness, claim_command, new_token, test_key},
+};
+use crate::store::backend::{
+    AcquireReply, ClaimOutcome,
+    LockMode::{Exclusive, Permits, Shared},
+    OFFER_TIMEOUT,
+};
+
+on_every_store!(
+    busy_claim_stops_readers_passing_the_job,
+    moving_queue_does_not_delay_passed_job,
+    job_claimed_behind_waiter_is_not_due_at_once,
+    permits_pass_unclaimed_job_like_readers,
+);
+
+async fn busy_claim_stops_readers_passing_the_job(rig: &StoreHarness) {
+    let (key, a, run) = (test_key(), new_token(), new_token());
+    rig.register_worker().await;
+    rig.acquire_as(Shared, &key, &a).await;
+    let id = rig.enqueue_job(&key).await;
+    rig.release_as(Shared, &key, &a).await;
+    rig.let_offer_expire().await;
+    let mut last = new_token();
+    rig.acquire_as(Shared, &key, &last).await;
+    for _ in 0..3 {
+        let next = new_token();
+        rig.acquire_as(Shared, &key, &next).await;
+        rig.release_as(Shared, &key, &last).await;
+        let due = rig.poll_due(key.shard(), 10).await.locks;
+        assert_eq!(due, std::slice::from_ref(&key), "readers that overlap put it off");
+        last = next;
+    }
+    let visited = rig.claim(claim_command(&key, &id, &run)).await;
+    assert!(matches!(visited, ClaimOutcome::Busy(_)), "{visited:?}");
+    rig.expect_busy_as(Shared, &key, &new_token()).await;
+    rig.release_as(Shared, &key, &last).await;
+    assert_eq!(rig.start_run(&key, &id, &run).await, 1);
+}
+
+/// As `live_acquires_do_not_delay_skipped_job`, where those who come wait in line: each
+/// offer has an end that a worker must look at, but not instead of what is due.
+async fn moving_queue_does_not_delay_passed_job(rig: &StoreHarness) {
+    let (key, mut holder, run) = (test_key(), new_token(), new_token());
+    rig.register_worker().await;
+    rig.acquire_exclusive(&key, &holder).await;
+    let id = rig.enqueue_job(&key).await;
+    rig.release(&key, &holder).await;
+    rig.let_offer_expire().await;
+    holder = new_token();
+    rig.acquire_exclusive(&key, &holder).await;
+    for turn in 0..5 {
+        let next = new_token();
+        rig.join_queue(&key, &next).await;
+        rig.release(&key, &holder).await;
+        let due = rig.poll_due(key.shard(), 10).await.locks;
+        assert_eq!(due, std::slice::from_ref(&key), "put off by offer {turn}");
+        rig.acquire_exclusive(&key, &next).await;
+        holder = next;
+    }
+    let visited = rig.claim(claim_command(&key, &id, &run)).await;
+    assert!(matches!(visited, ClaimOutcome::Busy(_)), "{visited:?}");
+    rig.release(&key, &holder).await;
+    assert_eq!(rig.start_run(&key, &id, &run).await, 1);
+}
+
+async fn job_claimed_behind_waiter_is_not_due_at_once(rig: &StoreHarness) {
+    let (key, dead, waits, run) = (test_key(), new_token(), new_token(), new_token());
+    rig.register_worker().await;
+    rig.acquire_with_lease(Exclusive, &key, &dead, SHORT_TIME).await;
+    rig.join_queue(&key, &waits).await;
+    let id = rig.enqueue_job(&key).await;
+    rig.advance_past(SHORT_TIME).await;
+    assert_eq!(rig.poll_due(key.shard(), 10).await.locks, std::slice::from_ref(&key));
+    let visited = rig.claim(claim_command(&key, &id, &run)).await;
+    assert_eq!(visited, ClaimOutcome::Busy(OFFER_TIMEOUT));
+    let due = rig.poll_due(key.shard(), 10).await;
+    assert!(due.locks.is_empty(), "a worker would spin");
+    assert!(due.next_due_in.is_some_and(|next| next <= OFFER_TIMEOUT), "{due:?}");
+    rig.acquire_exclusive(&key, &waits).await;
+}
+
+async fn permits_pass_unclaimed_job_like_readers(rig: &StoreHarness) {
+    let (key, run) = (test_key(), new_token());
+    let [a, b, c] = [new_token(), new_token(), new_token()];
+    rig.register_worker().await;
+    for me in [&a, &b] {
+        rig.acquire_as(Permits(3), &key, me).await;
+    }
+    let id = rig.enqueue_job(&key).await;
+    rig.expect_busy_as(Permits(3), &key, &c).await;
+    for me in [&a, &b] {
+        rig.release_as(Permits(3), &key, me).await;
+    }
+    rig.let_offer_expire().await;
+    // Nobody took it: live ones go on, the first of them at once.
+    rig.acquire_as(Permits(3), &key, &c).await;
+    rig.acquire_as(Permits(3), &key, &a).await;
+    rig.advance_past(LONG_TIME).await;
+    assert_eq!(rig.start_run(&key, &id, &run).await, 1);
+}
+
+#[cfg(feature = "redis")]
+mod deleted_keys {
+    use super::*;
+    use crate::{
+        Key,
+        store::{
+            backend::{AcquireCommand, ReleaseOutcome},
+            tests::{lock_mode_steps::renewal_command_as, on_redis, redis_only::is_permanent_key},
+        },
+    };
+
+    on_redis!(
+        renewal_of_deleted_shared_holds_fails,
+        deleted_wait_queue_is_rebuilt,
+        queue_entries_without_fields_are_served,
+    );
+
+    fn lock_key_name(key: &Key, kind: &str) -> String {
+        format!("{{{}}}:{kind}:{key}", key.shard())
+    }
+
+    async fn delete_key(rig: &StoreHarness, name: &str) {
+        assert_eq!(rig.server().key_command::<i64>("DEL", name, &[]).await, 1);
+    }
+
+    async fn renewal_of_deleted_shared_holds_fails(rig: &StoreHarness) {
+        let (key, a, b, writer) = (test_key(), new_token(), new_token(), new_token());
+        rig.acquire_as(Shared, &key, &a).await;
+        let fence = rig.acquire_as(Shared, &key, &b).await;
+        rig.join_queue(&key, &writer).await;
+        delete_key(rig, &lock_key_name(&key, "h")).await;
+        let items = [&a, &b].map(|me| renewal_command_as(Shared, &key, me, LONG_TIME));
+        assert_eq!(rig.renew(items.into()).await, [false, false]);
+        rig.expect_busy_as(Shared, &key, &a).await;
+        assert!(rig.acquire_exclusive(&key, &writer).await > fence);
+        assert_eq!(rig.release_as(Shared, &key, &b).await, ReleaseOutcome::NotFound);
+    }
+
+    async fn deleted_wait_queue_is_rebuilt(rig: &StoreHarness) {
+        let (key, reader, writer, late) = (test_key(), new_token(), new_token(), new_token());
+        rig.acquire_as(Shared, &key, &reader).await;
+        let seq = rig.join_queue(&key, &writer).await;
+        delete_key(rig, &lock_key_name(&key, "q")).await;
+        // The writer knows of its old place; without it a reader would be in.
+        let back = AcquireCommand { resume_seq: seq, ..wait_command_as(Exclusive, &key, &writer) };
+        match rig.acquire(back).await {
+            AcquireReply::Busy { seq: again, has_joined: true, queue_length: 1, .. } => {
+                assert_eq!(again, seq);
+            }
+            other => panic!("{other:?}"),
+        }
+        rig.expect_busy_as(Shared, &key, &late).await;
+        rig.release_as(Shared, &key, &reader).await;
+        rig.acquire_exclusive(&key, &writer).await;
+    }
+
+    async fn queue_entries_without_fields_are_served(rig: &StoreHarness) {
+        let (key, holder, writer) = (test_key(), new_token(), new_token());
+        let readers = [new_token(), new_token()];
+        rig.acquire_exclusive(&key, &holder).await;
+        for me in &readers {
+            rig.join_queue_as(Shared, &key, me).await;
+        }
+        rig.join_queue(&key, &writer).await;
+        delete_key(rig, &lock_key_name(&key, "l")).await;
+        rig.release(&key, &holder).await;
+        for me in &readers {
+            rig.acquire_as(Shared, &key, me).await;
+        }
+        // One with an old sequence passes the writer: that is noted in a key which has an end.
+        let slow = new_token();
+        let past = AcquireCommand { resume_seq: 1, ..wait_command_as(Shared, &key, &slow) };
+        assert!(matches!(rig.acquire(past).await, AcquireReply::Granted { .. }));
+        for me in readers.iter().chain([&slow]) {
+            rig.release_as(Shared, &key, me).await;
+        }
+        rig.acquire_exclusive(&key, &writer).await;
+        rig.release(&key, &writer).await;
+        rig.advance_past(LONG_TIME).await;
+        let left = rig.server().key_names().await;
+        let left: Vec<_> = left.iter().filter(|name| !is_permanent_key(name)).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}

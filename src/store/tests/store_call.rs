@@ -1,0 +1,105 @@
+//! A step of any kind, and its reply.
+
+use std::time::Duration;
+
+use super::store_harness::{DuePoll, StoreHarness};
+use crate::{
+    Key,
+    store::backend::{
+        AcquireCommand, AcquireReply, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome,
+        EnqueueCommand, EnqueueOutcome, GrantRefresh, Heartbeat, JobId, JobState, LeaseRenewal,
+        LockMode, LockToken, NodeId, ReleaseOutcome, SettleCommand, SettleOutcome,
+    },
+};
+
+/// A move with everything looked up.
+#[derive(Debug, Clone)]
+pub(super) enum StoreCall {
+    Acquire(AcquireCommand),
+    Release(Key, LockToken, LockMode),
+    /// Gives back and asks for the next, in one call.
+    ReleaseAndReacquire(LockToken, LockMode, AcquireCommand),
+    RefreshGrant(Key, LockToken),
+    Downgrade(Key, LockToken, Duration),
+    Renew(LeaseRenewal),
+    Enqueue(EnqueueCommand),
+    Claim(ClaimCommand),
+    Settle(SettleCommand),
+    Cancel(JobId),
+    Charge(ChargeCommand),
+    Heartbeat(NodeId, Duration),
+    SetPaused(bool),
+    Unclaim(Key, LockToken, Option<JobId>),
+    Redrive(JobId),
+    Purge(JobId),
+    PollDue(u16),
+    AdvanceTime(Duration),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StoreReply {
+    Acquired(AcquireReply),
+    Released(ReleaseOutcome),
+    ReleasedAndReacquired(ReleaseOutcome, AcquireReply),
+    GrantRefreshed(Option<GrantRefresh>),
+    Downgraded(bool),
+    Renewed(Vec<bool>),
+    Enqueued(EnqueueOutcome),
+    Claimed(ClaimOutcome),
+    Settled(SettleOutcome),
+    Cancelled(Option<JobState>),
+    Charged(ChargeOutcome),
+    Heartbeat(Heartbeat),
+    PauseChanged,
+    Unclaimed(bool),
+    Redriven(Option<JobState>),
+    Purged(bool),
+    DuePolled(DuePoll),
+    TimeAdvanced,
+}
+
+impl StoreCall {
+    pub(super) async fn run_on(self, rig: &StoreHarness) -> StoreReply {
+        match self {
+            Self::Acquire(call) => StoreReply::Acquired(rig.acquire(call).await),
+            Self::Release(key, me, mode) => {
+                StoreReply::Released(rig.release_as(mode, &key, &me).await)
+            }
+            Self::ReleaseAndReacquire(me, mode, next) => {
+                let (gave_back, acquired) = rig.release_and_reacquire(&me, mode, next).await;
+                StoreReply::ReleasedAndReacquired(gave_back, acquired)
+            }
+            Self::RefreshGrant(key, me) => {
+                StoreReply::GrantRefreshed(rig.refresh_grant(&key, &me).await)
+            }
+            Self::Downgrade(key, me, lease) => {
+                StoreReply::Downgraded(rig.downgrade(&key, &me, lease).await)
+            }
+            Self::Renew(item) => StoreReply::Renewed(rig.renew(vec![item]).await),
+            Self::Enqueue(call) => StoreReply::Enqueued(rig.enqueue(call).await),
+            Self::Claim(call) => StoreReply::Claimed(rig.claim(call).await),
+            Self::Settle(call) => StoreReply::Settled(rig.settle_and_claim(call).await),
+            Self::Cancel(id) => StoreReply::Cancelled(rig.cancel(&id).await),
+            Self::Charge(call) => StoreReply::Charged(rig.charge(call).await),
+            Self::Heartbeat(node, lease) => {
+                let mut beat = rig.heartbeat(&node, lease).await;
+                beat.peers.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+                StoreReply::Heartbeat(beat)
+            }
+            Self::SetPaused(paused) => {
+                rig.set_jobs_paused(paused).await;
+                StoreReply::PauseChanged
+            }
+            Self::Unclaim(key, me, id) => {
+                StoreReply::Unclaimed(rig.unclaim(&key, &me, id.as_ref()).await)
+            }
+            Self::Redrive(id) => StoreReply::Redriven(rig.redrive(&id).await),
+            Self::Purge(id) => StoreReply::Purged(rig.purge(&id).await),
+            Self::PollDue(shard) => StoreReply::DuePolled(rig.poll_due(shard, 10).await),
+            Self::AdvanceTime(time) => {
+                rig.advance(time).await;
+                StoreReply::TimeAdvanced
+            }
+        }
+    }
+}

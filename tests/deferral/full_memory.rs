@@ -1,0 +1,29 @@
+//! Row 10: no memory left. Who is told 202 is stored, and who can't be stored is told so.
+
+use std::time::Duration;
+
+use lockgate_tests::{WebFramework, ledger::SendOutcome};
+
+use super::{long_lease_setup, start_fleet_without_worker};
+
+#[tokio::test]
+async fn server_out_of_memory_refuses_instead_of_accepting() {
+    for framework in super::BOTH_FRAMEWORKS {
+        let (mut fleet, web) = start_fleet_without_worker(framework).await;
+        fleet.start_node(long_lease_setup(WebFramework::Axum)).await;
+        let held = fleet.hold_lock("7").await;
+        let listen_before = fleet.deferrable_request(web, "7").send_accepted().await;
+        fleet.record_disturbance_for(None, Duration::from_secs(10));
+        fleet.send_server_command(&["CONFIG", "SET", "maxmemory", "1"]).await;
+        let told = fleet.deferrable_request(web, "7").send().await;
+        fleet.send_server_command(&["CONFIG", "SET", "maxmemory", "0"]).await;
+        assert!(matches!(told, SendOutcome::Refused(409 | 503, _)), "{framework:?}: {told:?}");
+        let after = fleet.deferrable_request(web, "7").send_accepted().await;
+        held.release().await;
+        for id in [listen_before, after] {
+            assert_eq!(fleet.wait_for_outcome(web, &id).await.state, "done");
+        }
+        let looked = fleet.finish_and_check(web).await.assert_no_violations();
+        assert_eq!(looked.accepted, 2);
+    }
+}

@@ -1,0 +1,145 @@
+//! Row 12, second half, and what routes can be set to, with a worker that dies in between.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use lockgate_tests::{
+    WebFramework,
+    ledger::{RUN_DELAY, RUN_EXPIRY},
+    proxy::{FaultPoint, FaultRule},
+};
+
+use super::{BOTH_FRAMEWORKS, SECOND, long_lease_setup, start_fleet_without_worker};
+
+/// Its lock is renewed and renewed: who has a deadline is expired by then, and others go on waiting.
+#[tokio::test]
+async fn job_behind_endless_holder_expires_at_deadline() {
+    join_all(BOTH_FRAMEWORKS.map(|framework| async move {
+        let (mut fleet, web) = start_fleet_without_worker(framework.other()).await;
+        let _worker = fleet.start_node(long_lease_setup(framework)).await;
+        let lock = fleet.hold_lock("7").await;
+        let sent = Instant::now();
+        let soon = [
+            fleet.deferrable_request(web, "7").expiring().send_accepted().await,
+            fleet.deferrable_request(web, "7").put().expiring().send_accepted().await,
+        ];
+        let patient = fleet.deferrable_request(web, "7").send_accepted().await;
+        for id in &soon {
+            assert_eq!(fleet.wait_for_outcome(web, id).await.state, "expired");
+        }
+        let expired = sent.elapsed();
+        println!("figure: expired by, of a deadline of 1500 ms: {} ms", expired.as_millis());
+        assert!(expired >= RUN_EXPIRY, "{expired:?}");
+        assert!(expired < RUN_EXPIRY + 6 * SECOND, "{expired:?}");
+        assert_eq!(fleet.query_status(web, &patient).await.state, "queued");
+        lock.release().await;
+        assert_eq!(fleet.wait_for_outcome(web, &patient).await.state, "done");
+        assert_eq!(fleet.finish_and_check(web).await.assert_no_violations().runs, 1);
+    }))
+    .await;
+}
+
+/// A retry after the deadline is none.
+#[tokio::test]
+async fn job_that_fails_after_deadline_is_not_retried() {
+    let (mut fleet, web) = start_fleet_without_worker(WebFramework::Axum).await;
+    let _worker = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
+    let wish = format!("fail=9&ms={}", RUN_EXPIRY.as_millis());
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let lock = fleet.hold_lock("7").await;
+        let expiring = fleet
+            .deferrable_request(web, "7")
+            .put()
+            .expiring()
+            .instruct_handler(&wish)
+            .send_accepted()
+            .await;
+        let behind = fleet.deferrable_request(web, "7").send_accepted().await;
+        lock.release().await;
+        assert_eq!(fleet.wait_for_outcome(web, &expiring).await.state, "expired");
+        assert_eq!(fleet.wait_for_outcome(web, &behind).await.state, "done");
+        // A slow machine may not have begun it in time.
+        if !fleet.runs_of(&expiring).is_empty() {
+            break;
+        }
+        assert!(tries < 5, "never begun in time");
+    }
+    assert_eq!(fleet.finish_and_check(web).await.assert_no_violations().runs, tries + 1);
+}
+
+/// Never early, also where its worker has died; and in the order of acceptance among those that are due.
+#[tokio::test]
+async fn delayed_jobs_run_in_order_and_not_early() {
+    join_all([None, Some(FaultPoint::BeforeCall), Some(FaultPoint::AfterCall)].map(
+        |moment| async move {
+            let (mut fleet, web) = start_fleet_without_worker(WebFramework::Actix).await;
+            let worker = fleet.start_node(long_lease_setup(WebFramework::Axum)).await;
+            let lock = fleet.hold_lock("7").await;
+            let sent = lockgate_tests::ledger::now_ns();
+            let mut ids = Vec::new();
+            for _ in 0..3 {
+                ids.push(fleet.deferrable_request(web, "7").put().delayed().send_accepted().await);
+            }
+            let at_once = fleet.deferrable_request(web, "7").send_accepted().await;
+            lock.release().await;
+            assert_eq!(fleet.wait_for_outcome(web, &at_once).await.state, "done");
+            if let Some(moment) = moment {
+                let rule =
+                    FaultRule::new("poll_due", moment).with_action(fleet.kill_callback(worker));
+                let mut struck = fleet.proxy(worker).add_rule(rule);
+                // On a slow machine the others may have been due before there was the rule.
+                let lock = fleet.hold_lock("7").await;
+                ids.push(fleet.deferrable_request(web, "7").put().delayed().send_accepted().await);
+                lock.release().await;
+                struck.wait_for_match().await;
+                let _other = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
+            }
+            let mut last = 0;
+            for id in &ids {
+                assert_eq!(fleet.wait_for_outcome(web, id).await.state, "done");
+                // Again, if its worker had died before it could say what became of it.
+                let run = &fleet.runs_of(id)[0];
+                let after = Duration::from_nanos(run.started_at - sent);
+                assert!(after >= RUN_DELAY, "{after:?}");
+                assert!(run.started_at > last, "in the order of acceptance");
+                last = run.started_at;
+            }
+            fleet.finish_and_check(web).await.assert_no_violations();
+        },
+    ))
+    .await;
+}
+
+/// While it waits for its retry, later ones pass; its worker dies meanwhile, and it comes back all the same.
+#[tokio::test]
+async fn overtaken_retry_survives_worker_crash() {
+    join_all([FaultPoint::BeforeCall, FaultPoint::AfterCall].map(|moment| async move {
+        let (mut fleet, web) = start_fleet_without_worker(WebFramework::Axum).await;
+        let worker = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
+        let lock = fleet.hold_lock("7").await;
+        let first = fleet
+            .deferrable_request(web, "7")
+            .put()
+            .skip_on_failure()
+            .instruct_handler("fail=1")
+            .send_accepted()
+            .await;
+        let passes = fleet.deferrable_request(web, "7").put().send_accepted().await;
+        let rule = FaultRule::new("settle_job", moment)
+            .with_argument(&first)
+            .with_action(fleet.kill_callback(worker));
+        let mut struck = fleet.proxy(worker).add_rule(rule);
+        lock.release().await;
+        struck.wait_for_match().await;
+        let _other = fleet.start_node(long_lease_setup(WebFramework::Axum)).await;
+        for id in [&first, &passes] {
+            assert_eq!(fleet.wait_for_outcome(web, id).await.state, "done");
+        }
+        let attempts: Vec<_> = fleet.runs_of(&first).iter().map(|run| run.attempt).collect();
+        assert_eq!(attempts, [1, 2]);
+        fleet.finish_and_check(web).await.assert_no_violations();
+    }))
+    .await;
+}

@@ -1,0 +1,259 @@
+//! Two processes that take locks and give them back, and what they have seen.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use lockgate::{AcquireError, LockGuard, Store};
+use lockgate_history::{
+    Guarantee, ProcessIncarnation,
+    locks::{FencedRegister, LockEvent, LockHistory, RecordedLockMode},
+};
+use parking_lot::Mutex;
+
+use super::{LOAD_PHASE, LOCK_COUNT, PROCESS_COUNT};
+
+/// Until each process has had each lock again: a lease whose release did not arrive, its turn, and a machine that has other
+/// things to do.
+const MAX_SERVICE_TIME: Duration = Duration::from_secs(30);
+
+/// Grants of each process, by lock.
+type GrantCounters = [[AtomicU64; LOCK_COUNT]; PROCESS_COUNT];
+
+/// How a failover is made: with so many replicas that grants must have.
+#[derive(Clone, Copy)]
+pub(super) struct FailoverPlan {
+    pub(super) min_replicas: u32,
+    pub(super) kills_master: bool,
+}
+
+impl FailoverPlan {
+    /// A grant that a replica must have waits longer: until there is another one.
+    pub(super) fn request_label(self) -> &'static str {
+        if self.min_replicas > 0 { "replicated grants" } else { "requests" }
+    }
+}
+
+/// A register under a lock that looks at fences: who reads it, too, keeps out whoever was before him. (It lies in this
+/// process, so it hears all that is sent to it.)
+#[derive(Default)]
+struct FencedValue {
+    highest_fence: u64,
+    value: u64,
+    writes: Vec<(u64, u64)>,
+}
+
+impl FencedValue {
+    fn read(&mut self, fence: u64) -> Option<u64> {
+        self.highest_fence = self.highest_fence.max(fence);
+        (fence == self.highest_fence).then_some(self.value)
+    }
+
+    fn write(&mut self, fence: u64, value: u64) -> Option<u64> {
+        self.read(fence)?;
+        self.value = value;
+        self.writes.push((fence, value));
+        Some(value)
+    }
+}
+
+pub(super) struct LockLoad {
+    pub(super) plan: FailoverPlan,
+    /// The names of the locks.
+    lock_names: [String; LOCK_COUNT],
+    started_at: Instant,
+    pub(super) stop_requested: AtomicBool,
+    /// Whoever has a lock keeps it: so its end is contested while the master is replaced.
+    pub(super) holds_are_extended: AtomicBool,
+    completed_count: AtomicU64,
+    pub(super) failed_count: AtomicU64,
+    /// Of one call that was answered, and of a request until it was served, ms.
+    pub(super) longest_call_ms: AtomicU64,
+    pub(super) longest_wait_ms: AtomicU64,
+    registers: [Mutex<FencedValue>; LOCK_COUNT],
+    grants: GrantCounters,
+}
+
+/// What one process has seen, as it would write it down.
+#[derive(Default)]
+pub(super) struct ProcessEventLog {
+    events: Mutex<Vec<(u64, LockEvent)>>,
+    next_operation: AtomicU64,
+}
+
+impl ProcessEventLog {
+    fn record(&self, at: u64, event: LockEvent) {
+        self.events.lock().push((at, event));
+    }
+}
+
+fn elapsed_ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+impl LockLoad {
+    pub(super) fn new(plan: FailoverPlan, locks: [String; LOCK_COUNT]) -> Self {
+        Self {
+            plan,
+            lock_names: locks,
+            started_at: Instant::now(),
+            stop_requested: AtomicBool::default(),
+            holds_are_extended: AtomicBool::default(),
+            completed_count: AtomicU64::default(),
+            failed_count: AtomicU64::default(),
+            longest_call_ms: AtomicU64::default(),
+            longest_wait_ms: AtomicU64::default(),
+            registers: Default::default(),
+            grants: Default::default(),
+        }
+    }
+
+    /// ns.
+    fn elapsed_ns(&self) -> u64 {
+        u64::try_from(self.started_at.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn validity_end_ns(&self, guard: &LockGuard) -> u64 {
+        // The clock is read first: what is told is never beyond what the guard is sure of.
+        self.elapsed_ns() + u64::try_from(guard.remaining().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Takes a lock and gives it back, again and again.
+    pub(super) async fn run_client(
+        self: Arc<Self>,
+        store: Store,
+        log: Arc<ProcessEventLog>,
+        (process, lock): (usize, usize),
+    ) {
+        let mut wanted = Instant::now();
+        while !self.stop_requested.load(Ordering::Relaxed) {
+            let (id, asked) = (log.next_operation.fetch_add(1, Ordering::Relaxed), Instant::now());
+            log.record(
+                self.elapsed_ns(),
+                LockEvent::Requested(
+                    id,
+                    self.lock_names[lock].clone(),
+                    RecordedLockMode::Exclusive,
+                ),
+            );
+            let request = store
+                .lock(&*self.lock_names[lock])
+                .min_replicas(self.plan.min_replicas)
+                .wait(LOAD_PHASE);
+            let acquired = request.acquire().await;
+            self.longest_call_ms.fetch_max(elapsed_ms(asked), Ordering::Relaxed);
+            match acquired {
+                Ok(guard) => {
+                    log.record(
+                        self.elapsed_ns(),
+                        LockEvent::Granted(id, guard.fence(), self.validity_end_ns(&guard)),
+                    );
+                    self.longest_wait_ms.fetch_max(elapsed_ms(wanted), Ordering::Relaxed);
+                    self.grants[process][lock].fetch_add(1, Ordering::Relaxed);
+                    self.hold_lock(&log, id, lock, guard).await;
+                    self.completed_count.fetch_add(1, Ordering::Relaxed);
+                    wanted = Instant::now();
+                }
+                // Somebody keeps it, or a release did not arrive and its lease is still on.
+                Err(AcquireError::Busy(_)) => log.record(self.elapsed_ns(), LockEvent::Refused(id)),
+                Err(_) => {
+                    log.record(self.elapsed_ns(), LockEvent::Failed(id));
+                    self.failed_count.fetch_add(1, Ordering::Relaxed);
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+    }
+
+    async fn hold_lock(&self, log: &ProcessEventLog, id: u64, lock: usize, guard: LockGuard) {
+        let read = self.registers[lock].lock().read(guard.fence());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        while self.holds_are_extended.load(Ordering::Relaxed) && guard.remaining() > Duration::ZERO
+        {
+            let beat = Duration::from_millis(10);
+            if tokio::time::timeout(beat, guard.lost()).await.is_ok() {
+                log.record(self.elapsed_ns(), LockEvent::LossReported(id));
+                break;
+            }
+            log.record(self.elapsed_ns(), LockEvent::Renewed(id, self.validity_end_ns(&guard)));
+        }
+        // As if by somebody who does not know better: the register is what keeps him out.
+        let write = |value| self.registers[lock].lock().write(guard.fence(), value + 1);
+        if let Some(value) = read.and_then(write) {
+            log.record(self.elapsed_ns(), LockEvent::Written(id, value));
+        }
+        log.record(self.elapsed_ns(), LockEvent::Releasing(id));
+        log.record(
+            self.elapsed_ns(),
+            LockEvent::Released(id, format!("{:?}", guard.release().await)),
+        );
+    }
+
+    pub(super) async fn measure_rate(&self, phase: &str, time: impl Future<Output = ()>) {
+        let (before, began) = (self.completed_count.load(Ordering::Relaxed), Instant::now());
+        time.await;
+        let done = self.completed_count.load(Ordering::Relaxed) - before;
+        let rate = done * 1000 / elapsed_ms(began).max(1);
+        println!("figure: lowest {} a second {phase} {rate}", self.plan.request_label());
+    }
+
+    /// Until there are some again.
+    pub(super) async fn wait_for_progress(&self) {
+        let before = self.completed_count.load(Ordering::Relaxed);
+        while self.completed_count.load(Ordering::Relaxed) < before + 16 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// L1: until each process has had each lock since then.
+    pub(super) async fn wait_until_all_served(&self) {
+        let grants =
+            || self.grants.each_ref().map(|its| its.each_ref().map(|n| n.load(Ordering::Relaxed)));
+        let (since, before) = (Instant::now(), grants());
+        loop {
+            let now = grants();
+            let pairs = before.iter().flatten().zip(now.iter().flatten());
+            if pairs.clone().all(|(before, now)| now > before) {
+                break;
+            }
+            assert!(
+                since.elapsed() < MAX_SERVICE_TIME,
+                "not served again: {before:?} before, {now:?} now"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        println!("figure: longest until each process has each lock again {} ms", elapsed_ms(since));
+    }
+
+    /// All that was seen; only what is broken by any failover, or by this one.
+    pub(super) fn check_history(&self, logs: &[Arc<ProcessEventLog>]) {
+        let mut history = LockHistory::default();
+        for (process, log) in logs.iter().enumerate() {
+            history.add_events(
+                ProcessIncarnation { process, generation: 0 },
+                log.events.lock().clone(),
+            );
+        }
+        for (lock, register) in self.lock_names.iter().zip(&self.registers) {
+            let writes = register.lock().writes.clone();
+            history.registers.push(FencedRegister { lock: lock.clone(), writes });
+        }
+        let (looked, found) = history.check();
+        let overlaps = found.iter().filter(|wrong| wrong.guarantee == Guarantee::M1).count();
+        println!("{} holds, {} grants", looked.hold_count, history.grant_count());
+        let with = if self.plan.min_replicas > 0 { "with a replica" } else { "without replicas" };
+        println!("figure: locks with two holders {with} {overlaps}");
+        let must_hold = |check| match check {
+            Guarantee::M1 => self.plan.min_replicas > 0,
+            Guarantee::M2 | Guarantee::M3 => true,
+            _ => false,
+        };
+        let wrong: Vec<_> = found.iter().filter(|wrong| must_hold(wrong.guarantee)).collect();
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert!(looked.hold_count > 100, "{looked:?}");
+    }
+}

@@ -1,0 +1,244 @@
+//! When a request is accepted, and what a route may say of how it runs.
+
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use lockgate_tests::{TestCase, TestRequest, TestResponse, TestSite, eventually};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::{JobReceipt, expect_accepted, lock::expect_busy, wait_for_queue_length};
+
+#[track_caller]
+fn assert_preference_applied(answer: &TestResponse, preference: &str) {
+    assert_eq!(answer.header("preference-applied"), preference, "{answer:?}");
+}
+
+fn post_with_preference(site: &TestSite, target: &str, preference: &str) -> TestRequest {
+    site.post(target).header("prefer", preference)
+}
+
+pub(crate) async fn request_that_waits_long_enough_is_not_deferred(case: TestCase) {
+    let (site, one, two) =
+        (case.start_site().await, case.start_site().await, case.start_site().await);
+    let hold = site.post_held("/orders/7/pay?tag=hold").await;
+    let route = one.post("/waits/7?tag=route").spawn();
+    wait_for_queue_length(site.store(), "7", 1).await;
+    let client = post_with_preference(&two, "/orders/7/refund?tag=client", "wait=20").spawn();
+    wait_for_queue_length(site.store(), "7", 2).await;
+    let _ = hold.finish().await.expect_status(200);
+    let _ = route.response().await.expect_status(200);
+    let _ = client.response().await.expect_status(200);
+    assert_eq!(case.handler.run_tags(), ["hold", "route", "client"]);
+}
+
+pub(crate) async fn request_is_deferred_after_its_wait(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay?tag=hold").await;
+    let asked = Instant::now();
+    let answer = post_with_preference(&site, "/waits/7?tag=job", "wait=1").send().await;
+    assert!(asked.elapsed() >= Duration::from_secs(1));
+    assert_preference_applied(&answer, "wait=1");
+    let job = expect_accepted(answer);
+    let _ = hold.finish().await.expect_status(200);
+    let _ = job.wait_until_done(&site).await;
+    assert_eq!(case.handler.run_tags(), ["hold", "job"]);
+}
+
+pub(crate) async fn respond_async_defers_on_a_free_lock(case: TestCase) {
+    let site = case.start_site().await;
+    let sent = post_with_preference(&site, "/async/7?tag=job", "respond-async");
+    let answer = sent.body("note").send().await;
+    assert_preference_applied(&answer, "respond-async");
+    let job = expect_accepted(answer);
+    assert_eq!(job.wait_until_done(&site).await["body"], "note");
+    // Only if it says so, and the route heeds it.
+    let _ = site.post("/async/7").send().await.expect_status(200);
+    let answer = post_with_preference(&site, "/orders/7/refund", "respond-async")
+        .send()
+        .await
+        .expect_status(200);
+    assert!(!answer.has_header("preference-applied"), "{answer:?}");
+    // With a wait the free lock is taken.
+    let _ = post_with_preference(&site, "/async/7", "respond-async, wait=5")
+        .send()
+        .await
+        .expect_status(200);
+    // What can't be stored runs now.
+    let sent = post_with_preference(&site, "/async/7", "respond-async").header("cookie", "a=b");
+    let _ = sent.send().await.expect_status(200);
+    let sent =
+        post_with_preference(&site, "/async/7", "respond-async").body(vec![b'x'; 64 * 1024 + 1]);
+    let _ = sent.send().await.expect_status(200);
+    let long = format!("/async/7?long={}", "x".repeat(16 * 1024));
+    let _ = post_with_preference(&site, &long, "respond-async").send().await.expect_status(200);
+}
+
+pub(crate) async fn always_deferred_request_never_runs_directly(case: TestCase) {
+    let site = case.start_site().await;
+    let answer = site.post("/always/7?tag=job").send().await;
+    assert_eq!(answer.json()["state"], "queued");
+    let job = expect_accepted(answer);
+    assert_eq!(job.wait_until_done(&site).await["deferred"]["attempt"], 1);
+    expect_busy(site.post("/always/7?tag=long").body([b'x'; 17].to_vec()).send().await);
+    assert_eq!(case.handler.run_tags(), ["job"]);
+    // Under two permits nothing is deferred, so there it is our fault.
+    let _ = site.post("/always-shared/7").send().await.expect_status(500).problem_document();
+}
+
+/// Nobody could say under which lock it would run. What answers before a handler is reached keeps its answer.
+pub(crate) async fn always_deferred_request_without_lock_is_refused(case: TestCase) {
+    let site = case.start_site().await;
+    for query in ["", "?status=303"] {
+        let told = site.post(&format!("/always-unlocked/7{query}")).send().await.expect_status(500);
+        assert_eq!(told.problem_document()["type"], "urn:lockgate:problem:server-error");
+    }
+    let _ = site.post("/always-unlocked/7?status=404").send().await.expect_status(404);
+    let _ = site.get("/always-unlocked/7").send().await.expect_status(200);
+}
+
+pub(crate) async fn required_worker_must_be_alive_to_defer(case: TestCase) {
+    let mut site = case.site_builder().await.without_worker().start().await;
+    let hold = site.post_held("/orders/7/pay").await;
+    expect_busy(site.post("/manned/7").send().await);
+    let job = expect_accepted(site.post("/orders/7/refund").send().await);
+    site.start_worker();
+    let accepted = async || site.post("/manned/7").send().await.status.as_u16() == 202;
+    eventually("a worker to be seen", accepted).await;
+    let _ = hold.finish().await.expect_status(200);
+    let _ = job.wait_until_done(&site).await;
+}
+
+pub(crate) async fn body_beyond_buffer_budget_is_not_deferred(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay").await;
+    expect_busy(site.post("/no-room/7").body(vec![b'x'; 4_096]).send().await);
+    // What other tests of this process read counts, too.
+    let answer = Mutex::new(None);
+    eventually("as much room as a head takes", async || {
+        let sent = site.post("/no-room/7").send().await;
+        let is_deferred = sent.status == StatusCode::ACCEPTED;
+        *answer.lock() = Some(sent);
+        is_deferred
+    })
+    .await;
+    let job = expect_accepted(answer.into_inner().expect("it was sent"));
+    let _ = hold.finish().await.expect_status(200);
+    let _ = job.wait_until_done(&site).await;
+}
+
+pub(crate) async fn only_named_methods_are_deferred(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay").await;
+    expect_busy(site.post("/puts/7").send().await);
+    let job = expect_accepted(site.put("/puts/7").send().await);
+    let _ = hold.finish().await.expect_status(200);
+    let _ = job.wait_until_done(&site).await;
+}
+
+async fn defer_put(site: &TestSite, target: &str, body: &'static str) -> JobReceipt {
+    expect_accepted(site.put(target).body(body).send().await)
+}
+
+pub(crate) async fn first_wins_merges_equal_requests(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay?tag=hold").await;
+    let first = defer_put(&site, "/first/7?tag=a", "one").await;
+    assert_eq!(defer_put(&site, "/first/7?tag=a", "two").await.id, first.id);
+    let other = defer_put(&site, "/first/7?tag=b", "one").await;
+    assert_ne!(other.id, first.id, "another target");
+    let post = || site.post("/first/7?tag=c").send();
+    let (one, two) = (expect_accepted(post().await), expect_accepted(post().await));
+    assert_ne!(one.id, two.id, "a method that may not be left out");
+    let _ = hold.finish().await.expect_status(200);
+    assert_eq!(first.wait_until_done(&site).await["body"], "one");
+    let _ = two.wait_until_done(&site).await;
+    assert_eq!(case.handler.run_tags(), ["hold", "a", "b", "c", "c"]);
+    let again = put_directly(&site).await;
+    assert_eq!(again["body"], "three", "what has run merges nothing");
+}
+
+async fn put_directly(site: &TestSite) -> Value {
+    site.put("/first/7?tag=a").body("three").send().await.expect_status(200).json()
+}
+
+pub(crate) async fn last_wins_supersedes_queued_request(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay?tag=hold").await;
+    let first = defer_put(&site, "/last/7?tag=a", "one").await;
+    let last = defer_put(&site, "/last/7?tag=a", "two").await;
+    assert_ne!(first.id, last.id);
+    let document = first.status_document(&site).await;
+    assert_eq!(document["state"], "cancelled", "{document}");
+    assert_eq!(document["reason"], "superseded", "{document}");
+    let _ = hold.finish().await.expect_status(200);
+    assert_eq!(last.wait_until_done(&site).await["body"], "two");
+    assert_eq!(case.handler.run_tags(), ["hold", "a"]);
+}
+
+/// Also the one that was superseded: a retry of it brings nothing back.
+pub(crate) async fn merged_requests_keep_their_idempotency_keys(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay?tag=hold").await;
+    let sent = |key: &str, body: &'static str| {
+        let put = site.put("/last/7?tag=a").header("idempotency-key", key);
+        put.body(body).send()
+    };
+    let first = expect_accepted(sent("a", "one").await);
+    let last = expect_accepted(sent("b", "two").await);
+    assert_ne!(first.id, last.id);
+    assert_eq!(first.status_document(&site).await["reason"], "superseded");
+    let again = sent("a", "one").await;
+    assert_eq!(again.json()["state"], "cancelled", "{again:?}");
+    assert_eq!(expect_accepted(again).id, first.id);
+    assert_eq!(expect_accepted(sent("b", "two").await).id, last.id);
+    for key in ["a", "b"] {
+        let _ = sent(key, "three").await.expect_status(422).problem_document();
+    }
+    let document = last.status_document(&site).await;
+    assert_eq!((&document["state"], &document["position"]), (&"queued".into(), &1.into()));
+    let _ = hold.finish().await.expect_status(200);
+    assert_eq!(last.wait_until_done(&site).await["body"], "two");
+    assert_eq!(expect_accepted(sent("a", "one").await).id, first.id);
+    assert_eq!(case.handler.run_tags(), ["hold", "a"]);
+}
+
+pub(crate) async fn delayed_job_runs_after_its_delay(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay").await;
+    let asked = Instant::now();
+    let answer = site.post("/delayed/7").send().await;
+    assert!(answer.json()["position"].is_null(), "not in line yet: {answer:?}");
+    let job = expect_accepted(answer);
+    let _ = hold.finish().await.expect_status(200);
+    let _ = job.wait_until_done(&site).await;
+    assert!(asked.elapsed() >= Duration::from_secs(1), "{:?}", asked.elapsed());
+}
+
+pub(crate) async fn job_expires_after_its_deadline(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay?tag=hold").await;
+    let job = expect_accepted(site.post("/brief-lived/7?tag=late").send().await);
+    let document = job.wait_for_final_status(&site).await;
+    assert_eq!(document["state"], "expired", "{document}");
+    // It will never have a response, and that is no fault of whoever tells it: asking again does not help.
+    let answer = site.get(&format!("{}/response", job.location)).send().await.expect_status(410);
+    assert!(!answer.has_header("retry-after"), "{answer:?}");
+    let problem = answer.problem_document();
+    assert_eq!(problem["type"], "urn:lockgate:problem:no-response");
+    assert_eq!((&problem["state"], &problem["status"]), (&"expired".into(), &410.into()));
+    let _ = hold.finish().await.expect_status(200);
+    let _ = site.post("/orders/7/pay?tag=next").send().await.expect_status(200);
+    assert_eq!(case.handler.run_tags(), ["hold", "next"]);
+}
+
+pub(crate) async fn rerunnable_post_is_retried(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay").await;
+    let job = expect_accepted(site.post("/repeated/7?fail=1").send().await);
+    let worse = expect_accepted(site.post("/repeated/7?fail=2").send().await);
+    let _ = hold.finish().await.expect_status(200);
+    assert_eq!(job.wait_until_done(&site).await["deferred"]["attempt"], 2);
+    let document = worse.wait_until_dead(&site, "failed").await;
+    assert_eq!(document["attempts"], 2, "{document}");
+}

@@ -1,0 +1,199 @@
+//! The demos, as processes.
+
+use std::{
+    collections::HashMap,
+    env,
+    io::{BufRead as _, BufReader, Read},
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::{Arc, OnceLock},
+    thread,
+};
+
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::{
+    http_client::{TestRequest, request},
+    site::WebFramework,
+    wait::eventually,
+};
+
+/// A demo that runs. Dropping it kills it.
+#[derive(Debug)]
+pub struct DemoProcess {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    child: Child,
+    stdout_lines: Arc<Mutex<Vec<String>>>,
+    stderr_lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl DemoProcess {
+    /// Starts the demo of this framework on this store: `memory`, or a URL.
+    ///
+    /// # Panics
+    ///
+    /// If its first line is not the address.
+    pub async fn start(framework: WebFramework, store: &str) -> Self {
+        let name = match framework {
+            WebFramework::Axum => "example-axum",
+            WebFramework::Actix => "example-actix-web",
+        };
+        Self::start_example(name, store).await
+    }
+
+    /// Starts any package of `examples/` on this store.
+    ///
+    /// # Panics
+    ///
+    /// If its first line is not the address.
+    pub async fn start_example(name: &str, store: &str) -> Self {
+        // Not on the runtime: it may take a minute, and connections of the test live there.
+        let built = tokio::task::spawn_blocking({
+            let name = name.to_owned();
+            move || example_binary(&name)
+        })
+        .await
+        .expect("the demos are built");
+        let mut child = Command::new(built)
+            .env("LOCKGATE_STORE", store)
+            .env("PORT", "0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the demo starts");
+        // Read to the end: a demo that can't print would not go on.
+        let said = collect_lines(child.stdout.take().expect("it is piped"));
+        let log = collect_lines(child.stderr.take().expect("it is piped"));
+        let mut demo =
+            Self { addr: ([127, 0, 0, 1], 0).into(), child, stdout_lines: said, stderr_lines: log };
+        eventually("the demo to listen", async || !demo.stdout_lines.lock().is_empty()).await;
+        let first = demo.stdout_lines.lock()[0].clone();
+        let addr = first.strip_prefix("listening on http://");
+        let addr = addr.unwrap_or_else(|| panic!("its first line is {first:?}"));
+        demo.addr = addr.parse().expect("an address");
+        demo
+    }
+
+    /// What it has printed.
+    #[must_use]
+    pub fn stdout_lines(&self) -> Vec<String> {
+        self.stdout_lines.lock().clone()
+    }
+
+    /// A request of this method.
+    pub fn request(&self, method: &str, target: &str) -> TestRequest {
+        request(self.addr, method, target)
+    }
+
+    /// A GET.
+    pub fn get(&self, target: &str) -> TestRequest {
+        self.request("GET", target)
+    }
+
+    /// A POST.
+    pub fn post(&self, target: &str) -> TestRequest {
+        self.request("POST", target)
+    }
+
+    /// Its process.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Tells it to stop.
+    ///
+    /// # Panics
+    ///
+    /// If it has ended.
+    pub fn terminate(&self) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status();
+        assert!(sent.is_ok_and(|sent| sent.success()), "no demo to stop");
+    }
+
+    /// Waits until it has ended.
+    pub async fn wait_for_exit(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the demo to end", async || {
+            status = self.child.try_wait().ok().flatten();
+            status.is_some()
+        })
+        .await;
+        status.expect("it has ended")
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for DemoProcess {
+    fn drop(&mut self) {
+        self.kill();
+        if thread::panicking() {
+            eprintln!("the demo on {} logged:", self.addr);
+            self.stderr_lines.lock().iter().for_each(|line| eprintln!("  {line}"));
+        }
+    }
+}
+
+fn collect_lines(from: impl Read + Send + 'static) -> Arc<Mutex<Vec<String>>> {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let to = Arc::clone(&lines);
+    thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            to.lock().push(line);
+        }
+    });
+    lines
+}
+
+fn example_binary(name: &str) -> &'static Path {
+    static BINARIES: OnceLock<HashMap<String, PathBuf>> = OnceLock::new();
+    let found = BINARIES.get_or_init(build_examples).get(name);
+    found.unwrap_or_else(|| panic!("cargo has built no {name}"))
+}
+
+const EXAMPLES: [&str; 4] = ["example-axum", "example-actix-web", "example-hyper", "example-tonic"];
+
+/// `cargo test` does not build the binaries of other packages; it has ended its own build when it
+/// starts a test, so it may be asked. In the same profile and directory as this test, and together
+/// with this package: with its features, so that what the workspace's tests have built serves again.
+/// `cargo xtask test` has built them before, and tells where they are.
+fn build_examples() -> HashMap<String, PathBuf> {
+    if let Some(folder) = env::var_os("LOCKGATE_TESTS_DEMOS").map(PathBuf::from) {
+        let file = |name: &str| folder.join(format!("{name}{}", env::consts::EXE_SUFFIX));
+        return EXAMPLES.map(|name| (name.to_owned(), file(name))).into();
+    }
+    let here = env::current_exe().expect("a test has a path");
+    let profile = here.parent().and_then(Path::parent).expect("it lies in deps");
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "--quiet", "--message-format", "json"])
+        .args(EXAMPLES.iter().flat_map(|name| ["-p", name, "--bin", name]))
+        .args(["-p", env!("CARGO_PKG_NAME")])
+        .arg("--target-dir")
+        .arg(profile.parent().expect("a profile lies in a target directory"));
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    let built = build.stderr(Stdio::inherit()).output().expect("cargo");
+    assert!(built.status.success(), "the demos do not compile");
+    let messages = built.stdout.split(|&byte| byte == b'\n');
+    let messages = messages.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+    messages
+        .filter_map(|message| {
+            let path = message["executable"].as_str()?;
+            Some((message["target"]["name"].as_str()?.to_owned(), path.into()))
+        })
+        .collect()
+}

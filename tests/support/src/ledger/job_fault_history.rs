@@ -1,0 +1,217 @@
+//! The domain of deferred requests: its faults, its clients, and its figures.
+
+use std::time::Duration;
+
+use super::{
+    deferrable_request::RecordingClient,
+    job_domain::{JobDomain, NodeAddrs},
+    node::NodeSetup,
+};
+use crate::{
+    checker::{Guarantee, ProcessIncarnation, Violation, deferred::DeferredCheckStats},
+    fleet::{
+        ChildProcess, ClosingChecks, DomainRules, FleetDomain, HistoryPlan, HistoryReport,
+        InjectedFault::{self, *},
+        LEASE_GRACE_PERIOD, ProcessFleet, SOAK_FAULT_WEIGHTS,
+        clock::NS_PER_MS,
+        process_control::ProcessControl,
+        seeded_rng::SeededRng,
+    },
+    proxy::FaultProxy,
+    redis_server::RedisServer,
+    site::WebFramework,
+    wait::with_timeout,
+};
+
+/// Clients, each with one request at a time. As many resources as half of them.
+const CLIENT_COUNT: usize = 12;
+const RESOURCE_COUNT: u64 = 6;
+
+/// How long a client may wait for its answer: requests that wait for their lock are told after ten seconds that they
+/// don't have it, and the rest is for a machine that has other things to do.
+const MAX_ANSWER_TIME: Duration = Duration::from_secs(16);
+
+/// In runs so long that there were some times without faults, so many of a hundred runs must be untouched by any.
+const LONG_RUN: Duration = Duration::from_secs(40);
+const MIN_UNFAULTED_PERCENT: usize = 10;
+
+impl FleetDomain for JobDomain {
+    const NAMESPACE: &'static str = "ledger";
+    const PROCESS_MODE: &'static str = "node";
+    const RULES: DomainRules = DomainRules {
+        fault_weights: &[
+            (Kill, 3),
+            (KillAtCall, 4),
+            (Drain, 2),
+            (Stop, 3),
+            (LoseReply, 5),
+            (LoseMessages, 2),
+            (CutMessages, 1),
+            (CutCalls, 1),
+            (ForgetScripts, 2),
+            (Freeze, 1),
+        ],
+        soak_fault_weights: &SOAK_FAULT_WEIGHTS,
+        target_scripts: &[
+            "enqueue_batch",
+            "claim_job",
+            "settle_job",
+            "acquire",
+            "release",
+            "poll_due",
+            "renew",
+            "heartbeat",
+        ],
+        lease: Duration::from_secs(2),
+        pause_ms: (150, 900),
+        // Runs in times of faults are judged by what faults excuse, and untouched runs by all checks.
+        fault_cycle: Some((Duration::from_secs(6), Duration::from_secs(8))),
+        final_calm: Duration::from_secs(8),
+        permanent_processes: &["a node of axum", "a node of actix-web"],
+        server_label: "the server of jobs, beside its keys",
+        excludes_key_memory: true,
+        store_label: "jobs",
+        // This process has a store too.
+        closing_checks: ClosingChecks {
+            local_stores: 1,
+            has_workers: true,
+            idle_timeout: Duration::from_secs(20),
+            max_idle_windows: 20,
+            ..ClosingChecks::COMMON
+        },
+        ..DomainRules::COMMON
+    };
+
+    async fn open(server: &RedisServer) -> Self {
+        Self::connect(server).await
+    }
+
+    async fn start_processes(fleet: &mut ProcessFleet<Self>, dice: &mut SeededRng) {
+        let registers = fleet.start_register_server(RESOURCE_COUNT).await;
+        for framework in
+            [WebFramework::Axum, WebFramework::Actix, WebFramework::Axum, WebFramework::Actix]
+        {
+            fleet
+                .start_node(NodeSetup {
+                    registers_url: registers.clone(),
+                    ..NodeSetup::new(framework)
+                })
+                .await;
+        }
+        fleet.check_answers_within(MAX_ANSWER_TIME);
+        for _ in 0..CLIENT_COUNT {
+            let (requests, dice) = (fleet.recording_client(), SeededRng::new(dice.next_u64()));
+            let (addrs, orders) = (fleet.domain.node_addrs.clone(), fleet.client_control.clone());
+            fleet.domain.clients.spawn(run_client(requests, addrs, dice, orders));
+        }
+    }
+
+    async fn on_process_start(&mut self, life: ProcessIncarnation, process: &mut ChildProcess) {
+        let said = with_timeout("a node to listen", process.next_line()).await;
+        let addr = said.and_then(|said| said.parse().ok()).expect("it says where it listens");
+        self.record_listener(life, addr);
+    }
+
+    fn grace_period(fault: InjectedFault) -> Option<Duration> {
+        match fault {
+            Stop | LoseReply | CutMessages | CutCalls | Freeze | Restart => {
+                Some(LEASE_GRACE_PERIOD)
+            }
+            Stall | Delay | Cut => Some(2 * LEASE_GRACE_PERIOD),
+            _ => None,
+        }
+    }
+
+    fn make_half_open(fleet: &ProcessFleet<Self>, _proxy: &FaultProxy, who: usize) {
+        fleet.make_half_open(who);
+    }
+
+    async fn finish_and_check(
+        fleet: &mut ProcessFleet<Self>,
+        plan: &HistoryPlan,
+        _calm: u64,
+    ) -> HistoryReport {
+        fleet.client_control.request_stop();
+        let mut clients = std::mem::take(&mut fleet.domain.clients);
+        while let Some(ended) = clients.join_next().await {
+            // One that has waited for too long.
+            ended.expect("no client panics");
+        }
+        for node in 0..fleet.process_count() {
+            fleet.proxy(node).close_half_open();
+            if !fleet.is_running(node) {
+                fleet.replace_process(node).await;
+            }
+        }
+        let super::DeferredReport {
+            stats: looked,
+            cost_summary: cost,
+            violations: mut wrong,
+            lost_requests: lost,
+            final_states: states,
+            ..
+        } = fleet.check_history(0).await;
+        wrong.extend(insufficient_coverage(&looked, plan.duration));
+        let told = vec![
+            format!("{looked:?}; {states:?}; {cost}"),
+            format!(
+                "figure: longest answer of those that nothing is done to {} ms",
+                looked.longest_wait / NS_PER_MS
+            ),
+            format!("figure: answers that the machine alone excuses {}", looked.excused_answers),
+            format!(
+                "figure: fewest runs of 100 that nothing has touched {}",
+                percent_of_runs(looked.undisturbed_runs, &looked)
+            ),
+            format!("figure: accepted and lost {lost}"),
+        ];
+        HistoryReport { lines: told, violations: wrong, log_folder: None }
+    }
+}
+
+/// Of a hundred runs.
+fn percent_of_runs(of: usize, looked: &DeferredCheckStats) -> usize {
+    100 * of / (looked.runs + looked.direct_runs).max(1)
+}
+
+/// Faults that touch nearly all runs excuse nearly all: then nothing was judged. Runs that the machine has touched
+/// besides are not to be blamed on the faults.
+fn insufficient_coverage(looked: &DeferredCheckStats, time: Duration) -> Option<Violation> {
+    let spared = percent_of_runs(looked.unfaulted_runs, looked);
+    (time >= LONG_RUN && spared < MIN_UNFAULTED_PERCENT).then(|| {
+        let told = format!("faults touch all but {spared} of 100 runs: too little is judged");
+        Violation { guarantee: Guarantee::D3, description: told }
+    })
+}
+
+async fn run_client(
+    requests: RecordingClient,
+    addrs: NodeAddrs,
+    mut dice: SeededRng,
+    orders: std::sync::Arc<ProcessControl>,
+) {
+    while orders.wait_to_continue().await {
+        let resource = dice.below(RESOURCE_COUNT).to_string();
+        let at = {
+            let addrs = addrs.lock();
+            addrs[dice.random_index(addrs.len())]
+        };
+        let request = requests.deferrable_request(at, &resource);
+        let ms = dice.below(60);
+        let later = match dice.below(20) {
+            0..=3 => request.refused_if_busy().instruct_handler(&format!("ms={ms}")),
+            4..=5 => request.waiting_if_busy().instruct_handler(&format!("ms={ms}")),
+            6..=11 => request.instruct_handler(&format!("ms={ms}")),
+            12..=14 => request.put().instruct_handler(&format!("ms={ms}")),
+            15 => request.put().delayed().instruct_handler(&format!("ms={ms}")),
+            16 => request.expiring().instruct_handler(&format!("ms={ms}")),
+            17 => request.put().skip_on_failure().instruct_handler(&format!("ms={ms}&fail=1")),
+            18 => request.put().instruct_handler(&format!("ms={ms}&fail=1")),
+            _ => request.instruct_handler(&format!("ms={ms}&panic=1")),
+        };
+        let key = uuid::Uuid::new_v4().simple().to_string();
+        let later = if dice.chance_percent(30) { later.idempotency_key(&key) } else { later };
+        later.send().await;
+        tokio::time::sleep(dice.duration_between_ms(1, 40)).await;
+    }
+}

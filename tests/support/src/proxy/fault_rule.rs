@@ -1,0 +1,150 @@
+//! What is to happen at which call.
+
+use std::{fmt, sync::Arc};
+
+use tokio::sync::watch;
+
+use crate::wait::with_timeout;
+
+/// On which side of a script something happens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultPoint {
+    /// The server does not get the call.
+    BeforeCall,
+    /// The server has run it, and nobody gets the reply.
+    AfterCall,
+}
+
+type RuleAction = Arc<dyn Fn() + Send + Sync>;
+
+/// A call, by its script, and what happens at it. The connection of the call is closed in any case.
+#[derive(Clone)]
+pub struct FaultRule {
+    script: String,
+    argument: Option<Vec<u8>>,
+    argument_prefix: Vec<u8>,
+    remaining_skips: usize,
+    point: FaultPoint,
+    action: Option<RuleAction>,
+    is_permanent: bool,
+    matched_call: Arc<watch::Sender<Vec<u8>>>,
+}
+
+impl FaultRule {
+    /// At the next call of this script, or one that has it as a step.
+    #[must_use]
+    pub fn new(script: &str, moment: FaultPoint) -> Self {
+        let (script, told) = (script.to_owned(), Arc::default());
+        Self {
+            script,
+            argument: None,
+            argument_prefix: Vec::new(),
+            remaining_skips: 0,
+            point: moment,
+            action: None,
+            is_permanent: false,
+            matched_call: told,
+        }
+    }
+
+    /// Only a call that has this among its arguments.
+    #[must_use]
+    pub fn with_argument(mut self, word: &str) -> Self {
+        self.argument = Some(word.into());
+        self
+    }
+
+    /// Only a call with an argument that begins with this.
+    #[must_use]
+    pub fn with_argument_prefix(mut self, word: &str) -> Self {
+        self.argument_prefix = word.into();
+        self
+    }
+
+    /// Not the first calls, of this number, that it would meet.
+    #[must_use]
+    pub fn skip_calls(mut self, calls: usize) -> Self {
+        self.remaining_skips = calls;
+        self
+    }
+
+    /// At every such call, until rules are forgotten.
+    #[must_use]
+    pub fn always(self) -> Self {
+        Self { is_permanent: true, ..self }
+    }
+
+    /// Has this done as well.
+    #[must_use]
+    pub fn with_action(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
+        self.action = Some(Arc::new(act));
+        self
+    }
+
+    pub(super) fn script(&self) -> &str {
+        &self.script
+    }
+
+    pub(super) fn point(&self) -> FaultPoint {
+        self.point
+    }
+
+    pub(super) fn subscribe(&self) -> RuleMatch {
+        RuleMatch { description: format!("{self:?}"), matched_call: self.matched_call.subscribe() }
+    }
+
+    pub(super) fn matches(&mut self, scripts: &[String], words: &[&[u8]]) -> bool {
+        let has = |word: &Vec<u8>| words.iter().any(|other| other == word);
+        let begins = words.iter().any(|word| word.starts_with(&self.argument_prefix));
+        if !scripts.contains(&self.script) || !self.argument.as_ref().is_none_or(has) || !begins {
+            return false;
+        }
+        self.remaining_skips = match self.remaining_skips.checked_sub(1) {
+            Some(skip) => skip,
+            None => return true,
+        };
+        false
+    }
+
+    pub(super) fn is_permanent(&self) -> bool {
+        self.is_permanent
+    }
+
+    pub(super) fn trigger(&self, call: &[u8]) {
+        if let Some(act) = &self.action {
+            act();
+        }
+        self.matched_call.send_replace(call.to_vec());
+    }
+}
+
+impl fmt::Debug for FaultRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} {}", self.point, self.script)
+    }
+}
+
+/// Tells when a rule has been met.
+#[derive(Debug)]
+#[must_use = "a rule that is never met shows nothing"]
+pub struct RuleMatch {
+    description: String,
+    matched_call: watch::Receiver<Vec<u8>>,
+}
+
+impl RuleMatch {
+    /// Waits until it has; the call, as it was on the wire.
+    pub async fn wait_for_match(&mut self) -> Vec<u8> {
+        let what = format!("{} to be met", self.description);
+        // The sender goes with the rule, which has been met then.
+        let _ = with_timeout(&what, self.matched_call.wait_for(|call| !call.is_empty())).await;
+        assert!(self.has_matched(), "{} was forgotten before it was met", self.description);
+        self.matched_call.borrow().clone()
+    }
+
+    /// Whether it has.
+    #[must_use]
+    pub fn has_matched(&self) -> bool {
+        !self.matched_call.borrow().is_empty()
+    }
+}

@@ -1,0 +1,98 @@
+//! Which script a call is about.
+
+use std::{
+    collections::HashMap,
+    fs,
+    path::Path,
+    sync::{Arc, LazyLock},
+};
+
+use parking_lot::Mutex;
+
+/// The scripts as they stand in their files, by name. A script that is sent ends with the file it is
+/// called by; what it shares with others stands in front.
+static SCRIPT_FILES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/store/lua");
+    let entries = fs::read_dir(folder).expect("the scripts are there").flatten();
+    let file = |entry: fs::DirEntry| {
+        let path = entry.path();
+        let name = path.file_stem()?.to_str()?.to_owned();
+        Some((name, fs::read_to_string(&path).ok()?))
+    };
+    entries.filter_map(file).collect()
+});
+
+/// A script that was sent whole.
+#[derive(Debug)]
+struct SentScript {
+    name: String,
+    text: String,
+}
+
+/// The scripts that have been sent whole, by their hash.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ScriptNames(Arc<Mutex<HashMap<String, SentScript>>>);
+
+impl ScriptNames {
+    /// The name of the script that this command calls. `Err`: by a hash that nobody has told of yet.
+    pub(super) fn script_name(&self, words: &[&[u8]]) -> Result<Option<String>, ()> {
+        let [verb, script, ..] = words else { return Ok(None) };
+        let script = String::from_utf8_lossy(script);
+        if verb.eq_ignore_ascii_case(b"EVALSHA") {
+            return self.0.lock().get(&*script).map(|sent| Some(sent.name.clone())).ok_or(());
+        }
+        if !verb.eq_ignore_ascii_case(b"EVAL") {
+            return Ok(None);
+        }
+        let longest = |file: &&(String, String)| file.1.len();
+        let file = SCRIPT_FILES.iter().filter(|(_, text)| script.ends_with(text.as_str()));
+        let name = file.max_by_key(longest).map_or_else(String::new, |(name, _)| name.clone());
+        let hash = redis::Script::new(&script).get_hash().to_owned();
+        let sent = SentScript { name: name.clone(), text: script.into_owned() };
+        self.0.lock().insert(hash, sent);
+        Ok(Some(name))
+    }
+
+    /// The hash of the script whose text a server tells of like this, which it does not whole.
+    pub(super) fn script_hash(&self, told: &[u8]) -> Option<String> {
+        let sent = self.0.lock();
+        let mut sent = sent.iter().filter(|(_, sent)| truncate_like_slowlog(&sent.text) == told);
+        sent.next().map(|(hash, _)| hash.clone())
+    }
+}
+
+/// How the log of slow commands tells a word.
+fn truncate_like_slowlog(text: &str) -> Vec<u8> {
+    const MAX_LENGTH: usize = 128;
+    match text.as_bytes().split_at_checked(MAX_LENGTH) {
+        Some((told, more)) if !more.is_empty() => {
+            [told, format!("... ({} more bytes)", more.len()).as_bytes()].concat()
+        }
+        _ => text.as_bytes().to_vec(),
+    }
+}
+
+/// Whether there is a script of this name.
+pub(crate) fn script_exists(name: &str) -> bool {
+    SCRIPT_FILES.iter().any(|(known, _)| known == name)
+}
+
+/// The name of this script, and of the steps that it makes in this call, if it makes several in one.
+pub(super) fn script_steps(script: &str, words: &[&[u8]]) -> Vec<String> {
+    let mut names = vec![script.to_owned()];
+    let keys = words.get(2).and_then(|keys| std::str::from_utf8(keys).ok()?.parse::<usize>().ok());
+    let mut rest = words.get(3 + keys.unwrap_or(0)..).unwrap_or_default();
+    while let [verb, ..] = rest {
+        let (name, length) = match (script, verb.first()) {
+            ("run_batch", Some(b'c')) => ("claim_job", 5),
+            ("run_batch", Some(b's')) => ("settle_job", 10),
+            ("lock_batch", Some(b'a' | b'k')) => ("acquire", 3),
+            ("lock_batch", Some(b'r')) => ("release", 2),
+            ("lock_batch", Some(b'd')) => ("downgrade", 3),
+            _ => break,
+        };
+        names.push(name.to_owned());
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    names
+}

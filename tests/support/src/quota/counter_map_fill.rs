@@ -1,0 +1,68 @@
+//! What a process remembers of counters fills up: that is no growth, so it is full before anything is measured.
+//!
+//! Rows of the maps have their memory from their first key on, whatever stands in them later. With as many keys as a map
+//! has places all but a few rows have one; from then on memory that is taken is taken for something else.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use lockgate::{Policy, Quota, RateLimitOutage, RateLimiter, Store};
+
+use crate::{
+    fleet::{ChildProcess, process_control::print_line},
+    resource_usage::ResourceUsage,
+};
+
+/// As many as a map has places.
+const KEY_COUNT: u64 = 65_536;
+
+const CONCURRENT_CHECKS: usize = 64;
+
+/// Far more than it takes.
+const FILL_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// In the process: asks for as many keys once each, and says so.
+pub(super) async fn fill_counter_maps(store: Store) {
+    // Of a leased one the lease is remembered, and what was said of its counter. The window is over before an idle lease
+    // would be given back.
+    let quota = Quota::requests(2).per(Duration::from_secs(1));
+    let policy =
+        Policy::new(quota).with_name("fill").quota_lease(2).on_outage(RateLimitOutage::Refuse);
+    let (limit, next) = (store.rate_limiter(policy), AtomicU64::new(0));
+    join_all((0..CONCURRENT_CHECKS).map(|_| check_each_key(&limit, &next))).await;
+    print_line("full");
+}
+
+async fn check_each_key(limit: &RateLimiter, next: &AtomicU64) {
+    loop {
+        let key = next.fetch_add(1, Ordering::Relaxed);
+        if key >= KEY_COUNT {
+            return;
+        }
+        while limit.check(format!("fill-{key}"), 1).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// Has the maps of this process filled; what they take.
+///
+/// # Panics
+///
+/// If it does not come to an end.
+pub(super) async fn measure_counter_map_fill(process: &mut ChildProcess) -> String {
+    let memory = |process: &ChildProcess| {
+        process.pid().and_then(|pid| ResourceUsage::of_process(pid).memory_kib)
+    };
+    let before = memory(process);
+    process.send_line("fill").await;
+    let said = tokio::time::timeout(FILL_TIMEOUT, process.next_line()).await;
+    assert_eq!(said.ok().flatten().as_deref(), Some("full"), "the maps are not filled");
+    let after = memory(process);
+    format!(
+        "what a process of quotas remembers of {KEY_COUNT} keys: KiB of memory {before:?}, then {after:?}"
+    )
+}

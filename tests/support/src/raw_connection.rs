@@ -1,0 +1,84 @@
+//! A socket and nothing else: for bytes that no client would send, and for clients that leave.
+
+use std::{net::SocketAddr, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::wait::with_timeout;
+
+/// A connection whose bytes the test writes itself. Dropping it closes it.
+#[derive(Debug)]
+pub struct RawConnection(TcpStream);
+
+impl RawConnection {
+    /// Connects.
+    ///
+    /// # Panics
+    ///
+    /// If it is refused.
+    pub async fn connect(to: SocketAddr) -> Self {
+        let stream = TcpStream::connect(to).await.expect("the site listens");
+        stream.set_nodelay(true).expect("a TCP socket");
+        Self(stream)
+    }
+
+    /// Sends bytes as they are.
+    ///
+    /// # Panics
+    ///
+    /// If the connection is closed.
+    pub async fn write(&mut self, bytes: impl AsRef<[u8]>) {
+        let sent = self.0.write_all(bytes.as_ref()).await;
+        sent.expect("the connection is open");
+    }
+
+    /// Reads until this has come.
+    ///
+    /// # Panics
+    ///
+    /// If the connection ends first.
+    pub async fn read_until(&mut self, text: &str) -> String {
+        let mut bytes = Vec::new();
+        let what = format!("`{text}` in an answer");
+        with_timeout(&what, async {
+            while !String::from_utf8_lossy(&bytes).contains(text) {
+                // Byte by byte, so that nothing after it is taken.
+                let read = self.0.read_u8().await;
+                bytes.push(read.expect("the connection is open"));
+            }
+        })
+        .await;
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Sends bytes at this pace, one at a time, and then nothing. Reads meanwhile, until the other side
+    /// closes.
+    pub async fn write_slowly(&mut self, bytes: &str, pace: Duration) -> String {
+        let (mut reader, mut writer) = self.0.split();
+        let dribble = async {
+            for byte in bytes.bytes() {
+                tokio::time::sleep(pace).await;
+                // The other side may have had enough.
+                let _ = writer.write_all(&[byte]).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let mut answer = Vec::new();
+        let read = with_timeout("the end of the connection", reader.read_to_end(&mut answer));
+        tokio::select! {
+            _ = read => {}
+            () = dribble => {}
+        }
+        String::from_utf8_lossy(&answer).into_owned()
+    }
+
+    /// Reads until the other side closes. A reset counts as closed: the server need not read all.
+    pub async fn read_to_end(&mut self) -> String {
+        let mut bytes = Vec::new();
+        let _ = with_timeout("the end of the connection", self.0.read_to_end(&mut bytes)).await;
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+}

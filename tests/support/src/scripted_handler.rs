@@ -1,0 +1,283 @@
+//! What the handler does, in no framework's types: it works as the query says, writes down that it
+//! ran, and tells what it was shown.
+//!
+//! | query | what it does |
+//! |---|---|
+//! | `gate=NAME` | stops at the gate before it works |
+//! | `after=NAME` | stops at the gate when it has worked |
+//! | `first=NAME` | reads the first chunk of the body, then stops at the gate |
+//! | `unread=1` | does not read the body |
+//! | `status=N` | answers with this status |
+//! | `fail=N` | answers with 500 on the first N runs of a deferred request |
+//! | `panic=1` | panics |
+//! | `cookie=1` | sets a cookie |
+//! | `text=WORD` | answers with this text instead of the JSON of what it saw |
+//! | `echo=1` | answers with the body it got |
+//! | `stream=NAME` | answers `first`, stops at the gate with the head out, and goes on with `last` |
+//! | `events=1` | says that it answers server-sent events |
+//! | `mib=N` | so many MiB come after that gate |
+//! | `breaks=how` | the body ends after that gate: `error` or `panic` |
+//! | `tag=WORD` | is written down with this word |
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt, io,
+    sync::Arc,
+};
+
+use bytes::{Bytes, BytesMut};
+use futures_util::{
+    Stream, StreamExt as _,
+    stream::{self, BoxStream},
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::sync_points::SyncPoints;
+
+/// Where the handlers of all sites of a case meet.
+#[derive(Debug, Clone, Default)]
+pub struct ScriptedHandler {
+    /// The gates of the case.
+    pub sync_points: SyncPoints,
+    completed_runs: Arc<Mutex<Vec<HandlerRun>>>,
+    revoked_users: Arc<Mutex<HashSet<String>>>,
+}
+
+/// One handler that has worked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandlerRun {
+    /// Of the query.
+    pub tag: String,
+    /// The site it ran in.
+    pub site: String,
+    /// Of the lock.
+    pub fence: Option<u64>,
+    /// Whether it was a deferred request.
+    pub is_deferred: bool,
+}
+
+/// What the framework shows of a request.
+#[derive(Debug, Default)]
+pub struct ObservedRequest {
+    /// The site the handler is of.
+    pub site: String,
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// The pattern of the route.
+    pub route: String,
+    /// The path parameter, as the framework's own extractor gives it.
+    pub path_id: Option<String>,
+    /// Header fields in order.
+    pub headers: Vec<(String, String)>,
+    /// The socket's other end.
+    pub peer_addr: Option<String>,
+    /// The lock: `None` = not under one.
+    pub fence: Option<u64>,
+    /// All locks: names and fences.
+    pub locks: Vec<(String, u64)>,
+    /// What it told who asked for the first of them again.
+    pub reentrant_acquire: Value,
+    /// The word about that one, for another service.
+    pub delegation: Option<String>,
+    /// What is left of the quota.
+    pub quota_remaining: Option<u64>,
+    /// Who an authentication says it is.
+    pub user: Option<String>,
+    /// The fence that a deferred request is told.
+    pub run_fence: Option<u64>,
+    /// Id and attempt of the deferred request.
+    pub job: Option<(String, u32)>,
+}
+
+/// What the handler answers.
+#[derive(Debug)]
+pub struct HandlerResponse {
+    /// The status.
+    pub status: u16,
+    /// Header fields.
+    pub headers: Vec<(&'static str, String)>,
+    /// The body.
+    pub body: HandlerBody,
+}
+
+/// The body of an answer.
+pub enum HandlerBody {
+    /// All of it at once.
+    Whole(Bytes),
+    /// Bit by bit, of unknown length.
+    Stream(BoxStream<'static, io::Result<Bytes>>),
+}
+
+impl ScriptedHandler {
+    /// Takes a user's rights away: deferred requests that are carried as this user's are not run.
+    pub fn revoke_user(&self, user: &str) {
+        self.revoked_users.lock().insert(user.to_owned());
+    }
+
+    /// Returns true if a user's rights were taken away.
+    #[must_use]
+    pub fn is_revoked(&self, user: &str) -> bool {
+        self.revoked_users.lock().contains(user)
+    }
+
+    /// Works.
+    ///
+    /// # Panics
+    ///
+    /// If the query asks for it.
+    pub async fn handle_request<S, E>(&self, seen: ObservedRequest, body: S) -> HandlerResponse
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+    {
+        let query = parse_query(&seen.target);
+        let body = match query.get("unread") {
+            None => self.read_body(body, query.get("first")).await,
+            Some(_) => Bytes::new(),
+        };
+        if let Some(gate) = query.get("gate") {
+            self.sync_points.wait_at(gate).await;
+        }
+        self.record_run(HandlerRun {
+            tag: query.get("tag").cloned().unwrap_or_default(),
+            site: seen.site.clone(),
+            fence: seen.fence,
+            is_deferred: seen.job.is_some(),
+        });
+        if let Some(gate) = query.get("after") {
+            self.sync_points.wait_at(gate).await;
+        }
+        assert!(!query.contains_key("panic"), "the request asked for it");
+        let number = |name| query.get(name).and_then(|text| text.parse::<u32>().ok());
+        let attempt = seen.job.as_ref().map_or(0, |(_, attempt)| *attempt);
+        let fails = number("fail").is_some_and(|runs| attempt <= runs);
+        let status = if fails { 500 } else { number("status").unwrap_or(200) };
+        let status = u16::try_from(status).unwrap_or(500);
+        let mut told = if let Some(text) = query.get("text") {
+            HandlerResponse::new(status, "text/plain", text.clone())
+        } else if query.contains_key("echo") {
+            HandlerResponse::new(status, "application/octet-stream", body)
+        } else {
+            HandlerResponse::new(status, "application/json", seen.to_json(&body).to_string())
+        };
+        if let Some(gate) = query.get("stream") {
+            told.body =
+                HandlerBody::Stream(self.gated_stream(gate, number("mib"), query.get("breaks")));
+        }
+        if query.contains_key("events") {
+            told.headers = vec![("content-type", "text/event-stream".to_owned())];
+        }
+        if query.contains_key("cookie") {
+            told.headers.push(("set-cookie", "secret=1".to_owned()));
+        }
+        told
+    }
+
+    async fn read_body<S, E>(&self, mut body: S, first: Option<&String>) -> Bytes
+    where
+        S: Stream<Item = Result<Bytes, E>> + Unpin,
+    {
+        let mut whole = BytesMut::new();
+        while let Some(Ok(chunk)) = body.next().await {
+            if let Some(gate) = first.filter(|_| whole.is_empty()) {
+                self.sync_points.wait_at(gate).await;
+            }
+            whole.extend_from_slice(&chunk);
+        }
+        whole.freeze()
+    }
+
+    fn gated_stream(
+        &self,
+        gate: &str,
+        mib: Option<u32>,
+        breaks: Option<&String>,
+    ) -> BoxStream<'static, io::Result<Bytes>> {
+        let (gates, gate, breaks) = (self.sync_points.clone(), gate.to_owned(), breaks.cloned());
+        let first = stream::once(async { Ok(Bytes::from_static(b"first")) });
+        let much =
+            stream::iter((0..mib.unwrap_or(0)).map(|_| Ok(Bytes::from(vec![b'.'; 1 << 20]))));
+        let gated = stream::once(async move {
+            gates.wait_at(&gate).await;
+            match breaks.as_deref() {
+                Some("panic") => panic!("the request asked for it"),
+                Some(_) => Err(io::Error::other("the request asked for it")),
+                None => Ok(Bytes::from_static(b"-")),
+            }
+        });
+        let end = stream::once(async { Ok(Bytes::from_static(b"last")) });
+        first.chain(gated).chain(much).chain(end).boxed()
+    }
+
+    fn record_run(&self, ran: HandlerRun) {
+        self.completed_runs.lock().push(ran);
+    }
+
+    /// What has run, in order.
+    #[must_use]
+    pub fn completed_runs(&self) -> Vec<HandlerRun> {
+        self.completed_runs.lock().clone()
+    }
+
+    /// Forgets what has run.
+    pub fn clear_runs(&self) {
+        self.completed_runs.lock().clear();
+    }
+
+    /// The tags of what has run, in order.
+    #[must_use]
+    pub fn run_tags(&self) -> Vec<String> {
+        self.completed_runs.lock().iter().map(|ran| ran.tag.clone()).collect()
+    }
+}
+
+impl HandlerResponse {
+    fn new(status: u16, kind: &str, body: impl Into<Bytes>) -> Self {
+        Self {
+            status,
+            headers: vec![("content-type", kind.to_owned())],
+            body: HandlerBody::Whole(body.into()),
+        }
+    }
+}
+
+impl fmt::Debug for HandlerBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(bytes) => f.debug_tuple("Whole").field(bytes).finish(),
+            Self::Stream(_) => f.debug_tuple("Stream").finish_non_exhaustive(),
+        }
+    }
+}
+
+impl ObservedRequest {
+    fn to_json(&self, body: &Bytes) -> Value {
+        json!({
+            "site": self.site,
+            "method": self.method,
+            "target": self.target,
+            "route": self.route,
+            "id": self.path_id,
+            "headers": self.headers,
+            "peer": self.peer_addr,
+            "fence": self.fence,
+            "locks": self.locks,
+            "inner": self.reentrant_acquire,
+            "word": self.delegation,
+            "remaining": self.quota_remaining,
+            "user": self.user,
+            "run": self.run_fence,
+            "deferred": self.job.as_ref().map(|(id, attempt)| json!({ "id": id, "attempt": attempt })),
+            "body": String::from_utf8_lossy(body),
+        })
+    }
+}
+
+/// The query's words. The tests use none that would have to be decoded.
+fn parse_query(target: &str) -> HashMap<String, String> {
+    let query = target.split_once('?').map_or("", |(_, query)| query);
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}

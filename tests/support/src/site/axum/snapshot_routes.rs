@@ -1,0 +1,52 @@
+//! Routes whose authentication stands before what is deferred, and goes along as a snapshot.
+
+use axum::{
+    Router,
+    extract::Request,
+    http::{HeaderValue, header::AUTHORIZATION},
+    middleware::{Next, from_fn},
+    response::Response,
+    routing::any,
+};
+use lockgate_axum::{DeferLayer, LockLayer};
+
+use super::{super::RequestUser, AppRoutes, handle_request};
+
+pub(super) fn snapshot_routes() -> AppRoutes {
+    let one = |path, layer: DeferLayer| {
+        let routes =
+            Router::new().route(path, any(handle_request)).layer(LockLayer::by_path_param("id"));
+        routes.layer(layer).layer(from_fn(authenticate))
+    };
+    let carried = || DeferLayer::new().carry_extension::<RequestUser>();
+    let named = || DeferLayer::new().carry_identity(RequestUser::owner_id).status_path("/mine");
+    let named_or_key =
+        DeferLayer::new().carry_identity(RequestUser::owner_id).keep_header("x-api-key");
+    let named_or_key = named_or_key.coalesce().idempotent_direct();
+    one("/carried/{id}", carried())
+        .merge(one(
+            "/carried-by-all/{id}",
+            carried().share_across_owners().coalesce().idempotent_direct(),
+        ))
+        .merge(one("/named/{id}", named().idempotent_direct()))
+        .merge(one("/named-or-key/{id}", named_or_key))
+        .merge(one("/carried-or-key/{id}", carried().keep_header("x-api-key")))
+        .merge(one("/named-first/{id}", named().coalesce()))
+        .merge(one("/named-last/{id}", named().supersede()))
+}
+
+/// Puts a layer around routes that would let users share what is one user's.
+pub(super) fn build_unscoped_merge_layer() -> AppRoutes {
+    let layer = DeferLayer::new().carry_extension::<RequestUser>().coalesce();
+    Router::new().route("/carried/{id}", any(handle_request)).layer(layer)
+}
+
+/// Who it is, if it is told; a run tells nothing.
+async fn authenticate(mut request: Request, next: Next) -> Response {
+    let token = request.headers().get(AUTHORIZATION).map(HeaderValue::to_str);
+    if let Some(Ok(token)) = token {
+        let user = RequestUser(token.trim_start_matches("Bearer ").to_owned());
+        request.extensions_mut().insert(user);
+    }
+    next.run(request).await
+}

@@ -1,0 +1,162 @@
+//! A site that runs.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use lockgate::Store;
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use super::{AppState, WebFramework, actix, axum, test_site_builder::WorkerOptions};
+use crate::{
+    http_client::{PendingResponse, TestRequest, TestResponse, request},
+    raw_connection::RawConnection,
+    scripted_handler::ScriptedHandler,
+    wait::with_timeout,
+};
+
+/// A site that runs: a server with sockets, and a worker.
+#[derive(Debug)]
+pub struct TestSite {
+    /// Where it listens.
+    pub addr: SocketAddr,
+    pub(super) framework: WebFramework,
+    pub(super) app: AppState,
+    pub(super) server: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+    pub(super) worker_options: WorkerOptions,
+    pub(super) worker: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl TestSite {
+    /// Its name, as handlers write it down.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.app.site_name
+    }
+
+    /// Its store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.app.store
+    }
+
+    /// A request of this method.
+    pub fn request(&self, method: &str, target: &str) -> TestRequest {
+        request(self.addr, method, target)
+    }
+
+    /// A GET.
+    pub fn get(&self, target: &str) -> TestRequest {
+        self.request("GET", target)
+    }
+
+    /// A POST.
+    pub fn post(&self, target: &str) -> TestRequest {
+        self.request("POST", target)
+    }
+
+    /// A PUT.
+    pub fn put(&self, target: &str) -> TestRequest {
+        self.request("PUT", target)
+    }
+
+    /// A DELETE.
+    pub fn delete(&self, target: &str) -> TestRequest {
+        self.request("DELETE", target)
+    }
+
+    /// A bare connection.
+    pub async fn raw_connection(&self) -> RawConnection {
+        RawConnection::connect(self.addr).await
+    }
+
+    /// Sends a POST whose handler stops at a gate, and returns when it is there.
+    pub async fn post_held(&self, target: &str) -> HeldRequest {
+        self.send_held(self.post(""), target).await
+    }
+
+    /// As [`hold`](Self::hold), with a request that has more to it.
+    pub async fn send_held(&self, request: TestRequest, target: &str) -> HeldRequest {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let gate = format!("hold{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+        let mark = if target.contains('?') { '&' } else { '?' };
+        let pending = request.with_target(format!("{target}{mark}gate={gate}")).spawn();
+        let pending =
+            pending.wait_for_effect(self.app.desk.sync_points.wait_for_arrival(&gate)).await;
+        HeldRequest { pending_response: pending, gate_name: gate, desk: self.app.desk.clone() }
+    }
+
+    /// Starts a worker.
+    pub fn start_worker(&mut self) {
+        let (stop, stopped) = oneshot::channel::<()>();
+        let stopped = async {
+            // Whoever drops the site stops its worker.
+            let _ = stopped.await;
+        };
+        let WorkerOptions { concurrency, lease } = self.worker_options;
+        let worker = match self.framework {
+            WebFramework::Axum => {
+                let worker = axum::build_worker(&self.app).concurrency(concurrency).lease(lease);
+                tokio::spawn(worker.run(stopped))
+            }
+            WebFramework::Actix => {
+                let worker = actix::build_worker(&self.app).concurrency(concurrency).lease(lease);
+                tokio::spawn(worker.run(stopped))
+            }
+        };
+        self.worker = Some((stop, worker));
+    }
+
+    /// Ends the worker as a crash would: what runs is cut off.
+    pub async fn crash_worker(&mut self) {
+        if let Some((_stop, worker)) = self.worker.take() {
+            worker.abort();
+            let _ = worker.await;
+        }
+    }
+
+    /// Stops as a service does that is told to: runs and answers may end, then nothing is left behind.
+    ///
+    /// # Panics
+    ///
+    /// If something does not end.
+    pub async fn stop(mut self) {
+        let (server, worker) = (self.server.take(), self.worker.take());
+        let parts = [server, worker].into_iter().flatten();
+        let parts: Vec<_> = parts.map(|(stop, ended)| (stop.send(()), ended).1).collect();
+        for part in parts {
+            let _ = with_timeout("the site to stop", part).await;
+        }
+        let drained = self.app.store.shutdown(Duration::from_secs(5)).await;
+        assert!(drained, "something was left to give back");
+    }
+}
+
+/// A request whose handler stands at a gate.
+#[derive(Debug)]
+#[must_use = "it holds until it is let go"]
+pub struct HeldRequest {
+    pending_response: PendingResponse,
+    gate_name: String,
+    desk: ScriptedHandler,
+}
+
+impl HeldRequest {
+    /// Opens the gate, and returns the answer.
+    pub async fn finish(self) -> TestResponse {
+        self.desk.sync_points.open(&self.gate_name);
+        self.pending_response.response().await
+    }
+
+    /// The answer of a request that is ended at its gate.
+    pub async fn response(self) -> TestResponse {
+        self.pending_response.response().await
+    }
+
+    /// Goes away without waiting for the answer.
+    pub async fn disconnect(self) {
+        self.pending_response.disconnect().await;
+    }
+}

@@ -1,0 +1,161 @@
+//! A case: one row of the table, in one framework on one store.
+
+use std::{
+    future::Future,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use lockgate::{Store, StoreBuilder};
+
+use crate::{
+    redis_cluster::shared_cluster,
+    redis_server::shared_server,
+    scripted_handler::ScriptedHandler,
+    site::{TestSite, TestSiteBuilder, WebFramework},
+    wait::TEST_TIMEOUT,
+};
+
+/// What the stores of a case stand on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoreKind {
+    /// The embedded store.
+    Memory,
+    /// A Redis server, in a namespace of the case's own.
+    Redis,
+    /// A Redis Cluster of three nodes, in a namespace of the case's own.
+    Cluster,
+}
+
+/// One row in one framework on one store.
+#[derive(Debug)]
+pub struct TestCase {
+    /// The framework of its sites, unless a plan says otherwise.
+    pub framework: WebFramework,
+    store_kind: StoreKind,
+    /// Where the handlers of all its sites meet.
+    pub handler: ScriptedHandler,
+    memory_store: Store,
+    namespace: String,
+    started_sites: AtomicUsize,
+}
+
+/// Runs a row.
+///
+/// # Panics
+///
+/// If the row fails, or takes too long.
+pub fn run_case<F, R>(framework: WebFramework, backing: StoreKind, row: F)
+where
+    F: FnOnce(TestCase) -> R,
+    R: Future<Output = ()>,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let row = row(TestCase::new(framework, backing));
+        let ended = tokio::time::timeout(TEST_TIMEOUT * 2, row).await;
+        assert!(ended.is_ok(), "the row takes too long");
+    });
+    // What a row has left running ends with its sockets; nothing waits for it.
+    runtime.shutdown_background();
+}
+
+impl TestCase {
+    fn new(framework: WebFramework, backing: StoreKind) -> Self {
+        Self {
+            framework,
+            store_kind: backing,
+            handler: ScriptedHandler::default(),
+            memory_store: Store::memory(),
+            namespace: uuid::Uuid::new_v4().simple().to_string(),
+            started_sites: AtomicUsize::new(0),
+        }
+    }
+
+    /// A store on the case's data that counts as a process of its own.
+    pub async fn new_store(&self) -> Store {
+        match self.store_kind {
+            StoreKind::Memory => self.memory_store.as_another_process(),
+            StoreKind::Redis | StoreKind::Cluster => {
+                self.connect_to_namespace(&self.namespace).await
+            }
+        }
+    }
+
+    /// A store that shares nothing with the case's: another namespace on the same server.
+    pub async fn new_unrelated_store(&self) -> Store {
+        match self.store_kind {
+            StoreKind::Memory => Store::memory(),
+            StoreKind::Redis | StoreKind::Cluster => {
+                self.connect_to_namespace(&uuid::Uuid::new_v4().simple().to_string()).await
+            }
+        }
+    }
+
+    /// A store that shares the server and the namespace with the case's, and nothing else: another database.
+    pub async fn new_store_in_other_database(&self) -> Store {
+        match self.store_kind {
+            StoreKind::Memory => Store::memory(),
+            StoreKind::Redis => self
+                .store_builder(&self.namespace)
+                .await
+                .database(1)
+                .connect()
+                .await
+                .expect("a store"),
+            StoreKind::Cluster => panic!("a cluster has one database"),
+        }
+    }
+
+    async fn connect_to_namespace(&self, namespace: &str) -> Store {
+        self.store_builder(namespace).await.connect().await.expect("a store")
+    }
+
+    async fn store_builder(&self, namespace: &str) -> StoreBuilder {
+        let url = match self.store_kind {
+            StoreKind::Cluster => shared_cluster().await.url(namespace),
+            _ => shared_server().await.url(namespace),
+        };
+        // Far more than a call takes: a loaded machine is no outage.
+        Store::builder(&url).call_timeout(Duration::from_secs(10))
+    }
+
+    /// A site with a worker, as a process of its own.
+    pub async fn start_site(&self) -> TestSite {
+        self.site_builder().await.start().await
+    }
+
+    /// A site in the making.
+    pub async fn site_builder(&self) -> TestSiteBuilder {
+        self.site_builder_on(self.new_store().await)
+    }
+
+    /// A site in the making, on this store.
+    pub fn site_builder_on(&self, store: Store) -> TestSiteBuilder {
+        let number = self.started_sites.fetch_add(1, Ordering::Relaxed);
+        TestSiteBuilder::new(self.framework, store, self.handler.clone(), format!("site {number}"))
+    }
+}
+
+/// Tests that are the same on the embedded store and on Redis, for what knows no framework: each is a function that takes
+/// a [`Case`], and becomes a module of two.
+#[macro_export]
+macro_rules! on_both_stores {
+    ($($test:ident),+ $(,)?) => {$(
+        mod $test {
+            #[test]
+            fn on_memory() {
+                $crate::run_case($crate::WebFramework::Axum, $crate::StoreKind::Memory, super::$test);
+            }
+
+            #[test]
+            fn on_redis() {
+                $crate::run_case($crate::WebFramework::Axum, $crate::StoreKind::Redis, super::$test);
+            }
+        }
+    )+};
+}

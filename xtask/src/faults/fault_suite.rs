@@ -1,0 +1,272 @@
+//! Building the tests once, and running those of a row.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Instant,
+};
+
+use serde_json::Value;
+
+use super::{
+    result_table::{RowResult, RowVerdict},
+    rows::{FaultRow, TestTarget},
+};
+use crate::{shell, test_counts::TestCounts};
+
+/// A test tells the worst that it has seen in a line that begins with this: `figure: longest wait 1240 ms`.
+const FIGURE_PREFIX: &str = "figure: ";
+
+/// A test that can't do its part on this machine says so, and why, in a line that begins with this.
+const SKIPPED_PREFIX: &str = "not here: ";
+
+/// The tests, ready to run.
+pub(super) struct FaultSuite(HashMap<String, PathBuf>);
+
+impl FaultSuite {
+    pub(super) fn build() -> Result<Self, String> {
+        let mut command = shell::cargo_command([
+            "test",
+            "--no-run",
+            "--message-format",
+            "json-render-diagnostics",
+            "--package",
+            "lockgate",
+            "--package",
+            "lockgate-tests",
+            "--lib",
+            "--bins",
+            "--tests",
+        ]);
+        shell::print_command(&command);
+        let built = command.stderr(Stdio::inherit()).output();
+        let built = built.map_err(|error| format!("cargo could not be started: {error}"))?;
+        if !built.status.success() {
+            return Err("The tests do not compile.".to_owned());
+        }
+        let messages = built.stdout.split(|&byte| byte == b'\n');
+        let messages = messages.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
+        Ok(Self(messages.filter_map(|message| parse_executable(&message)).collect()))
+    }
+
+    fn find_program(&self, name: &str) -> Result<&PathBuf, String> {
+        self.0.get(name).ok_or_else(|| format!("cargo has built no {name}"))
+    }
+
+    /// Runs the tests of a row so often.
+    pub(super) fn run_row(&self, row: &FaultRow, runs: u32) -> RowResult {
+        let (began, mut sum) = (Instant::now(), RunTotals::default());
+        for _ in 0..runs {
+            for (target, filters) in filters_by_target(row) {
+                match self.find_program(target.binary_name()) {
+                    Ok(program) => sum.run_tests(program, &filters),
+                    Err(sentence) => sum.failures.push(sentence),
+                }
+            }
+        }
+        let verdict = match (row.tests.is_empty(), sum.failures.is_empty()) {
+            (true, _) => RowVerdict::NotRunnable,
+            (_, true) => RowVerdict::Holds,
+            (_, false) => RowVerdict::Violated(sum.failures.join("\n")),
+        };
+        let figure = sum.format_figures(row.limitation);
+        RowResult {
+            row: row.id(),
+            fault: row.fault.to_owned(),
+            topology: row.topology.name(),
+            test_count: sum.test_count,
+            verdict,
+            worst_figure: figure,
+            duration: began.elapsed(),
+        }
+    }
+
+    /// One of the long histories.
+    pub(super) fn run_history(&self, which: &str, seconds: u64, seed: Option<u64>) -> RowResult {
+        let began = Instant::now();
+        let mut sum = RunTotals::default();
+        match self.find_program("lockgate-faults") {
+            Ok(program) => {
+                let mut command = Command::new(program);
+                command.args([which, "--seconds", &seconds.to_string()]);
+                command.args(seed.into_iter().flat_map(|seed| ["--seed".into(), seed.to_string()]));
+                sum.test_count = 1;
+                sum.run_command(&mut command);
+            }
+            Err(sentence) => sum.failures.push(sentence),
+        }
+        let good = sum.failures.is_empty();
+        RowResult {
+            row: which.to_owned(),
+            fault: format!("random faults for {seconds} s, and the checks"),
+            topology: "single",
+            test_count: sum.test_count,
+            worst_figure: sum.format_figures(""),
+            verdict: if good {
+                RowVerdict::Holds
+            } else {
+                RowVerdict::Violated(sum.failures.join("\n"))
+            },
+            duration: began.elapsed(),
+        }
+    }
+}
+
+fn parse_executable(message: &Value) -> Option<(String, PathBuf)> {
+    let path = message["executable"].as_str()?;
+    let (target, test) = (&message["target"], message["profile"]["test"].as_bool()?);
+    let (name, kind) = (target["name"].as_str()?, target["kind"][0].as_str()?);
+    // The program itself, and not its unit tests; and of libraries, that of the crate.
+    (test != (kind == "bin")).then(|| (name.to_owned(), path.into()))
+}
+
+fn filters_by_target(row: &FaultRow) -> BTreeMap<TestTarget, Vec<&'static str>> {
+    let mut all: BTreeMap<TestTarget, Vec<&'static str>> = BTreeMap::new();
+    for (target, filter) in row.tests {
+        all.entry(*target).or_default().push(filter);
+    }
+    all
+}
+
+/// What came of several runs.
+#[derive(Debug, Default)]
+struct RunTotals {
+    test_count: u64,
+    failures: Vec<String>,
+    worst_figures: WorstFigures,
+    /// What was not done.
+    skipped_parts: BTreeSet<String>,
+}
+
+/// The worst of each figure, and its unit: the largest, or the least where [less is worse](less_is_worse).
+#[derive(Debug, Default)]
+struct WorstFigures(BTreeMap<String, (f64, String)>);
+
+impl WorstFigures {
+    fn record(&mut self, (name, number, unit): (String, f64, String)) {
+        let pick = if less_is_worse(&name) { f64::min } else { f64::max };
+        let worst = self.0.entry(name).or_insert((number, unit));
+        worst.0 = pick(worst.0, number);
+    }
+
+    fn format_all(&self) -> String {
+        let all = self.0.iter().map(|(name, (number, unit))| format!("{name} {number} {unit}"));
+        all.map(|figure| figure.trim_end().to_owned()).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// The rate of a load, and what a test has made happen: the more of it, the better.
+fn less_is_worse(name: &str) -> bool {
+    name.starts_with("lowest ") || name.starts_with("fewest ")
+}
+
+impl RunTotals {
+    /// The figures; then what is not done, ever or on this machine.
+    fn format_figures(&self, never: &str) -> String {
+        let missing = self.skipped_parts.iter().map(|what| format!("not here: {what}"));
+        let parts =
+            [self.worst_figures.format_all()].into_iter().chain(missing).chain([never.to_owned()]);
+        parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
+    fn run_tests(&mut self, program: &PathBuf, filters: &[&str]) {
+        // A filter that meets nothing would show nothing.
+        let listed = shell::capture_stdout({
+            let mut list = Command::new(program);
+            list.args(filters)
+                .args(["--list", "--include-ignored"])
+                .current_dir(shell::workspace_root());
+            list
+        });
+        let listed = listed.unwrap_or_default();
+        for filter in filters.iter().filter(|filter| !listed.contains(**filter)) {
+            self.failures.push(format!("there is no test {filter}"));
+        }
+        let mut command = Command::new(program);
+        command.args(filters).args(["--include-ignored", "--show-output", "--test-threads", "2"]);
+        self.run_command(&mut command);
+    }
+
+    fn run_command(&mut self, command: &mut Command) {
+        command
+            .current_dir(shell::workspace_root())
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::null());
+        let output = match command.output() {
+            Ok(output) => output,
+            Err(error) => return self.failures.push(format!("it could not be started: {error}")),
+        };
+        let text = String::from_utf8_lossy(&output.stdout);
+        for line in text.lines() {
+            if let Some(summary) = TestCounts::parse_result_line(line) {
+                self.test_count += summary.passed + summary.failed;
+            }
+            if let Some(figure) = line.strip_prefix(FIGURE_PREFIX).and_then(parse_figure) {
+                self.worst_figures.record(figure);
+            }
+            self.skipped_parts.extend(line.strip_prefix(SKIPPED_PREFIX).map(str::to_owned));
+        }
+        if !output.status.success() {
+            let errors = String::from_utf8_lossy(&output.stderr);
+            self.failures.push(format!("{text}{errors}"));
+        }
+    }
+}
+
+/// A name of some words, a number, and a unit that may be missing. Of a rate the table tells the lowest.
+fn parse_figure(text: &str) -> Option<(String, f64, String)> {
+    let words: Vec<_> = text.split_whitespace().collect();
+    let at = words.iter().rposition(|word| word.parse::<f64>().is_ok())?;
+    let (mut name, unit) = (words[..at].join(" "), words[at + 1..].join(" "));
+    if name.contains(" a second") && !less_is_worse(&name) {
+        name.insert_str(0, "lowest ");
+    }
+    Some((name, words[at].parse().ok()?, unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_parsed() {
+        let read =
+            |text| parse_figure(text).map(|(name, number, unit)| format!("{name}|{number}|{unit}"));
+        assert_eq!(read("longest wait 1240 ms").unwrap(), "longest wait|1240|ms");
+        assert_eq!(read("lost 0").unwrap(), "lost|0|");
+        assert_eq!(read("nothing"), None);
+    }
+
+    #[test]
+    fn skipped_parts_follow_the_figures() {
+        let mut sum = RunTotals::default();
+        assert_eq!(sum.format_figures(""), "");
+        assert_eq!(sum.format_figures("never"), "never");
+        sum.worst_figures.record(parse_figure("lost 0").unwrap());
+        sum.skipped_parts.insert("too old".to_owned());
+        assert_eq!(sum.format_figures("never"), "lost 0; not here: too old; never");
+    }
+
+    fn worst_figures_of(lines: &[&str]) -> String {
+        let mut worst = WorstFigures::default();
+        lines.iter().for_each(|line| worst.record(parse_figure(line).unwrap()));
+        worst.format_all()
+    }
+
+    #[test]
+    fn largest_value_of_a_figure_is_kept() {
+        let lines = ["waited 5 ms", "waited 12 ms", "waited 7 ms", "lost 0"];
+        assert_eq!(worst_figures_of(&lines), "lost 0, waited 12 ms");
+    }
+
+    /// The best rate of several runs says nothing about the fault.
+    #[test]
+    fn smallest_value_of_a_rate_or_margin_is_kept() {
+        let rates = ["requests a second during 900", "requests a second during 40"];
+        assert_eq!(worst_figures_of(&rates), "lowest requests a second during 40");
+        let more =
+            ["fewest turns 31", "fewest turns 28", "lowest margin 7 ms", "lowest margin 9 ms"];
+        assert_eq!(worst_figures_of(&more), "fewest turns 28, lowest margin 7 ms");
+    }
+}

@@ -1,0 +1,112 @@
+//! What came of each row, as people read it.
+
+use std::{io::Write as _, time::Duration};
+
+/// What came of one row.
+#[derive(Debug, Clone)]
+pub(super) struct RowResult {
+    pub(super) row: String,
+    pub(super) fault: String,
+    pub(super) topology: &'static str,
+    /// Tests that ran.
+    pub(super) test_count: u64,
+    pub(super) verdict: RowVerdict,
+    /// The worst that any of them told.
+    pub(super) worst_figure: String,
+    pub(super) duration: Duration,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum RowVerdict {
+    Holds,
+    /// With what the tests wrote.
+    Violated(String),
+    /// Why it can't be done here, and what stands in for it.
+    NotRunnable,
+}
+
+impl RowResult {
+    pub(super) fn is_violated(&self) -> bool {
+        matches!(self.verdict, RowVerdict::Violated(_))
+    }
+
+    fn cells(&self) -> [String; 6] {
+        let verdict = match &self.verdict {
+            RowVerdict::Holds => "holds",
+            RowVerdict::Violated(_) => "VIOLATED",
+            RowVerdict::NotRunnable => "not here",
+        };
+        let runs = if self.test_count == 0 { "-".to_owned() } else { self.test_count.to_string() };
+        let (row, fault) = (self.row.clone(), self.fault.clone());
+        let figure = match &*self.worst_figure {
+            "" => format!("{:.1} s in all", self.duration.as_secs_f64()),
+            figure => figure.to_owned(),
+        };
+        [row, fault, self.topology.to_owned(), runs, verdict.to_owned(), figure]
+    }
+}
+
+/// A line as soon as it is known; what a violation looks like in full.
+pub(super) fn print_progress(found: &[RowResult]) {
+    let Some(last) = found.last() else { return };
+    println!("{}", last.cells().join(" | "));
+    if let RowVerdict::Violated(text) = &last.verdict {
+        println!("{text}");
+    }
+    let _ = std::io::stdout().flush();
+}
+
+const TABLE_HEADER: [&str; 6] = ["row", "fault", "topology", "runs", "verdict", "worst figure"];
+
+/// As Markdown.
+pub(super) fn format_table(found: &[RowResult]) -> String {
+    let rows: Vec<_> = found.iter().map(RowResult::cells).collect();
+    let width = |at: usize| {
+        let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
+        longest.max(TABLE_HEADER[at].len())
+    };
+    let widths: Vec<_> = (0..TABLE_HEADER.len()).map(width).collect();
+    let line = |cells: &[String]| {
+        let cells = cells.iter().zip(&widths).map(|(cell, width)| format!(" {cell:width$} "));
+        format!("|{}|\n", cells.collect::<Vec<_>>().join("|"))
+    };
+    let rule: Vec<_> = widths.iter().map(|width| "-".repeat(*width)).collect();
+    let head = TABLE_HEADER.map(str::to_owned);
+    let body: String = rows.iter().map(|row| line(row)).collect();
+    let count = |of: &dyn Fn(&RowResult) -> bool| found.iter().filter(|found| of(found)).count();
+    let bad = count(&RowResult::is_violated);
+    let held = count(&|found| found.verdict == RowVerdict::Holds);
+    let rest = found.len() - bad - held;
+    let sum = format!("{held} hold, {bad} are violated, {rest} can't be done here\n");
+    [line(&head), line(&rule), body, sum].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row_result(verdict: RowVerdict, figure: &str) -> RowResult {
+        RowResult {
+            row: "l1".into(),
+            fault: "holder killed".into(),
+            topology: "single",
+            test_count: 2,
+            verdict,
+            worst_figure: figure.into(),
+            duration: Duration::from_millis(1500),
+        }
+    }
+
+    #[test]
+    fn violated_row_is_counted_and_printed() {
+        let all_of = [
+            row_result(RowVerdict::Holds, "longest wait 1240 ms"),
+            row_result(RowVerdict::NotRunnable, "the clock is the host's"),
+            row_result(RowVerdict::Violated("M1".into()), ""),
+        ];
+        assert_eq!(all_of.each_ref().map(RowResult::is_violated), [false, false, true]);
+        let text = format_table(&all_of);
+        assert!(text.contains("| l1  | holder killed | single   | 2    | VIOLATED | 1.5 s in all"));
+        assert!(text.ends_with("1 hold, 1 are violated, 1 can't be done here\n"), "{text}");
+    }
+}

@@ -1,0 +1,82 @@
+//! What `cargo metadata` tells about the workspace: nothing about it is written down twice.
+
+use serde_json::Value;
+
+use crate::shell;
+
+/// The packages that are published.
+pub(crate) const LIBRARY_PACKAGES: [&str; 3] = ["lockgate", "lockgate-axum", "lockgate-actix-web"];
+
+#[derive(Debug)]
+pub(crate) struct WorkspaceMetadata(Value);
+
+impl WorkspaceMetadata {
+    /// The members of the workspace, without what they resolve to.
+    pub(crate) fn load() -> Result<Self, String> {
+        let mut command = shell::cargo_command(["metadata", "--format-version", "1", "--no-deps"]);
+        let output = command.output().map_err(|error| format!("cargo metadata: {error}"))?;
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+        }
+        serde_json::from_slice(&output.stdout)
+            .map(Self)
+            .map_err(|error| format!("cargo metadata wrote something unexpected: {error}"))
+    }
+
+    /// The names of a member's own dependencies, of any kind but dev.
+    pub(crate) fn direct_dependencies(&self, member: &str) -> Result<Vec<String>, String> {
+        let listed = json_array(&self.package(member)?["dependencies"]);
+        let shipped = listed.iter().filter(|one| one["kind"].as_str() != Some("dev"));
+        Ok(shipped.filter_map(|one| one["name"].as_str()).map(str::to_owned).collect())
+    }
+
+    fn package(&self, name: &str) -> Result<&Value, String> {
+        json_array(&self.0["packages"])
+            .iter()
+            .find(|package| package["source"].is_null() && package["name"].as_str() == Some(name))
+            .ok_or_else(|| format!("there is no package {name} in the workspace"))
+    }
+}
+
+fn json_array(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn direct_dependencies_exclude_dev_dependencies() {
+        let metadata = WorkspaceMetadata(json!({ "packages": [
+            { "name": "us", "source": null,
+              "dependencies": [{ "name": "a", "kind": null }, { "name": "t", "kind": "dev" }] },
+            { "name": "us", "source": "registry+x" },
+        ] }));
+        assert_eq!(metadata.direct_dependencies("us").unwrap(), ["a"]);
+        assert!(metadata.direct_dependencies("them").is_err());
+    }
+
+    /// What its page on crates.io shows, and the texts of its licences in the package.
+    #[test]
+    fn each_library_has_publishing_metadata() {
+        let metadata = WorkspaceMetadata::load().unwrap();
+        for library in LIBRARY_PACKAGES {
+            let member = metadata.package(library).unwrap();
+            for field in ["description", "license", "readme", "repository", "rust_version"] {
+                assert!(member[field].is_string(), "{library}: {field}");
+            }
+            for field in ["keywords", "categories"] {
+                assert!((1..=5).contains(&json_array(&member[field]).len()), "{library}: {field}");
+            }
+            let folder = Path::new(member["manifest_path"].as_str().unwrap()).parent().unwrap();
+            for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+                assert!(folder.join(file).is_file(), "{library}: {file}");
+            }
+        }
+    }
+}
