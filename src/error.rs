@@ -2,9 +2,12 @@
 
 use std::{error::Error as StdError, fmt, sync::Arc};
 
+/// Operation of an error that concerns a setting.
+const SETTING: &str = "setting";
+
 type ErrorSource = Box<dyn StdError + Send + Sync>;
 
-/// Error between this process and the store.
+/// Error between this process and the store, or of a setting that a `try_...` function refuses.
 ///
 /// Clients never see it: the layers log it, and answer 503 or 500 without its text.
 #[derive(Debug, Clone)]
@@ -28,7 +31,8 @@ pub enum ErrorKind {
     /// The store's answer violates the protocol (a key of another program, a failed script). The
     /// call may have run: the effects of a script up to its failure remain.
     Protocol,
-    /// The configuration is wrong: URL, password, number of shards. A retry does not help.
+    /// The configuration is wrong: URL, password, number of shards, or a value of a setting. A
+    /// retry does not help.
     Config,
     /// A charge costs more than its quota ever admits at once. Nothing was charged, and waiting
     /// does not help.
@@ -49,6 +53,11 @@ impl Error {
         Self::new(ErrorKind::Config, "configuration").with_source(sentence.into())
     }
 
+    /// Creates the error of a `try_...` function. Its text is the sentence alone.
+    pub(crate) fn setting(sentence: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Config, SETTING).with_source(sentence.into())
+    }
+
     /// Returns the class of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -61,8 +70,22 @@ impl Error {
     }
 }
 
+/// Returns the value of a `try_...` function.
+///
+/// # Panics
+///
+/// With the sentence of the error.
+#[expect(clippy::panic, reason = "a misconfiguration is reported at startup")]
+#[track_caller]
+pub(crate) fn expect_setting<T>(result: Result<T, Error>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (SETTING, Some(sentence)) = (self.operation, &self.source) {
+            return write!(f, "{sentence}");
+        }
         let what = match self.kind {
             ErrorKind::Unavailable => "the store is unavailable",
             ErrorKind::Timeout => "no reply from the store in time; the call may have run",

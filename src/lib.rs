@@ -58,7 +58,6 @@ pub mod defer;
 mod error;
 pub mod gate;
 mod key;
-mod layer_macros;
 pub mod lock;
 #[cfg(feature = "tower")]
 pub mod middleware;

@@ -16,12 +16,7 @@ use std::{
 };
 
 use http::{Request, request::Parts, uri::PathAndQuery};
-use lockgate::{
-    Quota, Store,
-    gate::KeySource,
-    middleware::{GateLayer, PlainHttp},
-    rate_limit::RateLimitGate,
-};
+use lockgate::{Quota, Store, gate::KeySource, middleware::PlainHttp, rate_limit::RateLimitLayer};
 use lockgate_tests::{DemoProcess, with_timeout};
 use tokio::net::TcpListener;
 use tonic::{
@@ -40,8 +35,8 @@ fn quota_per_hour(requests: u64) -> Quota {
 }
 
 /// A limit that answers in the words of gRPC.
-fn grpc_rate_limit(key: KeySource<Parts>, quota: Quota) -> RateLimitGate<Parts> {
-    let limit = RateLimitGate::new(key, quota).store(&Store::memory());
+fn grpc_rate_limit(key: KeySource<PlainHttp>, quota: Quota) -> RateLimitLayer<Parts> {
+    let limit = RateLimitLayer::by(key, quota).store(&Store::memory());
     limit.response_options(|facing| facing.refusal_response(grpc::grpc_refusal))
 }
 
@@ -53,7 +48,7 @@ async fn serve_greeter(quota: Quota) -> (SocketAddr, Arc<AtomicUsize>) {
     let layers = ServiceBuilder::new()
         .map_response(grpc::grpc_response)
         .map_request(grpc::insert_peer_addr)
-        .layer(GateLayer::<_, PlainHttp>::new(limit))
+        .layer(limit)
         .map_request(move |request: Request<Body>| {
             counted.fetch_add(1, Ordering::Relaxed);
             request
@@ -130,11 +125,12 @@ async fn tonic_client_limits_its_own_calls() {
     let (address, calls) = serve_greeter(quota_per_hour(100)).await;
     let channel = connect_channel(address).await;
     // A quota for each method, whatever the server would allow.
-    let method = KeySource::<Parts>::function(|parts| Some(parts.uri.path().to_owned()));
+    let method =
+        KeySource::<PlainHttp>::from_fn("method", |parts| Some(parts.uri.path().to_owned()));
     let limit = grpc_rate_limit(method, quota_per_hour(2));
     let limited = ServiceBuilder::new()
         .map_response(grpc::grpc_response)
-        .layer(GateLayer::<_, PlainHttp>::new(limit))
+        .layer(limit)
         .service(channel.clone());
 
     for _ in 0..2 {
@@ -149,10 +145,8 @@ async fn tonic_client_limits_its_own_calls() {
 async fn request_without_peer_address_is_internal_error() {
     let limit = grpc_rate_limit(KeySource::ip(), quota_per_hour(1));
     // Nobody has put the peer into the requests: it is wired wrongly, and nobody is let through for it.
-    let unwired = ServiceBuilder::new()
-        .map_response(grpc::grpc_response)
-        .layer(GateLayer::<_, PlainHttp>::new(limit))
-        .service(Greeter);
+    let unwired =
+        ServiceBuilder::new().map_response(grpc::grpc_response).layer(limit).service(Greeter);
     let status = greet(&unwired, "ada").await.expect_err("no address");
     assert_eq!(status.code(), Code::Internal);
     assert_eq!(status.message(), "the limiter is wired wrongly");

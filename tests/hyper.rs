@@ -3,16 +3,12 @@
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty, Full};
 use hyper::body::Incoming;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use lockgate::{
-    HeldLock, Quota, Store,
-    gate::KeySource,
-    lock::LockGate,
-    middleware::{GateLayer, PlainHttp},
-    rate_limit::RateLimitGate,
+    HeldLock, Quota, Store, lock::LockLayer, middleware::PlainHttp, rate_limit::RateLimitLayer,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -49,8 +45,8 @@ impl BlockingHandler {
 async fn start_server(handler: BlockingHandler) -> SocketAddr {
     let store = Store::memory();
     let quota = Quota::requests(4).per(Duration::from_secs(60));
-    let lock = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
-    let limit = RateLimitGate::<Parts>::new(KeySource::ip(), quota).store(&store);
+    let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+    let limit = RateLimitLayer::<PlainHttp>::by_ip(quota).store(&store);
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     tokio::spawn(async move {
@@ -61,8 +57,8 @@ async fn start_server(handler: BlockingHandler) -> SocketAddr {
                     request.extensions_mut().insert(peer);
                     request
                 })
-                .layer(GateLayer::<_, PlainHttp>::new(limit.clone()))
-                .layer(GateLayer::<_, PlainHttp>::new(lock.clone()))
+                .layer(limit.clone())
+                .layer(lock.clone())
                 .service_fn(move |request| handler.clone().handle_request(request));
             let connection = hyper::server::conn::http1::Builder::new()
                 .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
@@ -121,12 +117,11 @@ async fn lock_and_rate_gates_work_in_plain_hyper() {
 #[tokio::test]
 async fn service_error_passes_through_gate_and_releases_lock() {
     let store = Store::memory();
-    let gate = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
-    let mut service = ServiceBuilder::new().layer(GateLayer::<_, PlainHttp>::new(gate)).service_fn(
-        |_: Request<Empty<Bytes>>| async {
+    let gate = LockLayer::<PlainHttp>::by_header("order").store(&store);
+    let mut service =
+        ServiceBuilder::new().layer(gate).service_fn(|_: Request<Empty<Bytes>>| async {
             Err::<Response<Empty<Bytes>>, _>(std::io::Error::other("its own"))
-        },
-    );
+        });
     for _ in 0..2 {
         let request = Request::post("/").header("order", "7").body(Empty::new()).expect("valid");
         let service = tower::ServiceExt::ready(&mut service).await.expect("ready");

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     job_chain::{ChainOutcome, JobChain},
-    worker::DeferWorker,
+    worker::WorkerSettings,
 };
 use crate::{
     error::ErrorKind,
@@ -76,7 +76,7 @@ impl JobChain {
     }
 
     fn lease_terms(&self, id: &JobId) -> LeaseTerms {
-        let DeferWorker { lease, max_run, .. } = &*self.worker;
+        let WorkerSettings { lease, max_run, .. } = &*self.worker;
         let (job, mode) = (Some(id.clone()), LockMode::Exclusive);
         LeaseTerms { lease: *lease, renews: true, max_hold: *max_run, job, mode }
     }
@@ -85,7 +85,7 @@ impl JobChain {
     /// sure to hold the lock. Given up earlier, it could leave a job that looks as if its worker
     /// had died.
     async fn send_claim(&self, attempt: &mut GrantAttempt, id: &JobId) -> Option<ClaimOutcome> {
-        let DeferWorker { store, lease, settlement_rules: rules, .. } = &*self.worker;
+        let WorkerSettings { store, lease, settlement_rules: rules, .. } = &*self.worker;
         let (mut give_up, mut odd) = (None, 0);
         loop {
             let call = ClaimCommand {
@@ -159,7 +159,7 @@ impl JobChain {
         verdict: Settlement,
         mut next: Option<&mut GrantAttempt>,
     ) -> Option<SettleOutcome> {
-        let DeferWorker { store, lease, settlement_rules: rules, .. } = &*self.worker;
+        let WorkerSettings { store, lease, settlement_rules: rules, .. } = &*self.worker;
         let facts = hold.state();
         let mut pause = Duration::from_millis(10);
         loop {

@@ -14,7 +14,7 @@ use super::{
     stored_headers::{IDEMPOTENCY_KEY, derive_idempotency_key},
     webhook,
     webhook_receivers::WebhookLimits,
-    worker::DeferWorker,
+    worker::WorkerSettings,
 };
 use crate::{
     gate::{ReplayMarker, RunningJob},
@@ -84,7 +84,7 @@ impl JobChain {
         at: EnvelopeBinding<'_>,
         started: &StartedRun,
     ) -> Option<Settlement> {
-        let DeferWorker { webhooks: callbacks, settlement_rules: rules, .. } = &*self.worker;
+        let WorkerSettings { webhooks: callbacks, settlement_rules: rules, .. } = &*self.worker;
         let crowded = self.contended.load(Ordering::Relaxed);
         let room = WebhookLimits { max_calls: self.slot.limit(), contended: crowded };
         let Some(turn) =

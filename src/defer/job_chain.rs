@@ -19,7 +19,7 @@ use super::{
     run_slots::RunSlot,
     shared_run_limits::RunPermit,
     webhook_receivers::WebhookReceivers,
-    worker::DeferWorker,
+    worker::WorkerSettings,
 };
 use crate::{
     key::Key,
@@ -48,7 +48,7 @@ pub(super) enum ShutdownPhase {
 }
 
 pub(super) struct JobChain {
-    pub(super) worker: Arc<DeferWorker>,
+    pub(super) worker: Arc<WorkerSettings>,
     pub(super) key: Key,
     /// Slot among the worker's runs or webhooks.
     pub(super) slot: RunSlot,
@@ -99,7 +99,7 @@ impl JobChain {
     }
 
     async fn run_with_permit(&self, head: Option<JobId>) -> ChainOutcome {
-        let DeferWorker { store, shared_limits: limits, lease, .. } = &*self.worker;
+        let WorkerSettings { store, shared_limits: limits, lease, .. } = &*self.worker;
         // Limits of a queue apply to requests, not to webhooks.
         let enters = async {
             if self.is_webhook() {

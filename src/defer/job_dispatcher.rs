@@ -51,7 +51,7 @@ use self::{
 use super::{
     job_chain::{ChainOutcome, ShutdownPhase},
     webhook_receivers::WebhookReceivers,
-    worker::DeferWorker,
+    worker::WorkerSettings,
 };
 use crate::{
     clock::PreciseTimer,
@@ -92,7 +92,7 @@ const RUN_SLOTS_PER_WEBHOOK_SLOT: usize = 4;
 const MIN_WEBHOOK_SLOTS: usize = 2;
 
 pub(super) struct JobDispatcher {
-    worker: Arc<DeferWorker>,
+    worker: Arc<WorkerSettings>,
     shutdown: watch::Sender<ShutdownPhase>,
     /// State at the last heartbeat.
     paused: Arc<AtomicBool>,
@@ -122,7 +122,7 @@ pub(super) struct JobDispatcher {
 }
 
 impl JobDispatcher {
-    pub(super) fn new(worker: Arc<DeferWorker>) -> Self {
+    pub(super) fn new(worker: Arc<WorkerSettings>) -> Self {
         Self {
             request_capacity: RunCapacity::new(worker.concurrency),
             webhook_capacity: RunCapacity::new(

@@ -11,7 +11,7 @@ use super::{
     job_chain::{JobChain, ShutdownPhase},
     replayer::{ReplayOutcome, Replayer},
     run_slots::RunSlots,
-    worker::DeferWorker,
+    worker::{DeferWorker, WorkerSettings},
 };
 use crate::{
     clock::MAX_DURATION,
@@ -45,7 +45,7 @@ pub struct JobRunReport {
 }
 
 pub(crate) struct JobStepper {
-    worker: Arc<DeferWorker>,
+    worker: Arc<WorkerSettings>,
     wakeups: mpsc::UnboundedReceiver<WakeupMessage>,
     run_log: RunLog,
     /// Never sent: a stepper has no shutdown.
@@ -57,7 +57,8 @@ pub(crate) struct JobStepper {
 type RunLog = Arc<Mutex<Vec<JobRunReport>>>;
 
 impl JobStepper {
-    pub(crate) fn new(mut worker: DeferWorker) -> Self {
+    pub(crate) fn new<R>(worker: DeferWorker<R>) -> Self {
+        let mut worker = worker.settings;
         let ran = RunLog::default();
         worker.replayer = Arc::new(RecordingReplayer {
             inner: Arc::clone(&worker.replayer),

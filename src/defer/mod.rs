@@ -1,8 +1,8 @@
 //! Deferral: a request that meets a busy lock is stored and runs later, once, in order.
 //!
-//! A `DeferLayer` wraps a `LockLayer`. A request that arrives while the lock is free runs as if the
-//! `DeferLayer` were not there; its body is never read. A request that meets a busy lock is read
-//! completely, stored behind that lock, and answered with 202 and the `Location` of a status
+//! A [`DeferLayer`] wraps a `LockLayer`. A request that arrives while the lock is free runs as if
+//! the `DeferLayer` were not there; its body is never read. A request that meets a busy lock is
+//! read completely, stored behind that lock, and answered with 202 and the `Location` of a status
 //! resource. When the lock is released, a [`DeferWorker`] is woken, claims it, and replays the
 //! stored request through the application's own routes.
 //!
@@ -59,7 +59,7 @@ pub(crate) use self::job_stepper::JobStepper;
 #[cfg(feature = "webhook")]
 pub use self::webhook::Webhooks;
 pub use self::{
-    gate::{DeferCandidate, DeferGate, DeferTicket},
+    gate::{DeferCandidate, DeferLayer, DeferTicket},
     jobs::{
         DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
         ParseCursorError, RetainedRequest,

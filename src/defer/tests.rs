@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
-    DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse, Replayer,
+    ReplayBody, ReplayOutcome, ReplayResponse, Replayer,
     envelope::{EnvelopeBinding, encode_request},
 };
 use crate::{
@@ -42,6 +42,15 @@ use crate::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Worker without a framework: it runs jobs through the replayer of a test.
+type DeferWorker = super::DeferWorker<()>;
+
+impl DeferWorker {
+    fn new(store: &Store, replayer: impl Replayer) -> Self {
+        Self::with_replayer(store, replayer)
+    }
+}
 
 /// Routes that note what runs, by target; what they do is in the target too.
 #[derive(Clone, Default)]
@@ -246,4 +255,21 @@ async fn wait_until_ended(store: &Store, id: &JobId) -> JobState {
 /// Lets everything that can happen now happen: with the clock stopped, that is when a sleep ends.
 async fn let_tasks_settle() {
     tokio::time::sleep(Duration::from_millis(200)).await;
+}
+
+#[test]
+fn invalid_queue_rate_is_a_config_error() {
+    for (requests, per) in [(0, SECOND), (1, Duration::ZERO), (1, Duration::MAX)] {
+        let worker = DeferWorker::new(&Store::memory(), CountingReplayer::default());
+        let error = worker.try_queue_rate(requests, per).expect_err("it is refused");
+        assert_eq!(error.kind(), crate::ErrorKind::Config);
+    }
+}
+
+#[test]
+fn invalid_status_path_is_a_config_error() {
+    for path in ["/deferred?x", "/de ferred", "/d\u{e9}"] {
+        let error = super::DeferLayer::<()>::new().try_status_path(path).err();
+        assert_eq!(error.expect("it is refused").kind(), crate::ErrorKind::Config);
+    }
 }

@@ -92,7 +92,7 @@ pub enum LeaveAction<T, P> {
     ///   body breaks off.
     Replace(Reply),
     /// Keep the ticket with the body of a [streaming](ServiceOutcome::Streaming) response: see
-    /// [`BodyTicket`].
+    /// [`BodyTicket`](super::BodyTicket).
     KeepTicket(T),
     /// Show the parked request to [`Gate::inspect_parked`], read its body as that decides, and call
     /// [`Gate::accept_parked`]. If no request was parked, leave the response as it is.
@@ -173,7 +173,8 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
 
     /// Returns the values that code within the inner call can find without the request. The driver
     /// makes the whole call, from its first step, within [`RequestScope::run`], and single steps of
-    /// its own within [`RequestScope::run_sync`]. [`BodyTicket`] does so for its body.
+    /// its own within [`RequestScope::run_sync`]. [`BodyTicket`](super::BodyTicket) does so for its
+    /// body.
     fn request_scope(&self, ticket: &Self::Ticket) -> RequestScope {
         let _ = ticket;
         RequestScope::default()
@@ -187,8 +188,8 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     }
 
     /// Returns the total time that the handler may wait for the request body: see
-    /// [`BodyTimerHandle`]. Beyond it, the driver drops the inner call, and leaves with
-    /// [`ServiceOutcome::RequestBodyTimeout`].
+    /// [`BodyTimerHandle`](super::BodyTimerHandle). Beyond it, the driver drops the inner call, and
+    /// leaves with [`ServiceOutcome::RequestBodyTimeout`].
     fn body_read_timeout(&self, ticket: &Self::Ticket) -> Option<Duration> {
         let _ = ticket;
         None

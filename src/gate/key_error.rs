@@ -58,8 +58,7 @@ pub fn log_shared_request() {
 }
 
 /// Returns the log message for a request that lacks an extension.
-#[must_use]
-pub fn missing_extension_message<T>(name: &str) -> String {
+pub(super) fn missing_extension_message<T>(name: &str) -> String {
     format!(
         "by_extension::<{0}>({name:?}) found no {0} in the request's extensions; put the layer \
          that inserts it outside this one",

@@ -4,6 +4,7 @@
 //! Admitting the request would bypass the lock; a shared "unknown" key would let unrelated clients
 //! block each other.
 
+mod conversions;
 mod functions;
 
 use std::{fmt, str::FromStr, sync::Arc};
@@ -13,11 +14,17 @@ use super::{
     gate_request::{DuplicateHeader, GateRequest, RouteMatch, single_header_or_host},
     key_error::KeyError,
     named_source::{NamedSource, ParamGroup, canonicalize, read_param},
+    request_kind::RequestKind,
 };
 use crate::key::{Key, credential_value};
 
-/// Origin of a layer's key, made by the layers' `by_...` constructors.
-pub struct KeySource<N: ?Sized>(KeySourceKind<N>);
+/// Origin of a key: one part, or several that are combined. The integrations call it `KeyPart`.
+///
+/// The `by_...` constructors of the layers cover the common keys; `by` takes any source. A tuple of
+/// up to four sources is one key: another value of any part is another key.
+/// `RateLimitLayer::by((KeyPart::ip(), KeyPart::header("x-api-key")), quota)` is one quota for each
+/// API key at each address.
+pub struct KeySource<R: RequestKind>(KeySourceKind<R>);
 
 type KeyFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
 type KeyListFn<N> = dyn Fn(&N) -> Vec<String> + Send + Sync;
@@ -25,59 +32,56 @@ type KeyListFn<N> = dyn Fn(&N) -> Vec<String> + Send + Sync;
 /// Most keys of one request. Each is a lock to acquire, and clients may choose their number.
 const MAX_KEYS: usize = 32;
 
-enum KeySourceKind<N: ?Sized> {
+enum KeySourceKind<R: RequestKind> {
     ClientAddress(Arc<ClientAddress>),
     PathParam(Arc<NamedSource>),
     PathParams(Arc<ParamGroup>),
     Header(Arc<NamedSource>),
     Route,
     /// The prefix of the keys, which contains the name of the source, and the function.
-    Function(Arc<str>, Arc<KeyFn<N>>),
+    Function(Arc<str>, Arc<KeyFn<R::Native>>),
     /// Like `Function`, for a value that the application puts into every request; the last text is
     /// the log message for a missing value.
-    Extension(Arc<str>, Arc<KeyFn<N>>, Arc<str>),
-    Functions(Arc<str>, Arc<KeyListFn<N>>),
-    Combined(Arc<(KeySource<N>, KeySource<N>)>),
+    Extension(Arc<str>, Arc<KeyFn<R::Native>>, Arc<str>),
+    Functions(Arc<str>, Arc<KeyListFn<R::Native>>),
+    Combined(Arc<(KeySource<R>, KeySource<R>)>),
 }
 
-impl<N: ?Sized> KeySource<N> {
-    /// Uses the peer's address: [`Key::ip`].
+impl<R: RequestKind> KeySource<R> {
+    /// The address of the peer's socket; IPv6 by /64 networks. Headers are ignored.
     #[must_use]
     pub fn ip() -> Self {
         Self::client(ClientAddress::peer())
     }
 
-    /// Uses the client's address: [`Key::network`].
+    /// The address of the client, also behind proxies: [`Key::network`].
     #[must_use]
     pub fn client(address: ClientAddress) -> Self {
         Self(KeySourceKind::ClientAddress(Arc::new(address)))
     }
 
-    /// Uses the text of a parameter of the matched route: [`Key::path_param`]. The text is not
-    /// normalized; for a parameter that a handler parses, see
-    /// [`path_param_as`](Self::path_param_as).
+    /// The text of a parameter of the matched route: [`Key::path_param`]. `7`, `07` and `+7` are
+    /// three keys: use [`path_param_as`](Self::path_param_as) for values that the handler parses.
     #[must_use]
     pub fn path_param(name: &str) -> Self {
         Self(KeySourceKind::PathParam(NamedSource::path_param(name, None)))
     }
 
-    /// Like [`path_param`](Self::path_param), for a parameter of type `T`: the key has the
-    /// `Display` form of the value, however it was spelled. A text that does not parse is refused
-    /// with 400.
+    /// A parameter of the matched route that the handler parses as a `T`: the key has the `Display`
+    /// form of the value, however it was spelled. A text that is not a `T` gets 400.
     #[must_use]
     pub fn path_param_as<T: FromStr + fmt::Display>(name: &str) -> Self {
         Self(KeySourceKind::PathParam(NamedSource::path_param(name, Some(canonicalize::<T>))))
     }
 
-    /// Uses several parameters of the matched route that name resources of one kind, such as `from`
-    /// and `to`. Each gives a key: [`Key::path_param`], named by the parameter names, sorted and
-    /// joined by commas.
+    /// Several parameters of the matched route that name resources of one kind, such as `from` and
+    /// `to`. Each gives a key: [`Key::path_param`], named by the parameter names, sorted and joined
+    /// by commas.
     ///
     /// # Panics
     ///
     /// If `names` is empty.
-    #[must_use]
-    pub fn path_params<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
+    pub(crate) fn path_params<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
         Self(KeySourceKind::PathParams(ParamGroup::new(names, None)))
     }
 
@@ -87,15 +91,14 @@ impl<N: ?Sized> KeySource<N> {
     /// # Panics
     ///
     /// If `names` is empty.
-    #[must_use]
-    pub fn path_params_as<T: FromStr + fmt::Display>(
+    pub(crate) fn path_params_as<T: FromStr + fmt::Display>(
         names: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Self {
         Self(KeySourceKind::PathParams(ParamGroup::new(names, Some(canonicalize::<T>))))
     }
 
-    /// Uses a header, which must be sent exactly once: [`Key::header`]. Without a `Host` header,
-    /// the host is that of the URI, as in HTTP/2.
+    /// A header, which must occur exactly once: [`Key::header`]. Without a `Host` header, the host
+    /// is that of the URI, as in HTTP/2.
     ///
     /// # Panics
     ///
@@ -108,16 +111,16 @@ impl<N: ?Sized> KeySource<N> {
         ))))
     }
 
-    /// Uses the matched route: [`Key::route`].
+    /// The matched route: [`Key::route`].
     #[must_use]
     pub fn route() -> Self {
         Self(KeySourceKind::Route)
     }
 
-    /// Combines two sources: keys are equal if both parts are, see [`Key::and`].
+    /// Joins two parts to one key: another value of either part is another key. See [`Key::and`].
     #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self(KeySourceKind::Combined(Arc::new((self, other))))
+    pub fn and(self, other: impl Into<Self>) -> Self {
+        Self(KeySourceKind::Combined(Arc::new((self, other.into()))))
     }
 
     /// Reads all keys of a request in their order, each once; at least one.
@@ -125,7 +128,7 @@ impl<N: ?Sized> KeySource<N> {
     /// # Errors
     ///
     /// [`KeyError`] if the request has none, or more than 32.
-    pub fn read_all<V: GateRequest<NativeRequest = N>>(
+    pub fn read_all<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         view: &mut V,
     ) -> Result<Vec<Key>, KeyError> {
@@ -162,7 +165,10 @@ impl<N: ?Sized> KeySource<N> {
     /// # Errors
     ///
     /// [`KeyError`] if the request has none.
-    pub fn read<V: GateRequest<NativeRequest = N>>(&self, view: &mut V) -> Result<Key, KeyError> {
+    pub fn read<V: GateRequest<NativeRequest = R::Native>>(
+        &self,
+        view: &mut V,
+    ) -> Result<Key, KeyError> {
         match &self.0 {
             KeySourceKind::Combined(both) if !self.has_multiple_keys() => {
                 Ok(both.0.read(view)?.and(&both.1.read(view)?))
@@ -239,8 +245,7 @@ impl<N: ?Sized> KeySource<N> {
     ///
     /// If a request could pass without one: with
     /// [`MissingAddress::Skip`](super::MissingAddress::Skip), it would bypass the lock.
-    #[must_use]
-    pub fn require_key(self) -> Self {
+    pub(crate) fn require_key(self) -> Self {
         assert!(
             !self.may_lack_key(),
             "MissingAddress::Skip: a request without an address would pass without the lock; use \
@@ -276,45 +281,4 @@ pub(crate) fn dedup_keys(keys: &mut Vec<Key>) {
     }
     let mut seen = std::collections::HashSet::new();
     keys.retain(|key| seen.insert(key.clone()));
-}
-
-impl<N: ?Sized> Clone for KeySource<N> {
-    fn clone(&self) -> Self {
-        Self(match &self.0 {
-            KeySourceKind::ClientAddress(address) => {
-                KeySourceKind::ClientAddress(Arc::clone(address))
-            }
-            KeySourceKind::PathParam(named) => KeySourceKind::PathParam(Arc::clone(named)),
-            KeySourceKind::Header(named) => KeySourceKind::Header(Arc::clone(named)),
-            KeySourceKind::Route => KeySourceKind::Route,
-            KeySourceKind::Function(prefix, f) => {
-                KeySourceKind::Function(Arc::clone(prefix), Arc::clone(f))
-            }
-            KeySourceKind::Extension(prefix, f, fix) => {
-                KeySourceKind::Extension(Arc::clone(prefix), Arc::clone(f), Arc::clone(fix))
-            }
-            KeySourceKind::PathParams(names) => KeySourceKind::PathParams(Arc::clone(names)),
-            KeySourceKind::Functions(prefix, f) => {
-                KeySourceKind::Functions(Arc::clone(prefix), Arc::clone(f))
-            }
-            KeySourceKind::Combined(both) => KeySourceKind::Combined(Arc::clone(both)),
-        })
-    }
-}
-
-impl<N: ?Sized> fmt::Debug for KeySource<N> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            KeySourceKind::ClientAddress(address) => write!(f, "{address:?}"),
-            KeySourceKind::PathParam(named) => write!(f, "path_param({})", named.name),
-            KeySourceKind::Header(named) => write!(f, "header({})", named.name),
-            KeySourceKind::Route => f.write_str("route"),
-            KeySourceKind::Function(prefix, _) | KeySourceKind::Functions(prefix, _) => {
-                write!(f, "function({prefix})")
-            }
-            KeySourceKind::Extension(prefix, ..) => write!(f, "extension({prefix})"),
-            KeySourceKind::PathParams(all) => write!(f, "path_params({})", all.joined_name),
-            KeySourceKind::Combined(both) => write!(f, "{:?} and {:?}", both.0, both.1),
-        }
-    }
 }

@@ -40,6 +40,7 @@ mod parking_slot;
 mod refusal_tracker;
 mod replay_marker;
 mod request_fingerprint;
+mod request_kind;
 mod request_scope;
 
 pub use self::gate_trait::{
@@ -54,6 +55,7 @@ pub(crate) use self::{
     parking_slot::{AttemptMode, DirectRunTerms, IdempotencyLookup, UnderLockMark},
     refusal_tracker::{GateId, RefusalTracker},
     replay_marker::{REPLAY_HEADER, RunScopeGuard, current_replay, is_replay},
+    request_kind::find_extension,
 };
 pub use self::{
     address::{ClientAddress, MissingAddress},
@@ -63,10 +65,11 @@ pub use self::{
     call_completion::{CallCompletion, poll_until_cancelled, run_until_cancelled},
     detached_run::{BodySink, DetachedRun},
     gate_request::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
-    key_error::{KeyError, log_missing_layer, log_shared_request, missing_extension_message},
+    key_error::{KeyError, log_missing_layer, log_shared_request},
     key_source::KeySource,
     parking_slot::{ParkingContext, ParkingSlot},
     replay_marker::{ReplayMarker, RunningJob},
     request_fingerprint::RequestFingerprint,
+    request_kind::RequestKind,
     request_scope::RequestScope,
 };

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 
 use super::held_lock::{DelegatedLock, HeldLock};
 use crate::{
+    error::{Error, expect_setting},
     gate::{GateRequest, REPLAY_HEADER},
     key::{Key, hex},
     store::{LockMode, Store},
@@ -57,16 +58,28 @@ impl SharedSecret {
     ///
     /// # Panics
     ///
-    /// If there are fewer: a short secret can be guessed, and with it every lock can be passed.
+    /// If there are fewer: a short secret can be guessed, and with it every lock can be passed. For
+    /// a secret from the environment use [`try_new`](Self::try_new).
     #[must_use]
     pub fn new(secret: impl AsRef<[u8]>) -> Self {
+        expect_setting(Self::try_new(secret))
+    }
+
+    /// Like [`new`](Self::new), for a secret from the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if there are fewer than 32 bytes.
+    pub fn try_new(secret: impl AsRef<[u8]>) -> Result<Self, Error> {
         let secret = secret.as_ref();
-        assert!(
-            secret.len() >= MIN_SECRET_LEN,
-            "SharedSecret::new: needs at least {MIN_SECRET_LEN} bytes from a random source, not {}",
-            secret.len()
-        );
-        Self(secret.into())
+        if secret.len() < MIN_SECRET_LEN {
+            return Err(Error::setting(format!(
+                "SharedSecret::new: needs at least {MIN_SECRET_LEN} bytes from a random source, \
+                 not {}",
+                secret.len()
+            )));
+        }
+        Ok(Self(secret.into()))
     }
 
     #[cfg(feature = "http-replay")]
@@ -96,7 +109,7 @@ impl HeldLock {
     /// Returns the name and value of a header that delegates this lock to another service.
     ///
     /// Send it with calls to a service with the same secret in
-    /// [`trust_delegation`](crate::lock::LockGate::trust_delegation) of its `LockLayer`: the calls
+    /// [`trust_delegation`](crate::lock::LockLayer::trust_delegation) of its `LockLayer`: the calls
     /// then run without a lock of their own. It is valid for as long as the lock is certain now, at
     /// most a lease; sign a new one for a later call. The clocks of both services count, so they
     /// should differ by far less than the lease.

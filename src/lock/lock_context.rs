@@ -1,10 +1,10 @@
-//! Entry context of a `LockGate`, read before anything is awaited.
+//! Entry context of a `LockLayer`, read before anything is awaited.
 
 use std::mem;
 
 use super::{
     delegation,
-    gate::{LockGate, would_deadlock_reply},
+    gate::{LockLayer, would_deadlock_reply},
     held_lock::{HeldLock, HeldLocks},
     ticket::{LockTicketKind, UnmatchedRequest},
 };
@@ -12,7 +12,7 @@ use crate::{
     error::Error,
     gate::{
         AttemptMode, GateRequest, InitialVerdict, KeyError, ParkingSlot, RefusalTracker,
-        ReplayMarker, UnderLockMark, current_replay, dedup_keys,
+        ReplayMarker, RequestKind, UnderLockMark, current_replay, dedup_keys,
     },
     key::Key,
     reply::Reply,
@@ -165,9 +165,9 @@ impl InheritedContext {
     }
 }
 
-impl<N: ?Sized> LockGate<N> {
+impl<R: RequestKind> LockLayer<R> {
     /// Reads the keys of a request, with the layer's name, scope and stripes applied.
-    fn read_keys<V: GateRequest<NativeRequest = N>>(
+    fn read_keys<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         view: &mut V,
     ) -> Result<Vec<Key>, KeyError> {
@@ -177,7 +177,7 @@ impl<N: ?Sized> LockGate<N> {
         Ok(keys)
     }
 
-    pub(super) fn read_request<V: GateRequest<NativeRequest = N>>(
+    pub(super) fn read_request<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         view: &mut V,
     ) -> InitialVerdict<LockContext, UnmatchedRequest> {

@@ -1,6 +1,6 @@
 //! Locks with leases and fences, for requests behind a `LockLayer` and for code without a layer.
 //!
-//! A `LockLayer` reads the key of a request and acquires its lock with one call to the store:
+//! A [`LockLayer`] reads the key of a request and acquires its lock with one call to the store:
 //!
 //! - If the lock is free, the handler runs under it. The lock is released before the response is
 //!   sent, or as soon as the server drops the request.
@@ -106,7 +106,6 @@ mod guard;
 mod held_lock;
 mod held_locks;
 mod idempotent_acquire;
-mod lease_settings;
 mod lock_context;
 mod lock_set;
 mod outcome;
@@ -123,7 +122,7 @@ mod wait_queue;
 
 pub use self::{
     delegation::SharedSecret,
-    gate::LockGate,
+    gate::LockLayer,
     guard::{LockGuard, ReleaseStatus},
     held_lock::{HeldLock, HeldLocks},
     lock_context::LockContext,

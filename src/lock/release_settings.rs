@@ -7,7 +7,6 @@ use std::{
 };
 
 use super::{
-    gate::LockGate,
     held_lock::HeldLocks,
     lock_set::LockSet,
     pending_releases::PendingReleases,
@@ -88,40 +87,10 @@ pub enum HoldUntil {
 /// Settings that apply from the start of the handler.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ReleaseSettings {
-    on_loss: OnLoss,
-    hold_until: HoldUntil,
-    body_deadline: Duration,
-    release_in_background: bool,
-}
-
-impl<N: ?Sized> LockGate<N> {
-    /// See `LockLayer::on_loss`.
-    #[must_use]
-    pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
-        self.release_settings.on_loss = on_loss;
-        self
-    }
-
-    /// See `LockLayer::hold_until`.
-    #[must_use]
-    pub fn hold_until(mut self, hold_until: HoldUntil) -> Self {
-        self.release_settings.hold_until = hold_until;
-        self
-    }
-
-    /// See `LockLayer::body_read_timeout`.
-    #[must_use]
-    pub fn body_read_timeout(mut self, deadline: Duration) -> Self {
-        self.release_settings.body_deadline = deadline;
-        self
-    }
-
-    /// See `LockLayer::release_in_background`.
-    #[must_use]
-    pub fn release_in_background(mut self) -> Self {
-        self.release_settings.release_in_background = true;
-        self
-    }
+    pub(super) on_loss: OnLoss,
+    pub(super) hold_until: HoldUntil,
+    pub(super) body_deadline: Duration,
+    pub(super) release_in_background: bool,
 }
 
 impl Default for ReleaseSettings {

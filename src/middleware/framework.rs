@@ -5,7 +5,7 @@ use std::{convert, marker::PhantomData, net::SocketAddr};
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, HeaderName, HeaderValue, request::Parts, uri::Authority};
 use http_body::Body;
-use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt as _, Full, combinators::UnsyncBoxBody};
 
 use super::{
     gate_body::{BoxError, GateBody},
@@ -18,6 +18,9 @@ use crate::{
 
 /// Access to a router's data in an `http` request.
 pub trait Framework: Copy + Send + Sync + 'static {
+    /// The request body with which a [`DeferWorker`](crate::defer::DeferWorker) calls the routes.
+    type RequestBody: From<Bytes> + Send + 'static;
+
     /// The response body, for an inner service with the body `R`. [`GateBody<R>`](GateBody) suits
     /// any framework. A framework with one type for all bodies names that, and can take an inner
     /// body of that type unchanged: [`GateBody::into_inner`].
@@ -70,6 +73,8 @@ pub struct PlainHttp;
 type BoxedBody = UnsyncBoxBody<Bytes, BoxError>;
 
 impl Framework for PlainHttp {
+    type RequestBody = Full<Bytes>;
+
     type ResponseBody<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static> = GateBody<R>;
 
     fn response_body<R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>(
@@ -233,7 +238,9 @@ mod tests {
                 request = request.header("host", host);
             }
             let (mut parts, ()) = request.body(()).expect("a request").into_parts();
-            KeySource::header("Host").read(&mut PartsView::<PlainHttp>::new(&mut parts)).ok()
+            KeySource::<PlainHttp>::header("Host")
+                .read(&mut PartsView::<PlainHttp>::new(&mut parts))
+                .ok()
         };
         let of = |host: &str| Some(Key::header("host", host.as_bytes()));
         assert_eq!(key("https://one.example:8443/a", None), of("one.example:8443"));

@@ -8,7 +8,8 @@ use tower_layer::Layer;
 use super::{framework::PlainHttp, gate_service::GateService};
 use crate::gate::Gate;
 
-/// Layer that puts a gate around a service. Integrations wrap it in layers of their own.
+/// Layer that puts any gate around a service. `RateLimitLayer`, `LockLayer` and `DeferLayer` are
+/// layers without it.
 #[derive(Debug, Clone)]
 pub struct GateLayer<G, F = PlainHttp> {
     gate: Arc<G>,

@@ -22,10 +22,9 @@
 //! use http_body_util::Full;
 //! use lockgate::{
 //!     Key, Store,
-//!     defer::{DeferGate, DeferWorker, StatusGate, StatusReply},
-//!     gate::KeySource,
-//!     lock::LockGate,
-//!     middleware::{GateLayer, PartsView, PlainHttp, ServiceReplayer},
+//!     defer::{DeferLayer, DeferWorker, StatusGate, StatusReply},
+//!     lock::LockLayer,
+//!     middleware::{PartsView, PlainHttp},
 //! };
 //! use tokio::sync::oneshot;
 //! use tower::{ServiceBuilder, ServiceExt};
@@ -33,17 +32,16 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = Store::memory();
-//! let lock = LockGate::<Parts>::new(KeySource::header("order")).store(&store);
 //! let service = ServiceBuilder::new()
-//!     .layer(GateLayer::<_, PlainHttp>::new(DeferGate::<Parts>::new()))
-//!     .layer(GateLayer::<_, PlainHttp>::new(lock))
+//!     .layer(DeferLayer::<PlainHttp>::new())
+//!     .layer(LockLayer::<PlainHttp>::by_header("order").store(&store))
 //!     .service_fn(async |_: Request<Full<Bytes>>| {
 //!         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("refunded")))
 //!     });
 //!
-//! let replayer = ServiceReplayer::<_, Full<Bytes>, PlainHttp>::new(service.clone());
 //! let (stop, stopped) = oneshot::channel::<()>();
-//! let worker = tokio::spawn(DeferWorker::new(&store, replayer).run(async {
+//! let worker = DeferWorker::<PlainHttp>::new(&store, service.clone());
+//! let worker = tokio::spawn(worker.run(async {
 //!     let _ = stopped.await;
 //! }));
 //!
@@ -87,6 +85,7 @@ mod gate_body;
 mod gate_layer;
 mod gate_service;
 mod guarded_call;
+mod layers;
 mod response_future;
 mod service_replayer;
 mod settle;

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Empty, Full, StreamBody, combinators::UnsyncBoxBody};
 use parking_lot::Mutex;
@@ -21,19 +21,19 @@ use tower_layer::Layer as _;
 use super::{BoxError, GateBody, GateLayer, PlainHttp};
 use crate::{
     gate::KeySource,
-    lock::{HoldUntil, LockGate},
+    lock::{HoldUntil, LockLayer},
     store::{BackendFault, Store, faulty_store},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn lock_gate(store: &Store) -> LockGate<Parts> {
-    LockGate::new(KeySource::header("order")).store(store)
+fn lock_gate(store: &Store) -> LockLayer<PlainHttp> {
+    LockLayer::by(KeySource::header("order")).store(store)
 }
 
 /// What the layer answers around a handler.
 async fn call_under_lock<F, R>(
-    gate: LockGate<Parts>,
+    gate: LockLayer<PlainHttp>,
     handler: impl Fn() -> F + Clone + Send + 'static,
 ) -> Response<GateBody<R>>
 where
@@ -125,7 +125,7 @@ fn slow_body<E: Send + 'static>(bytes: usize, each: Duration) -> UnsyncBoxBody<B
 
 /// What is answered to a dribbling client, and when.
 async fn timed_status<F, E>(
-    gate: LockGate<Parts>,
+    gate: LockLayer<PlainHttp>,
     body: BoxedTestBody,
     handler: impl Fn(BoxedTestBody) -> F + Clone + Send + 'static,
 ) -> (Duration, Result<u16, E>)

@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     clock::{MAX_DURATION, saturating_micros},
+    error::{Error, expect_setting},
     key::Key,
     store::{DeadLetterLimits, Store, TaskRunLimits},
 };
@@ -85,16 +86,28 @@ impl QueueWorker {
     ///
     /// # Panics
     ///
-    /// If either is zero, or if `per` is longer than a year.
-    pub fn queue_rate(mut self, starts: u64, per: Duration) -> Self {
-        assert!(
-            starts > 0 && !per.is_zero() && per <= MAX_DURATION,
-            "QueueWorker::queue_rate: {starts} per {per:?}; it takes at least 1, per more than 0 \
-             and at most a year"
-        );
+    /// If either is zero, or if `per` is longer than a year. For values from a configuration use
+    /// [`try_queue_rate`](Self::try_queue_rate).
+    pub fn queue_rate(self, starts: u64, per: Duration) -> Self {
+        expect_setting(self.try_queue_rate(starts, per))
+    }
+
+    /// Like [`queue_rate`](Self::queue_rate), for values from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if either is zero, or if `per` is longer than a
+    /// year.
+    pub fn try_queue_rate(mut self, starts: u64, per: Duration) -> Result<Self, Error> {
+        if starts == 0 || per.is_zero() || per > MAX_DURATION {
+            return Err(Error::setting(format!(
+                "QueueWorker::queue_rate: {starts} per {per:?}; it takes at least 1, per more than \
+                 0 and at most a year"
+            )));
+        }
         let interval_us = saturating_micros(per).div_ceil(starts).max(1);
         (self.limits.start_interval_us, self.limits.start_burst) = (interval_us, starts);
-        self
+        Ok(self)
     }
 
     /// Sets the time for which a run outlives its process, at least 100 ms. It is renewed after a

@@ -112,3 +112,12 @@ async fn task_state(queue: &Queue<String>, id: &TaskId) -> Option<TaskState> {
 async fn wait_until_idle() {
     sleep(Duration::from_millis(50)).await;
 }
+
+#[test]
+fn invalid_queue_rate_is_a_config_error() {
+    for (starts, per) in [(0, SECOND), (1, Duration::ZERO), (1, Duration::MAX)] {
+        let worker = scripted_worker(&text_queue(&Store::memory()), &TaskRunLog::default());
+        let error = worker.try_queue_rate(starts, per).expect_err("it is refused");
+        assert_eq!(error.kind(), crate::ErrorKind::Config);
+    }
+}

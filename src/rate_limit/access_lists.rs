@@ -3,6 +3,7 @@
 use std::{collections::HashSet, sync::Arc};
 
 use crate::{
+    error::{Error, expect_setting},
     gate::{ClientAddress, GateRequest, KeyError, NetworkSet},
     key::Key,
 };
@@ -59,22 +60,48 @@ impl AccessLists {
     ///
     /// # Panics
     ///
-    /// If one of them is neither.
+    /// If one of them is neither. For networks from a configuration use
+    /// [`try_allow`](Self::try_allow).
     #[must_use]
-    pub fn allow<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
-        self.allow_list.add_networks(NetworkSet::parse("AccessLists::allow", networks));
-        self
+    pub fn allow<S: AsRef<str>>(self, networks: impl IntoIterator<Item = S>) -> Self {
+        expect_setting(self.try_allow(networks))
+    }
+
+    /// Like [`allow`](Self::allow), for networks from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if one of them is neither an address nor a network.
+    pub fn try_allow<S: AsRef<str>>(
+        mut self,
+        networks: impl IntoIterator<Item = S>,
+    ) -> Result<Self, Error> {
+        self.allow_list.add_networks(NetworkSet::try_parse("AccessLists::allow", networks)?);
+        Ok(self)
     }
 
     /// Adds addresses and networks (CIDR) to the deny list.
     ///
     /// # Panics
     ///
-    /// If one of them is neither.
+    /// If one of them is neither. For networks from a configuration use
+    /// [`try_deny`](Self::try_deny).
     #[must_use]
-    pub fn deny<S: AsRef<str>>(mut self, networks: impl IntoIterator<Item = S>) -> Self {
-        self.deny_list.add_networks(NetworkSet::parse("AccessLists::deny", networks));
-        self
+    pub fn deny<S: AsRef<str>>(self, networks: impl IntoIterator<Item = S>) -> Self {
+        expect_setting(self.try_deny(networks))
+    }
+
+    /// Like [`deny`](Self::deny), for networks from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if one of them is neither an address nor a network.
+    pub fn try_deny<S: AsRef<str>>(
+        mut self,
+        networks: impl IntoIterator<Item = S>,
+    ) -> Result<Self, Error> {
+        self.deny_list.add_networks(NetworkSet::try_parse("AccessLists::deny", networks)?);
+        Ok(self)
     }
 
     /// Adds a key to the allow list.
@@ -138,5 +165,21 @@ impl AccessList {
     fn add_networks(&mut self, networks: NetworkSet) {
         let old = std::mem::take(Arc::make_mut(&mut self.networks));
         self.networks = Arc::new(old.union(networks));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn invalid_networks_are_config_errors() {
+        let error = AccessLists::new().try_allow(["10.0.0.0/8", "here"]).expect_err("a network");
+        assert_eq!(error.kind(), ErrorKind::Config);
+        assert!(error.to_string().starts_with("AccessLists::allow: `here`"), "{error}");
+        let error = AccessLists::new().try_deny(["::/129"]).expect_err("a network");
+        assert!(error.to_string().starts_with("AccessLists::deny: `::/129`"), "{error}");
+        assert!(AccessLists::new().try_deny(["::/128"]).is_ok());
     }
 }

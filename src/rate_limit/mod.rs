@@ -2,8 +2,8 @@
 //!
 //! # Steps of a request
 //!
-//! Before it awaits anything, a `RateLimitLayer` compares the request with its [`AccessLists`], and
-//! reads the key of each of its [policies](Policy) and the cost. Then:
+//! Before it awaits anything, a [`RateLimitLayer`] compares the request with its [`AccessLists`],
+//! and reads the key of each of its [policies](Policy) and the cost. Then:
 //!
 //! 1. A refusal in the refusal cache is repeated at once. The store has said how long it lasts, and
 //!    that time counts from before the call was sent, so the repetition is exact.
@@ -90,12 +90,11 @@ mod tests;
 pub use self::{
     access_lists::AccessLists,
     decision::{Decision, PolicyDecision},
-    gate::{ChargeCappedError, RateLimitContext, RateLimitGate, RateLimitTicket, RateStatus},
+    gate::{ChargeCappedError, RateLimitContext, RateLimitLayer, RateLimitTicket, RateStatus},
     policy::Policy,
     policy_status::PolicyStatus,
     quota::{Quota, QuotaBuilder},
     rate_headers::RateHeaders,
     rate_limiter::RateLimiter,
     rate_refusal::{RateRefusal, RefusalReason},
-    response_options::ResponseOptions,
 };

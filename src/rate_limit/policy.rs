@@ -3,7 +3,13 @@
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use super::quota::Quota;
-use crate::{clock::MAX_DURATION, key::escape, outage::RateLimitOutage, store::Penalty};
+use crate::{
+    clock::MAX_DURATION,
+    error::{Error, expect_setting},
+    key::escape,
+    outage::RateLimitOutage,
+    store::Penalty,
+};
 
 /// Quota with a name, which clients see, a cost and a reaction to requests beyond it.
 ///
@@ -83,15 +89,27 @@ impl Policy {
     /// # Panics
     ///
     /// If the cost exceeds the capacity of the quota, since no request would ever be admitted. A
-    /// quota of 0 allows any cost.
+    /// quota of 0 allows any cost. For a cost or a quota from a configuration use
+    /// [`try_cost`](Self::try_cost).
     #[must_use]
-    pub fn cost(mut self, cost: u64) -> Self {
-        assert!(
-            cost <= self.quota.capacity() || self.quota.is_zero(),
-            "Policy::cost: {cost} exceeds the capacity of the quota"
-        );
+    pub fn cost(self, cost: u64) -> Self {
+        expect_setting(self.try_cost(cost))
+    }
+
+    /// Like [`cost`](Self::cost), for a cost or a quota from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the cost exceeds the capacity of the quota,
+    /// unless that is 0.
+    pub fn try_cost(mut self, cost: u64) -> Result<Self, Error> {
+        if cost > self.quota.capacity() && !self.quota.is_zero() {
+            return Err(Error::setting(format!(
+                "Policy::cost: {cost} exceeds the capacity of the quota"
+            )));
+        }
         self.cost = cost;
-        self
+        Ok(self)
     }
 
     /// Blocks a key after a number of refusals within a window: every request with a cost is
@@ -144,15 +162,26 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If the quota is no fixed window. In the others, the time of a charge matters.
+    /// If the quota is no fixed window. In the others, the time of a charge matters. For a quota
+    /// from a configuration use [`try_quota_lease`](Self::try_quota_lease).
     #[must_use]
-    pub fn quota_lease(mut self, n: u32) -> Self {
-        assert!(
-            n < 2 || self.quota.is_unlimited() || self.quota.is_fixed_window(),
-            "Policy::quota_lease: only the quota of a fixed window can be leased"
-        );
+    pub fn quota_lease(self, n: u32) -> Self {
+        expect_setting(self.try_quota_lease(n))
+    }
+
+    /// Like [`quota_lease`](Self::quota_lease), for a quota from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the quota is no fixed window.
+    pub fn try_quota_lease(mut self, n: u32) -> Result<Self, Error> {
+        if n >= 2 && !self.quota.is_unlimited() && !self.quota.is_fixed_window() {
+            return Err(Error::setting(
+                "Policy::quota_lease: only the quota of a fixed window can be leased",
+            ));
+        }
         self.lease_size = n.min(MAX_LEASE_SIZE);
-        self
+        Ok(self)
     }
 
     /// Sets the maximum time for which this process repeats a refusal without asking the store.

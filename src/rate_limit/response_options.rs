@@ -11,79 +11,34 @@ use super::{
     rate_refusal::{RateRefusal, RefusalReason},
 };
 use crate::{
-    gate::{GateRequest, InitialVerdict, KeySource},
+    gate::{GateRequest, InitialVerdict, KeySource, RequestKind},
     key::Key,
     reply::{HeaderSet, Reply},
 };
 
-type RefusalResponder = dyn Fn(&RateRefusal<'_>) -> Reply + Send + Sync;
+pub(super) type RefusalResponder = dyn Fn(&RateRefusal<'_>) -> Reply + Send + Sync;
 
 /// Settings of a layer that do not affect its counting.
 #[derive(Clone, Default)]
-pub struct ResponseOptions {
-    lists: AccessLists,
-    headers: RateHeaders,
-    expose_headers: bool,
-    charges_preflights: bool,
-    responder: Option<Arc<RefusalResponder>>,
+pub(super) struct ResponseOptions {
+    pub(super) lists: AccessLists,
+    pub(super) headers: RateHeaders,
+    pub(super) expose_headers: bool,
+    pub(super) charges_preflights: bool,
+    pub(super) responder: Option<Arc<RefusalResponder>>,
 }
 
 impl ResponseOptions {
-    /// See `RateLimitLayer::access_lists`.
-    #[must_use]
-    pub fn access_lists(mut self, lists: AccessLists) -> Self {
-        self.lists = lists;
-        self
-    }
-
-    /// See `RateLimitLayer::rate_headers`.
-    #[must_use]
-    pub fn headers(mut self, fields: RateHeaders) -> Self {
-        self.headers = fields;
-        self
-    }
-
-    /// See `RateLimitLayer::expose_headers`.
-    #[must_use]
-    pub fn expose_headers(mut self) -> Self {
-        self.expose_headers = true;
-        self
-    }
-
-    /// See `RateLimitLayer::charge_preflights`.
-    #[must_use]
-    pub fn charge_preflights(mut self) -> Self {
-        self.charges_preflights = true;
-        self
-    }
-
-    /// See `RateLimitLayer::refusal_response`.
-    #[must_use]
-    pub fn refusal_response(
-        mut self,
-        respond: impl Fn(&RateRefusal<'_>) -> Reply + Send + Sync + 'static,
-    ) -> Self {
-        self.responder = Some(Arc::new(respond));
-        self
-    }
-
-    /// See `RateLimitLayer::grpc_refusals`.
-    #[must_use]
-    pub fn grpc_refusals(self) -> Self {
-        // A function, since the path of the method has a single lifetime only.
-        fn grpc(refusal: &RateRefusal<'_>) -> Reply {
-            refusal.grpc_reply()
-        }
-        self.refusal_response(grpc)
-    }
-
     /// Decides before the keys are read, which a preflight does not have. Returns `None` if the
     /// request is to be charged. `sources` are the sources of the keys.
-    pub(super) fn check_before_keys<'a, V: GateRequest<NativeRequest: 'a>, F, T>(
+    pub(super) fn check_before_keys<'a, R: RequestKind, V, F, T>(
         &self,
         view: &mut V,
-        mut sources: impl Iterator<Item = &'a KeySource<V::NativeRequest>> + Clone,
-    ) -> Option<InitialVerdict<F, T>> {
+        mut sources: impl Iterator<Item = &'a KeySource<R>> + Clone,
+    ) -> Option<InitialVerdict<F, T>>
+    where
+        V: GateRequest<NativeRequest = R::Native>,
+    {
         match self.lists.match_address(view, sources.clone().find_map(KeySource::client_address)) {
             Err(fault) => {
                 return Some(
@@ -97,7 +52,7 @@ impl ResponseOptions {
             }
             Ok(AccessListMatch::Allowed) => {
                 // The deny list wins. A request without a key is on no list of keys.
-                let is_denied = |source: &KeySource<V::NativeRequest>| {
+                let is_denied = |source: &KeySource<R>| {
                     source
                         .read(view)
                         .is_ok_and(|key| self.lists.match_key(&key) == AccessListMatch::Denied)

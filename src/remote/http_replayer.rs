@@ -23,6 +23,7 @@ use super::replay_claims::{self, REPLAY_HEADER, ReplayClaims};
 use crate::{
     clock::{MAX_DURATION, ceil_millis},
     defer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer},
+    error::{Error, expect_setting},
     gate::{HttpRequestHead, ReplayMarker},
     lock::{HeldLock, SharedSecret},
     middleware::read_response_body,
@@ -111,9 +112,20 @@ impl HttpReplayer {
     /// # Panics
     ///
     /// If the URL is not an `http://` URL (or `https://`, with the feature) with an authority and
-    /// without a query or a fragment.
+    /// without a query or a fragment. For a URL from a configuration use
+    /// [`try_new`](Self::try_new).
     #[must_use]
     pub fn new(store: &Store, base: &str, secret: &SharedSecret) -> Self {
+        expect_setting(Self::try_new(store, base, secret))
+    }
+
+    /// Like [`new`](Self::new), for a URL from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the URL is not as in `new`. The sentence does not
+    /// contain it, since it may contain a password.
+    pub fn try_new(store: &Store, base: &str, secret: &SharedSecret) -> Result<Self, Error> {
         let url = base.parse::<Uri>().ok();
         // Of the parsed URL, since a scheme may be in upper case.
         let scheme = url.as_ref().and_then(Uri::scheme_str);
@@ -126,14 +138,15 @@ impl HttpReplayer {
                 // become part of it.
                 && !base.contains('#')
         };
-        // Without the URL, which may contain a password.
-        assert!(
-            url.as_ref().is_some_and(fits),
-            "HttpReplayer: the base is not a URL such as http://orders:8080 or http://orders/api"
-        );
+        if !url.as_ref().is_some_and(fits) {
+            return Err(Error::setting(
+                "HttpReplayer: the base is not a URL such as http://orders:8080 or \
+                 http://orders/api",
+            ));
+        }
         let (tls, timeout) = (system_tls_config(https, "remote runs"), Duration::from_secs(8));
         let has_path = url.as_ref().is_some_and(|url| !matches!(url.path(), "" | "/"));
-        Self {
+        Ok(Self {
             base_has_path: has_path,
             sender: build_sender(&tls, timeout),
             tls,
@@ -141,7 +154,7 @@ impl HttpReplayer {
             store: store.clone(),
             secret: secret.clone(),
             timeout,
-        }
+        })
     }
 
     /// Trusts only the certificates of this configuration.

@@ -57,7 +57,7 @@
 //!
 //! The receiver must not acquire the job's lock, which the worker holds. The header
 //! `Lockgate-Held`, sent along, tells that to a `LockLayer` that
-//! [trusts](crate::lock::LockGate::trust_delegation) the same secret.
+//! [trusts](crate::lock::LockLayer::trust_delegation) the same secret.
 //!
 //! # Responses
 //!

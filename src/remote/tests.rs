@@ -493,3 +493,13 @@ async fn request_path_does_not_leave_the_base_url() {
     let ran = replayer.replay(request_head("/x/../y"), Bytes::new(), marker.clone(), 100).await;
     assert!(matches!(ran, ReplayOutcome::Answered(_)), "{ran:?}");
 }
+
+#[test]
+fn invalid_base_url_is_a_config_error() {
+    let secret = SharedSecret::new([7; 32]);
+    let made = HttpReplayer::try_new(&Store::memory(), "ftp://user:password@orders", &secret);
+    let error = made.expect_err("it is refused");
+    assert_eq!(error.kind(), crate::ErrorKind::Config);
+    assert!(!error.to_string().contains("password"), "{error}");
+    assert!(HttpReplayer::try_new(&Store::memory(), "http://orders", &secret).is_ok());
+}

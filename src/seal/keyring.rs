@@ -10,7 +10,10 @@ use chacha20poly1305::{
 use parking_lot::RwLock;
 
 use super::{FORMAT_VERSION, SEALED_MARKER, SealContext, UnsealError};
-use crate::store::Store;
+use crate::{
+    error::{Error, expect_setting},
+    store::Store,
+};
 
 /// Length of a nonce in bytes; random ones of this length do not collide.
 const NONCE_LEN: usize = 24;
@@ -54,32 +57,56 @@ impl Keyring {
     ///
     /// # Panics
     ///
-    /// If the id is empty, longer than 32 bytes, or not printable ASCII.
+    /// If the id is empty, longer than 32 bytes, or not printable ASCII. For an id from a
+    /// configuration use [`try_new`](Self::try_new).
     #[must_use]
     pub fn new(id: &str, key: [u8; 32]) -> Self {
+        expect_setting(Self::try_new(id, key))
+    }
+
+    /// Like [`new`](Self::new), for an id from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the id is empty, longer than 32 bytes, or not
+    /// printable ASCII.
+    pub fn try_new(id: &str, key: [u8; 32]) -> Result<Self, Error> {
         let keys = SealingKeys {
             sealing_key_id: id.to_owned(),
             ciphers: BTreeMap::new(),
             requires_sealed: false,
         };
-        Self(Arc::new(keys)).with_decryption_key(id, key)
+        Self(Arc::new(keys)).try_with_decryption_key(id, key)
     }
 
     /// Adds a key that only opens.
     ///
     /// # Panics
     ///
-    /// As [`new`](Self::new), and if there is already a key with this id.
+    /// As [`new`](Self::new), and if there is already a key with this id. For an id from a
+    /// configuration use [`try_with_decryption_key`](Self::try_with_decryption_key).
     #[must_use]
     pub fn with_decryption_key(self, id: &str, key: [u8; 32]) -> Self {
-        assert!(
-            (1..=MAX_KEY_ID_LEN).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic()),
-            "Keyring: the id of a key has 1 to {MAX_KEY_ID_LEN} printable ASCII characters"
-        );
+        expect_setting(self.try_with_decryption_key(id, key))
+    }
+
+    /// Like [`with_decryption_key`](Self::with_decryption_key), for an id from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_new`](Self::try_new), and if there is already a key with this id.
+    pub fn try_with_decryption_key(self, id: &str, key: [u8; 32]) -> Result<Self, Error> {
+        if !(1..=MAX_KEY_ID_LEN).contains(&id.len()) || !id.bytes().all(|b| b.is_ascii_graphic()) {
+            return Err(Error::setting(format!(
+                "Keyring: the id of a key has 1 to {MAX_KEY_ID_LEN} printable ASCII characters"
+            )));
+        }
         let mut keys = Arc::unwrap_or_clone(self.0);
         let before = keys.ciphers.insert(id.to_owned(), XChaCha20Poly1305::new(&key.into()));
-        assert!(before.is_none(), "Keyring: two keys have the id {id}");
-        Self(Arc::new(keys))
+        if before.is_some() {
+            return Err(Error::setting(format!("Keyring: two keys have the id {id}")));
+        }
+        Ok(Self(Arc::new(keys)))
     }
 
     /// Treats unsealed bytes as corrupt.

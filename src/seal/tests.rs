@@ -97,3 +97,16 @@ fn keyring_debug_shows_ids_and_hides_keys() {
         assert!(std::panic::catch_unwind(|| Keyring::new(id, [1; 32])).is_err(), "{id:?}");
     }
 }
+
+#[test]
+fn invalid_key_ids_are_config_errors() {
+    for result in [
+        Keyring::try_new("a b", [1; 32]),
+        Keyring::new("a", [1; 32]).try_with_decryption_key("", [2; 32]),
+        Keyring::new("a", [1; 32]).try_with_decryption_key("a", [2; 32]),
+    ] {
+        assert_eq!(result.expect_err("refused").kind(), crate::ErrorKind::Config);
+    }
+    let ring = Keyring::try_new("a", [1; 32]).expect("valid");
+    assert!(ring.try_with_decryption_key("b", [2; 32]).is_ok());
+}

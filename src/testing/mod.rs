@@ -6,7 +6,7 @@
 //! under their feature `test-kit`, as `lockgate_axum::testing` and `lockgate_actix_web::testing`.
 //!
 //! ```
-//! # use lockgate::defer::{DeferWorker, Replayer};
+//! # use lockgate::{defer::{DeferWorker, Replayer}, middleware::PlainHttp};
 //! use std::time::Duration;
 //!
 //! use lockgate::{Key, testing::TestKit};
@@ -15,7 +15,8 @@
 //! let kit = TestKit::new();
 //! // In axum: `app.layer(Extension(kit.store().clone()))`.
 //! // In actix-web: `.app_data(Data::new(kit.store().clone()))`.
-//! let mut worker = kit.defer_worker(DeferWorker::new(kit.store(), routes)).await?;
+//! let worker = DeferWorker::<PlainHttp>::with_replayer(kit.store(), routes);
+//! let mut worker = kit.defer_worker(worker).await?;
 //!
 //! // Another request holds order 7, so a refund of it is answered with 202.
 //! let holder = kit.hold_lock(Key::path_param("id", "7")).await?;

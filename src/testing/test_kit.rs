@@ -88,9 +88,9 @@ impl TestKit {
     /// # Errors
     ///
     /// None with this store. The type is that of every worker operation.
-    pub async fn defer_worker(
+    pub async fn defer_worker<R>(
         &self,
-        worker: impl Into<DeferWorker>,
+        worker: impl Into<DeferWorker<R>>,
     ) -> Result<TestDeferWorker, Error> {
         let stepper = JobStepper::new(worker.into());
         stepper.send_heartbeat().await?;

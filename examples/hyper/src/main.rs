@@ -7,16 +7,13 @@
 use std::{convert::Infallible, env, error::Error, net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::{rt::TokioIo, server::graceful::GracefulShutdown, service::TowerToHyperService};
 use lockgate::{
-    HeldLock, Quota, RateStatus, Store,
-    gate::KeySource,
-    lock::LockGate,
-    middleware::{GateLayer, PlainHttp},
-    rate_limit::RateLimitGate,
+    HeldLock, Quota, RateStatus, Store, lock::LockLayer, middleware::PlainHttp,
+    rate_limit::RateLimitLayer,
 };
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -29,9 +26,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The two gates, made once: what they remember is shared by all connections.
 #[derive(Clone)]
-struct ServiceGates {
-    limit: RateLimitGate<Parts>,
-    lock: LockGate<Parts>,
+struct Gates {
+    limit: RateLimitLayer<PlainHttp>,
+    lock: LockLayer<PlainHttp>,
 }
 
 #[tokio::main]
@@ -49,8 +46,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     greet(listener.local_addr()?);
 
     let quota = Quota::requests(10).per(Duration::from_secs(10));
-    let limit = RateLimitGate::new(KeySource::ip(), quota).policy_name("limited").store(&store);
-    let lock = LockGate::new(KeySource::header("order")).store(&store);
+    let limit = RateLimitLayer::by_ip(quota).policy_name("limited").store(&store);
+    let lock = LockLayer::by_header("order").store(&store);
     let (gates, open) = (Gates { limit, lock }, GracefulShutdown::new());
     let mut term = signal(SignalKind::terminate())?;
     loop {
@@ -75,8 +72,8 @@ fn spawn_connection(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &Gr
             request.extensions_mut().insert(peer);
             request
         })
-        .layer(GateLayer::<_, PlainHttp>::new(gates.limit))
-        .layer(GateLayer::<_, PlainHttp>::new(gates.lock))
+        .layer(gates.limit)
+        .layer(gates.lock)
         .service_fn(handle);
     let connection = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));

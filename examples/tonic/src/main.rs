@@ -8,13 +8,7 @@ mod grpc;
 
 use std::{env, error::Error, net::SocketAddr, time::Duration};
 
-use http::request::Parts;
-use lockgate::{
-    Quota, Store,
-    gate::KeySource,
-    middleware::{GateLayer, PlainHttp},
-    rate_limit::RateLimitGate,
-};
+use lockgate::{Quota, Store, middleware::PlainHttp, rate_limit::RateLimitLayer};
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -39,14 +33,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     greet(listener.local_addr()?);
 
     let quota = Quota::requests(10).per(Duration::from_secs(10));
-    let limit = RateLimitGate::<Parts>::new(KeySource::ip(), quota)
+    let limit = RateLimitLayer::<PlainHttp>::by_ip(quota)
         .policy_name("limited")
         .store(&store)
-        .response_options(|facing| facing.refusal_response(grpc::refused));
-    let layers = ServiceBuilder::new()
-        .map_response(grpc::told)
-        .map_request(grpc::with_peer)
-        .layer(GateLayer::<_, PlainHttp>::new(limit));
+        .refusal_response(grpc::refused);
+    let layers =
+        ServiceBuilder::new().map_response(grpc::told).map_request(grpc::with_peer).layer(limit);
     let mut term = signal(SignalKind::terminate())?;
     Server::builder()
         .layer(layers.into_inner())

@@ -6,7 +6,8 @@
 //! another one; dropping the receiver of the outcome stops the run.
 
 use std::{
-    fmt, future::poll_fn, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::mpsc as std_mpsc, thread,
+    fmt, future::poll_fn, io, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::mpsc as std_mpsc,
+    thread,
 };
 
 use actix_http::{HttpMessage as _, Payload, Request, h1};
@@ -62,8 +63,11 @@ pub(crate) struct AppReplayer {
 
 impl AppReplayer {
     /// Starts the thread, which ends with the replayer.
-    #[expect(clippy::expect_used, reason = "panics like `std::thread::spawn`, at startup only")]
-    pub(crate) fn new<F>(store: &Store, configure: F) -> Self
+    ///
+    /// # Errors
+    ///
+    /// If the operating system cannot start a thread or a runtime for it.
+    pub(crate) fn start<F>(store: &Store, configure: F, thread: thread::Builder) -> io::Result<Self>
     where
         F: FnOnce(&mut ServiceConfig) + Send + 'static,
     {
@@ -75,13 +79,11 @@ impl AppReplayer {
             let _ = made.send(());
             system.block_on(serve_commands(store, configure, inbox));
         };
-        // Panics as `std::thread::spawn` does: without the thread no job would ever run, and this
-        // is at start-up.
-        let thread = thread::Builder::new().name("lockgate-replay".to_owned()).spawn(routes);
-        thread.expect("the thread for deferred requests could not be started");
+        thread.name("lockgate-replay".to_owned()).spawn(routes)?;
         // The sender is dropped if the system could not be created.
-        is_made.recv().expect("the runtime for deferred requests could not be built");
-        Self { commands: jobs }
+        let no_runtime = |_| io::Error::other("no runtime for deferred requests");
+        is_made.recv().map_err(no_runtime)?;
+        Ok(Self { commands: jobs })
     }
 }
 
@@ -275,10 +277,10 @@ mod tests {
         web,
     };
     use futures_util::stream;
-    use lockgate::{JobId, JobState, defer::DeferWorker};
+    use lockgate::{JobId, JobState};
 
     use super::*;
-    use crate::{DeferLayer, LockLayer};
+    use crate::{DeferLayer, DeferWorker, LockLayer};
 
     /// Body of this number of chunks of ten bytes, and the number of chunks polled.
     fn counting_body(parts: usize) -> (BoxBody, Rc<Cell<usize>>) {
@@ -311,6 +313,12 @@ mod tests {
         );
     }
 
+    #[test]
+    fn thread_that_cannot_be_started_is_an_error() {
+        let thread = thread::Builder::new().stack_size(1 << 46);
+        assert!(AppReplayer::start(&Store::memory(), |_| {}, thread).is_err());
+    }
+
     /// The job has a single attempt, which must not be charged.
     #[actix_rt::test]
     async fn job_without_a_replay_thread_is_not_charged() {
@@ -321,7 +329,7 @@ mod tests {
             .wrap(DeferLayer::new().defer_always());
         let app = init_service(App::new().service(order).app_data(Data::new(store.clone()))).await;
         let (jobs, _) = mpsc::unbounded_channel();
-        let worker = DeferWorker::new(&store, AppReplayer { commands: jobs });
+        let worker = DeferWorker::with_replayer(&store, AppReplayer { commands: jobs });
         actix_rt::spawn(worker.run(pending()));
         let job = loop {
             let accepted =

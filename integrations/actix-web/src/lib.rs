@@ -191,14 +191,18 @@
     )
 )]
 
+mod actix_framework;
 mod app_replayer;
+mod defer_layer;
+mod defer_worker;
 mod detached_call;
 mod early_response;
 mod extractors;
 mod gate_middleware;
-mod layers;
+mod lock_layer;
 mod path_param;
 mod payload_slot;
+mod rate_limit_layer;
 mod reply_response;
 mod request_view;
 mod status_routes;
@@ -234,12 +238,14 @@ pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
 pub use self::{
+    actix_framework::{ActixFramework, KeyPart},
+    defer_layer::DeferLayer,
+    defer_worker::DeferWorker,
     extractors::{
         CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection,
     },
     gate_middleware::GateMiddleware,
-    layers::{
-        DeferLayer, DeferWorker, DeferredRoutes, KeyPart, LockLayer, RateLimitLayer,
-        deferred_routes,
-    },
+    lock_layer::LockLayer,
+    rate_limit_layer::RateLimitLayer,
+    status_routes::{DeferredRoutes, deferred_routes},
 };

@@ -1,7 +1,6 @@
 //! actix-web's implementation of `GateRequest`: routes, path parameters and headers of a request.
 
 use std::{
-    fmt::Display,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
 };
@@ -17,10 +16,7 @@ use actix_web::{
 };
 use lockgate::{
     Reply, Store,
-    gate::{
-        DuplicateHeader, GateRequest, HttpRequestHead, KeySource, PathParamError, RouteMatch,
-        missing_extension_message,
-    },
+    gate::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
 };
 
 use crate::path_param::{decode_param, matched_pattern, raw_param};
@@ -176,22 +172,6 @@ impl GateRequest for RequestView<'_> {
     }
 }
 
-/// Returns a key source that reads a `T` from the request's extensions.
-pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(
-    name: &str,
-) -> KeySource<HttpRequest> {
-    KeySource::extension_with(
-        name,
-        &missing_extension_message::<T>(name),
-        |request: &HttpRequest| request.extensions().get::<T>().map(T::to_string),
-    )
-}
-
-/// Finds a `T` in the request's extensions.
-pub(crate) fn find_extension<T: Clone + 'static>(request: &HttpRequest) -> Option<T> {
-    request.extensions().get().cloned()
-}
-
 /// Returns path and query in the stored form.
 fn path_and_query(request: &HttpRequest) -> &str {
     request.uri().path_and_query().map_or("/", |target| target.as_str())
@@ -220,13 +200,14 @@ mod tests {
     use lockgate::Key;
 
     use super::*;
+    use crate::KeyPart;
 
     /// HTTP/2 has the host only in the URI.
     #[test]
     fn host_key_falls_back_to_the_uri() {
         let key = |request: TestRequest| {
             let request = request.to_http_request();
-            KeySource::header("host").read(&mut RequestView::new(&request)).ok()
+            KeyPart::header("host").read(&mut RequestView::new(&request)).ok()
         };
         let request = || TestRequest::with_uri("https://me:secret@one.example:8443/a");
         assert_eq!(key(request()), Some(Key::header("host", b"one.example:8443")));

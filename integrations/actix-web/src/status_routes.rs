@@ -1,4 +1,5 @@
-//! Status resource as a service, for `App::service`, `Scope::service` and `ServiceConfig::service`.
+//! `DeferredRoutes`: the status resource, for `App::service`, `Scope::service` and
+//! `ServiceConfig::service`.
 
 use std::convert::Infallible;
 
@@ -10,14 +11,82 @@ use actix_web::{
 };
 use futures_util::StreamExt as _;
 use lockgate::{
-    Reply,
+    Reply, Store,
     defer::{StatusGate, StatusReply},
     gate::GateRequest as _,
 };
 
-use crate::{
-    layers::DeferredRoutes, reply_response::response_from_reply, request_view::RequestView,
-};
+use crate::{reply_response::response_from_reply, request_view::RequestView};
+
+/// Routes of the status resource of deferred requests. Created by [`deferred_routes`].
+#[derive(Debug, Clone)]
+#[must_use = "the routes must be mounted"]
+pub struct DeferredRoutes {
+    path: String,
+    gate: StatusGate<HttpRequest>,
+}
+
+/// Creates the status resource at this path, to which the `Location` of a 202 points.
+///
+/// | request | response |
+/// |---|---|
+/// | `GET {path}/{id}` | the job as a JSON document |
+/// | the same with `Accept: text/event-stream` | a stream of that document |
+/// | `GET {path}/{id}/response` | the stored response, unchanged |
+/// | `DELETE {path}/{id}` | cancels a request that has not started |
+///
+/// - `Prefer: wait=N` (at most 25 s) holds the response until the job changes, and for
+///   `{path}/{id}/response` until there is a response or will be none. With 4,096 waiting requests
+///   in this process, further ones get their response at once.
+/// - `If-None-Match` omits a document that the client has already.
+/// - A stored response is not treated as a page of this origin by browsers
+///   (`Content-Security-Policy: sandbox`), unless the handler has sent a policy of its own.
+/// - An id that is unknown, malformed or of another owner gets the same 404.
+/// - All four are 410 for a job that has ended and was evicted or purged early. The response tells
+///   the owner that the job has run or how else it ended; other clients learn nothing.
+///
+/// At the root (`"/"`) every path of one segment is taken for an id, and so is every path of two
+/// segments that ends with `response`. In actix-web the first route that matches is used, so mount
+/// this one after the others; in axum it is the most specific one.
+pub fn deferred_routes(path: &str) -> DeferredRoutes {
+    let path = path.trim_matches('/');
+    let path = if path.is_empty() { String::new() } else { format!("/{path}") };
+    DeferredRoutes { path, gate: StatusGate::new() }
+}
+
+impl DeferredRoutes {
+    /// Uses this store instead of the one that the request provides.
+    ///
+    /// See the core's [`store`](lockgate::defer::StatusGate::store).
+    pub fn store(self, store: &Store) -> Self {
+        Self { gate: self.gate.store(store), ..self }
+    }
+
+    /// Shows a job only to its [owner](crate::DeferLayer::owner), or to the
+    /// [identity](crate::DeferLayer::carry_identity) that was carried with it.
+    ///
+    /// See the core's [`visible_to`](lockgate::defer::StatusGate::visible_to).
+    pub fn visible_to(
+        self,
+        viewer: impl Fn(&HttpRequest) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { gate: self.gate.visible_to(viewer), ..self }
+    }
+
+    /// Like [`visible_to`](Self::visible_to), for a viewer that has to be looked up, such as in a
+    /// session or a database.
+    ///
+    /// See the core's [`visible_to_async`](lockgate::defer::StatusGate::visible_to_async).
+    pub fn visible_to_async<F>(
+        self,
+        viewer: impl Fn(&HttpRequest) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Option<String>> + Send + 'static,
+    {
+        Self { gate: self.gate.visible_to_async(viewer), ..self }
+    }
+}
 
 impl HttpServiceFactory for DeferredRoutes {
     fn register(self, config: &mut AppService) {

@@ -1,6 +1,6 @@
 //! axum's implementation of `Framework`: routes, path parameters and addresses of a request.
 
-use std::{fmt::Display, net::SocketAddr, sync::LazyLock};
+use std::{net::SocketAddr, sync::LazyLock};
 
 use axum::{
     Extension, Router,
@@ -14,16 +14,18 @@ use axum::{
 use futures_util::FutureExt as _;
 use http::{Extensions, request::Parts};
 use lockgate::{
-    gate::{KeySource, PathParamError, RouteMatch},
+    gate::{PathParamError, RouteMatch},
     middleware::{BoxError, Framework, GateBody, UntimedBody},
 };
 use tower_service::Service as _;
 
-/// [`Framework`] of axum 0.8.
+/// [`Framework`] of axum 0.8, the type parameter of the core's layers.
 #[derive(Debug, Clone, Copy)]
 pub struct AxumFramework;
 
 impl Framework for AxumFramework {
+    type RequestBody = Body;
+
     type ResponseBody<R: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static> = Body;
 
     /// Passes the body on unchanged if the inner service returned a [`Body`], which is the common
@@ -84,18 +86,6 @@ impl Framework for AxumFramework {
         let timed = body.try_time_as::<Body>(axum::Error::into_inner, Body::new);
         timed.unwrap_or_else(UntimedBody::leave_untimed)
     }
-}
-
-/// Returns a key source that reads a `T` from the request's extensions.
-pub(crate) fn extension_key_source<T: Display + Send + Sync + 'static>(
-    name: &str,
-) -> KeySource<Parts> {
-    KeySource::extension::<T>(name)
-}
-
-/// Finds a `T` in the request's extensions.
-pub(crate) fn find_extension<T: Clone + Send + Sync + 'static>(parts: &Parts) -> Option<T> {
-    parts.extensions.get().cloned()
 }
 
 #[expect(clippy::expect_used, reason = "it only reads the request's extensions")]

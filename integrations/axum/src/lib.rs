@@ -187,11 +187,10 @@ pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
 pub use self::{
+    axum_framework::AxumFramework,
     extractors::{
         CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection,
     },
-    layers::{
-        DeferLayer, DeferWorker, DeferredRoutes, KeyPart, LockLayer, RateLimitLayer,
-        deferred_routes,
-    },
+    layers::{DeferLayer, DeferWorker, KeyPart, LockLayer, RateLimitLayer},
+    status_routes::{DeferredRoutes, deferred_routes},
 };

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{defer_gate::DeferGate, gate_impl::DeferCandidate};
+use super::{defer_layer::DeferLayer, gate_impl::DeferCandidate};
 use crate::{
     defer::{status::gone_reply, worker::MIN_RETENTION},
+    gate::RequestKind,
     reply::{Reply, problem},
     store::{JobId, JobState, JobView},
 };
@@ -22,7 +23,7 @@ pub(super) const MIN_LOOKUP_TTL: Duration = MIN_RETENTION;
 /// Part of that time that a client loses to the transit of the response and of its lookup.
 const LOOKUP_MARGIN: Duration = Duration::from_secs(10);
 
-impl<N: ?Sized> DeferGate<N> {
+impl<R: RequestKind> DeferLayer<R> {
     pub(super) fn status_location(&self, id: &JobId) -> String {
         format!("{}/{id}", self.0.status_path)
     }

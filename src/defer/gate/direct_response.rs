@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{defer_gate::DeferGate, gate_impl::DeferTicket};
+use super::{defer_layer::DeferLayer, gate_impl::DeferTicket};
 use crate::{
     defer::{
         envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, encode_response},
@@ -10,7 +10,9 @@ use crate::{
         settlement_rules::is_success_status,
         stored_headers::{HeaderList, stored_response_headers},
     },
-    gate::{IdempotentRun, ParkingSlot, RequestFingerprint, STOPPED_REASON, ServiceOutcome},
+    gate::{
+        IdempotentRun, ParkingSlot, RequestFingerprint, RequestKind, STOPPED_REASON, ServiceOutcome,
+    },
 };
 
 /// Reason of a record after a failing status or an incomplete response.
@@ -170,7 +172,7 @@ impl DirectResponse {
     }
 }
 
-impl<N: ?Sized> DeferGate<N> {
+impl<R: RequestKind> DeferLayer<R> {
     /// Returns true if the ticket stays with the response body, at whose end the outcome is known.
     pub(super) fn completes_with_body(
         &self,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    defer_gate::{DeferGate, RunSettings},
+    defer_layer::{DeferLayer, RunSettings},
     defer_replies::{MIN_LOOKUP_TTL, RecordedJobReply, key_reused_reply, outcome_unknown_reply},
     gate_impl::DeferCandidate,
 };
@@ -18,7 +18,7 @@ use crate::{
         stored_headers::stored_request_headers,
         webhook,
     },
-    gate::{AttemptMode, HttpRequestHead, ParkingContext, RequestFingerprint},
+    gate::{AttemptMode, HttpRequestHead, ParkingContext, RequestFingerprint, RequestKind},
     key::{digest_parts, hex},
     reply::Reply,
     store::{
@@ -62,7 +62,7 @@ fn is_idempotent_method(method: &str) -> bool {
     matches!(method, "PUT" | "DELETE")
 }
 
-impl<N: ?Sized> DeferGate<N> {
+impl<R: RequestKind> DeferLayer<R> {
     pub(super) async fn store_request(
         &self,
         mut parked: DeferCandidate,

@@ -1,4 +1,4 @@
-//! `Gate` implementation of `DeferGate`.
+//! `Gate` implementation of `DeferLayer`.
 
 use std::{convert::Infallible, fmt};
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     credential_warning::warn_credential_once,
-    defer_gate::{DeferGate, StorageSettings},
+    defer_layer::{DeferLayer, StorageSettings},
     direct_response::{DirectResponse, DirectRunContext, classify_direct_run},
     inspect_request::AppliedPreferences,
 };
@@ -17,7 +17,7 @@ use crate::{
     },
     gate::{
         AttemptMode, BodyBudget, DetachedRun, Gate, GateRequest, HttpRequestHead, InitialVerdict,
-        LeaveAction, ParkedVerdict, ParkingContext, ParkingSlot, RequestFingerprint,
+        LeaveAction, ParkedVerdict, ParkingContext, ParkingSlot, RequestFingerprint, RequestKind,
         ServiceOutcome, Verdict,
     },
     reply::Reply,
@@ -93,7 +93,7 @@ impl fmt::Debug for DeferCandidate {
     }
 }
 
-impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
+impl<R: RequestKind> Gate<R::Native> for DeferLayer<R> {
     type EntryContext = Infallible;
     type Ticket = DeferTicket;
     type LightTicket = DeferTicket;
@@ -105,7 +105,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         self.0.validate();
     }
 
-    fn inspect<V: GateRequest<NativeRequest = N>>(
+    fn inspect<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         view: &mut V,
     ) -> InitialVerdict<Infallible, DeferTicket> {
@@ -117,7 +117,12 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
     }
 
     /// Nothing to add: the inner lock takes the slot from the request, and handlers do not see it.
-    fn annotate_request<V: GateRequest<NativeRequest = N>>(&self, _: &DeferTicket, _: &mut V) {}
+    fn annotate_request<V: GateRequest<NativeRequest = R::Native>>(
+        &self,
+        _: &DeferTicket,
+        _: &mut V,
+    ) {
+    }
 
     fn full_ticket(&self, quick: DeferTicket) -> DeferTicket {
         quick
@@ -179,16 +184,14 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
                 let room =
                     BodyBudget::new(what.body_limit, what.buffer_budget, what.body_read_timeout);
                 let place = slot.clone();
-                let carried = SavedSnapshots::new();
-                let only_looks = false;
                 let parked = DeferCandidate {
                     parked,
                     slot,
                     owner,
                     applied_preferences: applied,
                     snapshots: captured,
-                    saved_snapshots: carried,
-                    lookup_only: only_looks,
+                    saved_snapshots: SavedSnapshots::new(),
+                    lookup_only: false,
                 };
                 LeaveAction::Accept { accept_ticket: parked, body_budget: room, slot: place }
             }
@@ -199,7 +202,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
         }
     }
 
-    fn inspect_parked<V: GateRequest<NativeRequest = N>>(
+    fn inspect_parked<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         parked: &mut DeferCandidate,
         head: &HttpRequestHead,
@@ -249,7 +252,7 @@ impl<N: ?Sized + 'static> Gate<N> for DeferGate<N> {
     }
 }
 
-impl<N: ?Sized + 'static> DeferGate<N> {
+impl<R: RequestKind> DeferLayer<R> {
     /// Returns the snapshots of the request; `None` if it may not be stored.
     fn storable_snapshots(
         &self,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    defer_gate::{DeferGate, DeferSettings, StorageSettings, TriggerSettings},
+    defer_layer::{DeferLayer, DeferSettings, StorageSettings, TriggerSettings},
     gate_impl::DeferTicket,
 };
 use crate::{
@@ -13,7 +13,7 @@ use crate::{
     },
     gate::{
         AttemptMode, DirectRunTerms, GateRequest, IdempotencyLookup, InitialVerdict, ParkingSlot,
-        REPLAY_HEADER, RouteMatch, UnderLockMark, is_replay,
+        REPLAY_HEADER, RequestKind, RouteMatch, UnderLockMark, is_replay,
     },
     key::{digest_parts, hex},
     reply::{Reply, problem},
@@ -60,8 +60,8 @@ impl TriggerSettings {
     }
 }
 
-impl<N: ?Sized> DeferGate<N> {
-    pub(super) fn inspect_request<V: GateRequest<NativeRequest = N>>(
+impl<R: RequestKind> DeferLayer<R> {
+    pub(super) fn inspect_request<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         view: &mut V,
     ) -> InitialVerdict<std::convert::Infallible, DeferTicket> {
@@ -216,12 +216,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn direct_run_is_repeatable_only_with_attempts_left() {
-        let again = |gate: DeferGate<()>, method| {
+    fn of_one_attempt_nothing_runs_again() {
+        let again = |gate: DeferLayer<()>, method| {
             let record = gate.idempotent_direct().0.idempotency_record("", method, "/", "k");
             record.direct_terms.map(|remember| remember.is_repeatable)
         };
-        let gate = DeferGate::<()>::new;
+        let gate = DeferLayer::<()>::new;
         assert_eq!(again(gate(), "PUT"), Some(true));
         assert_eq!(again(gate(), "POST"), Some(false));
         assert_eq!(again(gate().retry_non_idempotent(), "POST"), Some(true));

@@ -1,4 +1,4 @@
-//! `DeferGate`: accepts requests that its inner lock finds busy.
+//! `DeferLayer`: accepts requests that its inner lock finds busy.
 //!
 //! The gate first checks whether a request may be deferred at all. It attaches a
 //! [`ParkingSlot`](crate::gate::ParkingSlot) that tells the lock how long to wait, and which record
@@ -7,17 +7,22 @@
 //! before its body is read. Otherwise it is read, stored, and answered with 202.
 
 mod credential_warning;
-mod defer_gate;
+mod defer_layer;
 mod defer_replies;
 mod direct_response;
 mod enqueue_request;
 mod gate_impl;
+mod idempotency_settings;
 mod inspect_request;
+mod limit_settings;
 mod owner_scoping;
+mod request_settings;
+mod run_settings;
+mod selection_settings;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
-    defer_gate::DeferGate,
+    defer_layer::DeferLayer,
     gate_impl::{DeferCandidate, DeferTicket},
 };

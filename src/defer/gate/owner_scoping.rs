@@ -1,6 +1,6 @@
 //! Owner of a request, which scopes everything that requests of one layer could share.
 
-use super::defer_gate::{DeferSettings, StorageSettings};
+use super::defer_layer::{DeferSettings, StorageSettings};
 use crate::{defer::snapshot::RequestSnapshots, store::MergeMode};
 
 impl<N: ?Sized> DeferSettings<N> {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{DeferCandidate, DeferGate, inspect_request::AppliedPreferences};
+use super::{DeferCandidate, DeferLayer, inspect_request::AppliedPreferences};
 #[cfg(feature = "redis")]
 use crate::store::{ScriptedProxy, reply_script};
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-type TestDeferGate = DeferGate<()>;
+type TestDeferLayer = DeferLayer<()>;
 
 /// A request that its lock has parked, under an idempotency key.
 fn parked_candidate(store: &Store) -> DeferCandidate {
@@ -55,12 +55,12 @@ fn parked_candidate(store: &Store) -> DeferCandidate {
     }
 }
 
-async fn try_accept(gate: &TestDeferGate, store: &Store) -> Option<Reply> {
+async fn try_accept(gate: &TestDeferLayer, store: &Store) -> Option<Reply> {
     let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
     gate.accept_parked(parked_candidate(store), head, Some(Bytes::from_static(b"body"))).await
 }
 
-async fn accept(gate: &TestDeferGate, store: &Store) -> Reply {
+async fn accept(gate: &TestDeferLayer, store: &Store) -> Reply {
     try_accept(gate, store).await.expect("an answer")
 }
 
@@ -107,7 +107,7 @@ fn location(reply: &Reply) -> &str {
 #[tokio::test(start_paused = true)]
 async fn unbounded_layer_durations_are_capped() {
     let endless = Duration::MAX;
-    let gate = TestDeferGate::new().wait_up_to(endless).max_preferred_wait(endless).delay(endless);
+    let gate = TestDeferLayer::new().wait_up_to(endless).max_preferred_wait(endless).delay(endless);
     let gate = gate.expires_after(endless).idempotency_ttl(endless);
     let settings = &gate.0;
     // What a lock waits for at most, which is what a client may be told.
@@ -128,7 +128,7 @@ async fn unbounded_layer_durations_are_capped() {
 #[test]
 fn prefer_wait_is_ignored_with_zero_max_preferred_wait() {
     let everybody = Duration::from_secs(5);
-    let gate = TestDeferGate::new().wait_up_to(everybody).max_preferred_wait(Duration::ZERO);
+    let gate = TestDeferLayer::new().wait_up_to(everybody).max_preferred_wait(Duration::ZERO);
     for asked in ["wait=0", "wait=20"] {
         let mut view = FakeGateRequest::new("POST");
         view.headers.push(("prefer", asked));
@@ -142,7 +142,7 @@ fn prefer_wait_is_ignored_with_zero_max_preferred_wait() {
 #[tokio::test(start_paused = true)]
 async fn uncertain_enqueue_reports_how_long_its_advice_holds() {
     let (store, faults) = faulty_store();
-    let gate = TestDeferGate::new().idempotency_ttl(Duration::from_secs(600));
+    let gate = TestDeferLayer::new().idempotency_ttl(Duration::from_secs(600));
     for (keyed, seconds) in [(true, 589), (false, 49)] {
         faults.set("enqueue", BackendFault::ReplyTimeout, 1);
         let mut parked = parked_candidate(&store);
@@ -171,7 +171,7 @@ async fn uncertain_enqueue_reports_how_long_its_advice_holds() {
 #[tokio::test(start_paused = true)]
 async fn enqueue_and_retry_without_replicas_are_uncertain() {
     let (store, faults) = faulty_store();
-    let gate = TestDeferGate::new().min_replicas(1);
+    let gate = TestDeferLayer::new().min_replicas(1);
     faults.set("replicated", BackendFault::Unavailable, 2);
     let doubtful = accept(&gate, &store).await;
     assert_eq!(doubtful.status, 503);
@@ -192,7 +192,7 @@ async fn retry_while_record_is_forgotten(
     faults: &FaultSchedule,
 ) -> (DirectRunCommand, Option<Reply>) {
     let first = begin_direct_run(store).await;
-    let gate = TestDeferGate::new().idempotent_direct();
+    let gate = TestDeferLayer::new().idempotent_direct();
     faults.set("job", BackendFault::SlowCall(Duration::from_secs(1)), 1);
     let forgets = async {
         while faults.remaining("job") > 0 {
@@ -223,7 +223,7 @@ async fn retry_with_unreadable_job_is_uncertain() {
     let (store, faults) = faulty_store();
     let _first = begin_direct_run(&store).await;
     for (gate, status) in
-        [(TestDeferGate::new().idempotent_direct(), 503), (TestDeferGate::new(), 202)]
+        [(TestDeferLayer::new().idempotent_direct(), 503), (TestDeferLayer::new(), 202)]
     {
         faults.set("job", BackendFault::Unavailable, 1);
         assert_eq!(accept(&gate, &store).await.status, status);
@@ -233,7 +233,7 @@ async fn retry_with_unreadable_job_is_uncertain() {
 #[tokio::test(start_paused = true)]
 async fn replicas_are_not_queried_without_min_replicas() {
     let (store, faults) = faulty_store();
-    assert_eq!(accept(&TestDeferGate::new(), &store).await.status, 202);
+    assert_eq!(accept(&TestDeferLayer::new(), &store).await.status, 202);
     assert_eq!(faults.call_count("replicated"), 0);
 }
 
@@ -254,7 +254,7 @@ async fn enqueue_not_on_the_masters_disk_is_uncertain() {
     .await;
     let url = format!("redis://127.0.0.1:{}/?ns=test", front.port());
     let builder = Store::builder(&url).call_timeout(Duration::from_secs(10)).replicas_on_disk(true);
-    let (store, gate) = (builder.connect().await.expect("the URL is right"), TestDeferGate::new());
+    let (store, gate) = (builder.connect().await.expect("the URL is right"), TestDeferLayer::new());
     let gate = gate.min_replicas(1);
     let doubtful = accept(&gate, &store).await;
     assert_eq!(doubtful.status, 503);
@@ -268,10 +268,10 @@ async fn enqueue_not_on_the_masters_disk_is_uncertain() {
 #[test]
 fn status_path_invalid_in_a_header_is_refused() {
     for path in ["/auftr\u{e4}ge", "/a b", "/a?b", "/a#b", "/a\r\nb"] {
-        let set = std::panic::catch_unwind(|| TestDeferGate::new().status_path(path));
+        let set = std::panic::catch_unwind(|| TestDeferLayer::new().status_path(path));
         let panic = set.expect_err(path);
         let said = panic.downcast_ref::<String>().expect("a sentence");
         assert!(said.contains("is not a path such as /deferred"), "{said}");
     }
-    let _ = TestDeferGate::new().status_path("/a/%C3%A4/b~c");
+    let _ = TestDeferLayer::new().status_path("/a/%C3%A4/b~c");
 }

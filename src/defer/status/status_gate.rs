@@ -54,14 +54,18 @@ impl<N: ?Sized> StatusGate<N> {
         Self { store: None, viewer: None }
     }
 
-    /// Sets the store, instead of the store of the request.
+    /// Uses this store instead of the one that the request provides.
     #[must_use]
     pub fn store(mut self, store: &Store) -> Self {
         self.store = Some(store.clone());
         self
     }
 
-    /// See `DeferredRoutes::visible_to`.
+    /// Shows a job only to its [owner](crate::defer::DeferLayer::owner), or to the
+    /// [identity](crate::defer::DeferLayer::carry_identity) that was carried with it. The function
+    /// returns the viewer of a request.
+    ///
+    /// Default: every client that knows the id, which is 128 random bits.
     #[must_use]
     pub fn visible_to(
         mut self,
@@ -71,7 +75,12 @@ impl<N: ?Sized> StatusGate<N> {
         self
     }
 
-    /// See `DeferredRoutes::visible_to_async`.
+    /// Like [`visible_to`](Self::visible_to), for a viewer that has to be looked up, such as in a
+    /// session or a database.
+    ///
+    /// The function takes the data that it needs from the request, and the future that it returns
+    /// continues with them. It is awaited once for each request, before the store is asked, without
+    /// a time limit. If it returns `None`, the response is the 404 of an unknown id.
     #[must_use]
     pub fn visible_to_async<F>(mut self, asker: impl Fn(&N) -> F + Send + Sync + 'static) -> Self
     where

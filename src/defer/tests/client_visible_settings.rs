@@ -15,12 +15,12 @@ use super::{
     wait_until_ended,
 };
 use crate::{
-    defer::{DeferGate, DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse},
+    defer::{DeferLayer, ReplayBody, ReplayOutcome, ReplayResponse, tests::DeferWorker},
     gate::{
         Gate, HttpRequestHead, InitialVerdict, KeySource, LeaveAction, ServiceOutcome, Verdict,
         fake_request::FakeGateRequest,
     },
-    lock::LockGate,
+    lock::LockLayer,
     store::{JobState, Store},
 };
 
@@ -38,9 +38,9 @@ async fn preferred_wait_is_bounded_by_the_server() {
         let store = Store::memory();
         let held = store.lock("x").max_hold(3600 * SECOND).acquire().await;
         let _held = held.expect("it is free");
-        let defer = DeferGate::<()>::new().max_preferred_wait(most * SECOND);
-        let source = KeySource::function(|()| Some("x".to_owned()));
-        let lock = LockGate::new(source).store(&store);
+        let defer = DeferLayer::<()>::new().max_preferred_wait(most * SECOND);
+        let source = KeySource::<()>::function(|()| Some("x".to_owned()));
+        let lock = LockLayer::by(source).store(&store);
         let mut view = FakeGateRequest::new("POST");
         view.headers.push(("prefer", wish));
         let Verdict::Pass(ticket) = enter_gate(&defer, &mut view).await else {

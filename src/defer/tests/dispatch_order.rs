@@ -10,7 +10,7 @@ use super::{
     lock_key_of, outcome_with_status, wait_until_ended,
 };
 use crate::{
-    defer::DeferWorker,
+    defer::tests::DeferWorker,
     store::{JobState, Store, faulty_store},
 };
 

@@ -8,7 +8,7 @@ use super::{
     lock_key_of, outcome_with_status, wait_until_ended,
 };
 use crate::{
-    defer::{DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse},
+    defer::{ReplayBody, ReplayOutcome, ReplayResponse, tests::DeferWorker},
     gate::ReplayMarker,
     store::{JobState, Store},
 };

@@ -18,7 +18,8 @@ use super::{
 };
 use crate::{
     defer::{
-        DeferWorker, JobCursor, JobPage, ReplayBody, ReplayOutcome, ReplayResponse, RetainedRequest,
+        JobCursor, JobPage, ReplayBody, ReplayOutcome, ReplayResponse, RetainedRequest,
+        tests::DeferWorker,
     },
     gate::HttpRequestHead,
     store::{BackendFault, EnqueueCommand, JobId, JobPolicy, JobState, Store, faulty_store},

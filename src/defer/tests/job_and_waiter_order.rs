@@ -11,7 +11,7 @@ use super::{
     outcome_with_status, wait_until_ended,
 };
 use crate::{
-    defer::DeferWorker,
+    defer::tests::DeferWorker,
     lock::LockRequest,
     store::{BackendFault, JobState, Store, faulty_store},
 };

@@ -7,7 +7,7 @@ use futures_util::FutureExt as _;
 use super::{CountingReplayer, FnReplayer, enqueue_job, lock_key_of, outcome_with_status};
 use crate::{
     clock::Clock,
-    defer::{DeferWorker, job_stepper::JobStepper},
+    defer::{job_stepper::JobStepper, tests::DeferWorker},
     key::Key,
     lock::AcquireError,
     store::{MemoryBackend, Store},

@@ -10,7 +10,7 @@ use super::{
     send_enqueue, wait_until_ended,
 };
 use crate::{
-    defer::{DeferWorker, ReplayOutcome, StatusGate, StatusReply},
+    defer::{ReplayOutcome, StatusGate, StatusReply, tests::DeferWorker},
     gate::{HttpRequestHead, fake_request::FakeGateRequest},
     store::{
         BackendFault, CapturedLog, EnqueueCommand, JobId, JobPolicy, JobState, Store, faulty_store,

@@ -10,7 +10,7 @@ use super::{
     let_tasks_settle, lock_key_of, outcome_with_status, wait_until_ended,
 };
 use crate::{
-    defer::DeferWorker,
+    defer::tests::DeferWorker,
     store::{BackendFault, JobId, JobState, Store, faulty_store},
 };
 

@@ -16,7 +16,7 @@ use super::{
     outcome_with_status, wait_until_ended,
 };
 use crate::{
-    defer::{DeferWorker, job_stepper::JobStepper},
+    defer::{job_stepper::JobStepper, tests::DeferWorker},
     store::{JobState, Store, faulty_store},
 };
 

@@ -7,14 +7,14 @@ use crate::{
         Gate as _, GateRequest as _, InitialVerdict, KeySource, ReplayMarker, ServiceOutcome,
         Verdict, fake_request::FakeGateRequest,
     },
-    rate_limit::{RateLimitGate, RateLimitTicket},
+    rate_limit::{RateLimitLayer, RateLimitTicket},
     store::{LockHold, Store},
 };
 
 /// A run that has come past its lock, to a limit of two.
 struct QuotaInsideLock {
     store: Store,
-    rate_gate: RateLimitGate<()>,
+    rate_gate: RateLimitLayer<()>,
     view: FakeGateRequest,
     marker: ReplayMarker,
     _hold: LockHold,
@@ -25,9 +25,9 @@ fn two_per_minute() -> Policy {
 }
 
 impl QuotaInsideLock {
-    fn new(set: impl FnOnce(RateLimitGate<()>) -> RateLimitGate<()>) -> Self {
+    fn new(set: impl FnOnce(RateLimitLayer<()>) -> RateLimitLayer<()>) -> Self {
         let store = Store::memory();
-        let limit = set(RateLimitGate::new(KeySource::header("a"), two_per_minute()).store(&store));
+        let limit = set(RateLimitLayer::by(KeySource::header("a"), two_per_minute()).store(&store));
         let (hold, marker) = start_run(&store);
         let mut view = FakeGateRequest::new("POST");
         view.headers.push(("a", "1"));
@@ -96,9 +96,7 @@ async fn aborted_run_is_charged_too() {
 
 #[tokio::test(start_paused = true)]
 async fn access_lists_inside_the_lock_apply_to_runs() {
-    let lists = |lists: AccessLists| {
-        QuotaInsideLock::new(|limit| limit.response_options(|facing| facing.access_lists(lists)))
-    };
+    let lists = |lists: AccessLists| QuotaInsideLock::new(|limit| limit.access_lists(lists));
     let own = || Key::header("a", b"1");
     let mut denied = lists(AccessLists::new().deny_key(own()));
     let asked = denied.rate_gate.inspect(&mut denied.view);

@@ -13,7 +13,7 @@ use super::{
     wait_until_ended,
 };
 use crate::{
-    defer::{DeferWorker, ExtensionSnapshot, PendingRun, RunAuthorization},
+    defer::{ExtensionSnapshot, PendingRun, RunAuthorization, tests::DeferWorker},
     store::{BackendFault, JobId, JobState, Store, faulty_store},
 };
 

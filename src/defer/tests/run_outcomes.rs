@@ -17,7 +17,7 @@ use super::{
 use crate::{
     LockOutage,
     defer::{
-        DeferGate, ReplayBody, ReplayOutcome, ReplayResponse, StatusGate,
+        DeferLayer, ReplayBody, ReplayOutcome, ReplayResponse, StatusGate,
         envelope::EnvelopeBinding,
         job_backoff::JobBackoff,
         settlement_rules::{RunContext, SettlementRules},
@@ -27,7 +27,7 @@ use crate::{
         ParkingContext, ParkingSlot, ReplayMarker, RunningJob, ServiceOutcome,
         Verdict as GateVerdict, fake_request::FakeGateRequest,
     },
-    lock::{BusyStatus, LockGate},
+    lock::{BusyStatus, LockLayer},
     reply::Reply,
     store::{
         BackendFault, GrantAttempt, JobId, JobState, LeaseTerms, LockHold, LockMode, Settlement,
@@ -99,7 +99,7 @@ async fn enter_nested_lock_in_outage(outage: LockOutage) -> (bool, ReplayMarker,
     assert!(marker.own_hold(&store, &[lock_key_of("/x")]).unwrap().is_some(), "it is its own");
     faults.set("acquire", BackendFault::Unavailable, 1);
     let source = KeySource::<()>::function(|()| Some("another".to_owned()));
-    let lock = LockGate::new(source).store(&store).on_outage(outage);
+    let lock = LockLayer::by(source).store(&store).on_outage(outage);
     let mut view = FakeGateRequest::new("PUT");
     view.insert_extension(marker.clone());
     let InitialVerdict::Enter(facts) = lock.inspect(&mut view) else {
@@ -120,7 +120,7 @@ async fn busy_nested_lock_postpones_a_run_for_any_status() {
         let (_hold, marker) = start_run(&store);
         assert!(marker.own_hold(&store, &[lock_key_of("/x")]).unwrap().is_some(), "it is its own");
         let source = KeySource::<()>::function(|()| Some("another".to_owned()));
-        let lock = LockGate::new(source).store(&other).busy_status(status);
+        let lock = LockLayer::by(source).store(&other).busy_status(status);
         let mut view = FakeGateRequest::new("POST");
         view.insert_extension(marker.clone());
         let InitialVerdict::Enter(facts) = lock.inspect(&mut view) else { panic!("it has a key") };
@@ -148,12 +148,12 @@ async fn run_admitted_in_an_outage_counts() {
 }
 
 /// What a deferring layer says to a request that met a busy lock.
-async fn defer_busy_request(gate: &DeferGate<()>, store: &Store, view: FakeGateRequest) -> Reply {
+async fn defer_busy_request(gate: &DeferLayer<()>, store: &Store, view: FakeGateRequest) -> Reply {
     try_defer_busy_request(gate, store, view).await.expect("there is room")
 }
 
 async fn try_defer_busy_request(
-    gate: &DeferGate<()>,
+    gate: &DeferLayer<()>,
     store: &Store,
     mut view: FakeGateRequest,
 ) -> Option<Reply> {
@@ -185,11 +185,11 @@ async fn try_defer_busy_request(
 async fn enqueue_with_unknown_error_is_not_refused_as_busy() {
     let (store, faults) = faulty_store();
     faults.set("enqueue", BackendFault::ProtocolError, 1);
-    let reply = defer_busy_request(&DeferGate::new(), &store, FakeGateRequest::new("POST")).await;
+    let reply = defer_busy_request(&DeferLayer::new(), &store, FakeGateRequest::new("POST")).await;
     assert_eq!((reply.status, faults.remaining("enqueue")), (503, 0));
     faults.set("enqueue", BackendFault::Unavailable, 1);
     let reply =
-        try_defer_busy_request(&DeferGate::new(), &store, FakeGateRequest::new("POST")).await;
+        try_defer_busy_request(&DeferLayer::new(), &store, FakeGateRequest::new("POST")).await;
     assert!(reply.is_none() && faults.remaining("enqueue") == 0, "it has not run: busy, as it was");
 }
 
@@ -197,7 +197,7 @@ async fn enqueue_with_unknown_error_is_not_refused_as_busy() {
 async fn record_outliving_its_job_answers_gone_without_a_rerun() {
     let store = Store::memory();
     let routes = CountingReplayer::default();
-    let gate = DeferGate::new();
+    let gate = DeferLayer::new();
     let mut view = FakeGateRequest::new("POST");
     view.headers.push(("idempotency-key", "\"k\""));
     assert_eq!(defer_busy_request(&gate, &store, view.clone()).await.status, 202);

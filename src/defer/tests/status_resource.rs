@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     defer::{
-        DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse, StatusEvents, StatusGate,
-        StatusReply, StatusRequest,
+        ReplayBody, ReplayOutcome, ReplayResponse, StatusEvents, StatusGate, StatusReply,
+        StatusRequest, tests::DeferWorker,
     },
     gate::fake_request::FakeGateRequest,
     reply::Reply,

@@ -9,7 +9,7 @@ use super::{
     wait_until_ended,
 };
 use crate::{
-    defer::DeferWorker,
+    defer::tests::DeferWorker,
     store::{
         BackendFault, ClaimCommand, ClaimOutcome, GrantAttempt, JobState, LeaseTerms, LockMode,
         SettleCommand, SettleOutcome, Settlement, Store, faulty_store,

@@ -9,7 +9,7 @@ use super::{
     let_tasks_settle, lock_key_of, outcome_with_status, wait_until_ended,
 };
 use crate::{
-    defer::DeferWorker,
+    defer::tests::DeferWorker,
     gate::HttpRequestHead,
     store::{EnqueueCommand, EnqueueOutcome, JobPolicy, JobState, Store},
 };

@@ -19,7 +19,8 @@ use super::{
 };
 use crate::{
     defer::{
-        DeferWorker, JobCursor, StatusGate,
+        JobCursor, StatusGate,
+        tests::DeferWorker,
         webhook::{DeliveryOutcome, WebhookCall, WebhookSender, new_webhook_job},
     },
     gate::{HttpRequestHead, fake_request::FakeGateRequest},
@@ -77,7 +78,7 @@ fn webhook_command_to(store: &Store, target: &str, url: &str) -> EnqueueCommand 
 
 fn spawn_webhook_worker(store: &Store, called: Option<&RecordingWebhookSender>) -> JoinHandle<()> {
     let mut worker = DeferWorker::new(store, CountingReplayer::default());
-    worker.webhooks = called.map(|called| Arc::new(called.clone()) as _);
+    worker.settings.webhooks = called.map(|called| Arc::new(called.clone()) as _);
     crate::store::spawn(worker.run(std::future::pending()))
 }
 
@@ -158,7 +159,7 @@ async fn pending_delivery_does_not_delay_jobs() {
     let store = Store::memory();
     let mut worker =
         DeferWorker::new(&store, CountingReplayer::default()).concurrency(1).queue_concurrency(1);
-    worker.webhooks = Some(Arc::new(HangingWebhookSender));
+    worker.settings.webhooks = Some(Arc::new(HangingWebhookSender));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..20 {
         let id = enqueue_with_webhook(&store, &format!("/x?{n}")).await;
@@ -183,7 +184,7 @@ async fn waiting_deliveries_do_not_hide_due_retries() {
         std::future::ready(outcome_with_status(if fails { 503 } else { 200 }))
     });
     let mut worker = DeferWorker::new(&store, routes);
-    worker.webhooks = Some(Arc::new(HangingWebhookSender));
+    worker.settings.webhooks = Some(Arc::new(HangingWebhookSender));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..250 {
         let id = enqueue_with_webhook(&store, &format!("/x?{n}")).await;
@@ -215,7 +216,7 @@ impl WebhookSender for SlowWebhookSender {
 async fn queued_deliveries_are_each_made_once() {
     let (store, told) = (Store::memory(), RecordingWebhookSender::default());
     let mut worker = DeferWorker::new(&store, CountingReplayer::default()).concurrency(1);
-    worker.webhooks = Some(Arc::new(SlowWebhookSender(told.clone())));
+    worker.settings.webhooks = Some(Arc::new(SlowWebhookSender(told.clone())));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..20 {
         enqueue_with_webhook(&store, &format!("/x?{n}")).await;
@@ -291,7 +292,7 @@ async fn job_of_a_killed_worker_is_delivered() {
     let called = RecordingWebhookSender::default();
     let id = enqueue_with_webhook(&store, "/x/stuck").await;
     let mut worker = DeferWorker::new(&store, HangingReplayer);
-    worker.webhooks = None;
+    worker.settings.webhooks = None;
     let dying = crate::store::spawn(worker.run(std::future::pending()));
     while super::get_job(&store, &id).await.state != JobState::Running {
         let_tasks_settle().await;
@@ -328,7 +329,7 @@ fn spawn_failing_worker(store: &Store, deliver: impl WebhookSender + 'static) ->
         std::future::ready(outcome_with_status(500))
     });
     let mut worker = DeferWorker::new(store, routes);
-    worker.webhooks = Some(Arc::new(deliver));
+    worker.settings.webhooks = Some(Arc::new(deliver));
     crate::store::spawn(worker.run(std::future::pending()))
 }
 
@@ -365,7 +366,7 @@ async fn delivery_outlives_an_expired_or_purged_job() {
         ));
         let kept = if purged { 600 * SECOND } else { 60 * SECOND };
         let mut worker = DeferWorker::new(&store, CountingReplayer::default()).done_retention(kept);
-        worker.webhooks = Some(Arc::new(called.clone()));
+        worker.settings.webhooks = Some(Arc::new(called.clone()));
         let worker = crate::store::spawn(worker.run(std::future::pending()));
         let id = enqueue_with_webhook(&store, "/x").await;
         assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);

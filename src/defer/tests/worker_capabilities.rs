@@ -9,7 +9,7 @@ use super::{
     outcome_with_status, send_enqueue, wait_until_ended,
 };
 use crate::{
-    defer::{DeferWorker, ExtensionSnapshot, ReplayOutcome},
+    defer::{ExtensionSnapshot, ReplayOutcome, tests::DeferWorker},
     store::{EnqueueCommand, JobId, JobPolicy, JobState, OnFailure, Store},
 };
 

@@ -10,12 +10,12 @@ use super::{
     get_job, let_tasks_settle, lock_key_of, outcome_with_status, wait_until_ended,
 };
 use crate::{
-    defer::{DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse},
+    defer::{ReplayBody, ReplayOutcome, ReplayResponse, tests::DeferWorker},
     gate::{
         Gate as _, GateRequest as _, InitialVerdict, KeySource, ReplayMarker,
         fake_request::FakeGateRequest,
     },
-    lock::LockGate,
+    lock::LockLayer,
     store::{JobState, Store},
 };
 
@@ -135,7 +135,7 @@ async fn requeued_run_cannot_start_later() {
         let source = KeySource::<()>::function(|()| Some(name.to_owned()));
         let mut view = FakeGateRequest::new("POST");
         view.insert_extension(marker.clone());
-        let asked = LockGate::new(source).store(&store).inspect(&mut view);
+        let asked = LockLayer::by(source).store(&store).inspect(&mut view);
         assert!(matches!(asked, InitialVerdict::Answer(_)), "{name}: {asked:?}");
     }
 }

@@ -215,3 +215,17 @@ async fn unresponsive_receiver_fails_after_the_timeout() {
 fn short_secret_panics() {
     let _ = Webhooks::new("short");
 }
+
+#[test]
+fn invalid_settings_are_config_errors() {
+    let webhooks = Webhooks::try_new([7; 24]).expect("long enough");
+    let refused = [
+        Webhooks::try_new([7; 23]),
+        webhooks.clone().try_also_signed_with([7; 23]),
+        webhooks.clone().try_allow_network("10.1.0.0/33"),
+    ];
+    for result in refused {
+        assert_eq!(result.expect_err("refused").kind(), crate::ErrorKind::Config);
+    }
+    assert!(webhooks.try_allow_network("10.1.0.0/16").is_ok());
+}

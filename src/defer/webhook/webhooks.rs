@@ -22,8 +22,12 @@ use super::{
     signature::sign_webhook,
     webhook_job::{DeliveryOutcome, WebhookCall, WebhookSender},
 };
-use crate::outbound::{
-    FnConnector, OutboundError, TlsClientConfig, describe_error_chain, system_tls_config, with_tls,
+use crate::{
+    error::{Error, expect_setting},
+    outbound::{
+        FnConnector, OutboundError, TlsClientConfig, describe_error_chain, system_tls_config,
+        with_tls,
+    },
 };
 
 pub(super) type ResolveFn =
@@ -53,11 +57,21 @@ impl Webhooks {
     ///
     /// # Panics
     ///
-    /// Panics if the secret is shorter than 24 bytes.
+    /// Panics if the secret is shorter than 24 bytes. For a secret from the environment use
+    /// [`try_new`](Self::try_new).
     #[must_use]
     pub fn new(secret: impl AsRef<[u8]>) -> Self {
-        Self {
-            secrets: vec![checked_secret(secret.as_ref())],
+        expect_setting(Self::try_new(secret))
+    }
+
+    /// Like [`new`](Self::new), for a secret from the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the secret is shorter than 24 bytes.
+    pub fn try_new(secret: impl AsRef<[u8]>) -> Result<Self, Error> {
+        Ok(Self {
+            secrets: vec![parse_secret(secret.as_ref())?],
             address_policy: AddressPolicy::default(),
             timeout: Duration::from_secs(10),
             resolver: Arc::new(|host, port| {
@@ -67,7 +81,7 @@ impl Webhooks {
                 })
             }),
             tls: system_tls_config(true, "callbacks"),
-        }
+        })
     }
 
     /// Adds a second signature with this secret, for key rotation: receivers learn the new secret
@@ -75,28 +89,47 @@ impl Webhooks {
     ///
     /// # Panics
     ///
-    /// Panics if the secret is shorter than 24 bytes.
+    /// Panics if the secret is shorter than 24 bytes. For a secret from the environment use
+    /// [`try_also_signed_with`](Self::try_also_signed_with).
     #[must_use]
-    pub fn also_signed_with(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.secrets.push(checked_secret(secret.as_ref()));
-        self
+    pub fn also_signed_with(self, secret: impl AsRef<[u8]>) -> Self {
+        expect_setting(self.try_also_signed_with(secret))
+    }
+
+    /// Like [`also_signed_with`](Self::also_signed_with), for a secret from the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the secret is shorter than 24 bytes.
+    pub fn try_also_signed_with(mut self, secret: impl AsRef<[u8]>) -> Result<Self, Error> {
+        self.secrets.push(parse_secret(secret.as_ref())?);
+        Ok(self)
     }
 
     /// Allows addresses of this network (`10.1.0.0/16`), public or not.
     ///
     /// # Panics
     ///
-    /// Panics if `network` can't be parsed.
+    /// Panics if `network` can't be parsed. For a network from a configuration use
+    /// [`try_allow_network`](Self::try_allow_network).
     #[must_use]
-    #[expect(clippy::panic, reason = "a misconfiguration is reported at startup")]
-    pub fn allow_network(mut self, network: &str) -> Self {
-        match network.parse() {
-            Ok(network) => self.address_policy.allowed_networks.push(network),
-            Err(_) => {
-                panic!("Webhooks::allow_network: {network:?} is not a network such as 10.1.0.0/16")
-            }
-        }
-        self
+    pub fn allow_network(self, network: &str) -> Self {
+        expect_setting(self.try_allow_network(network))
+    }
+
+    /// Like [`allow_network`](Self::allow_network), for a network from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if `network` can't be parsed.
+    pub fn try_allow_network(mut self, network: &str) -> Result<Self, Error> {
+        let Ok(parsed) = network.parse() else {
+            return Err(Error::setting(format!(
+                "Webhooks::allow_network: {network:?} is not a network such as 10.1.0.0/16"
+            )));
+        };
+        self.address_policy.allowed_networks.push(parsed);
+        Ok(self)
     }
 
     /// Allows `http`. Such webhooks can be read on their way, and intercepted by any host that the
@@ -230,13 +263,14 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for WebhookConnectionT
     }
 }
 
-fn checked_secret(secret: &[u8]) -> Arc<[u8]> {
+fn parse_secret(secret: &[u8]) -> Result<Arc<[u8]>, Error> {
     let length = secret.len();
-    assert!(
-        length >= MIN_SECRET_LEN,
-        "Webhooks: a secret needs at least {MIN_SECRET_LEN} bytes, not {length}"
-    );
-    secret.into()
+    if length < MIN_SECRET_LEN {
+        return Err(Error::setting(format!(
+            "Webhooks: a secret needs at least {MIN_SECRET_LEN} bytes, not {length}"
+        )));
+    }
+    Ok(secret.into())
 }
 
 impl fmt::Debug for Webhooks {

@@ -48,10 +48,10 @@ use crate::{
 /// At most 32 elements and 4 KiB of the header are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientAddress {
-    proxy_trust: ProxyTrust,
-    address_header: AddressHeader,
-    ipv6_prefix: u8,
-    on_missing: MissingAddress,
+    pub(super) proxy_trust: ProxyTrust,
+    pub(super) address_header: AddressHeader,
+    pub(super) ipv6_prefix: u8,
+    pub(super) on_missing: MissingAddress,
 }
 
 /// Reaction to a request without a client address.
@@ -73,118 +73,20 @@ pub enum MissingAddress {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum ProxyTrust {
+pub(super) enum ProxyTrust {
     PeerOnly,
     Proxies(Arc<NetworkSet>),
     Hops(usize),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum AddressHeader {
+pub(super) enum AddressHeader {
     Forwarded,
     /// Header that holds a list of addresses.
     List(Arc<str>),
 }
 
-/// Upper bound of `behind_hops`; equal to the number of elements that are read.
-const MAX_HOPS: usize = 32;
-
 impl ClientAddress {
-    /// Uses the peer of the socket and ignores all headers.
-    #[must_use]
-    pub fn peer() -> Self {
-        Self::with_trust(ProxyTrust::PeerOnly)
-    }
-
-    /// Trusts proxies of these networks (CIDR, or single addresses), which append to
-    /// `X-Forwarded-For`.
-    ///
-    /// # Panics
-    ///
-    /// If the list is empty, or if an item is not a network.
-    #[must_use]
-    pub fn behind_proxies<S: AsRef<str>>(proxies: impl IntoIterator<Item = S>) -> Self {
-        let proxies = NetworkSet::parse("ClientAddress::behind_proxies", proxies);
-        assert!(
-            !proxies.is_empty(),
-            "ClientAddress::behind_proxies: name at least one network, or use peer()"
-        );
-        Self::with_trust(ProxyTrust::Proxies(Arc::new(proxies)))
-    }
-
-    /// Trusts a fixed number of proxies, 1 to 32, each of which appends to `X-Forwarded-For`: the
-    /// client is the `hops`-th element from the right.
-    ///
-    /// Every peer of this server counts as the nearest proxy, so only proxies may be able to
-    /// connect to it. Prefer [`behind_proxies`](Self::behind_proxies) if the addresses of the
-    /// proxies are known. A request with fewer elements did not pass all proxies; its address is
-    /// [missing](Self::on_missing).
-    ///
-    /// # Panics
-    ///
-    /// If `hops` is not within 1 to 32.
-    #[must_use]
-    pub fn behind_hops(hops: usize) -> Self {
-        assert!(
-            (1..=MAX_HOPS).contains(&hops),
-            "ClientAddress::behind_hops: takes 1 to {MAX_HOPS} proxies, not {hops}"
-        );
-        Self::with_trust(ProxyTrust::Hops(hops))
-    }
-
-    fn with_trust(trust: ProxyTrust) -> Self {
-        let field = AddressHeader::List("x-forwarded-for".into());
-        Self {
-            proxy_trust: trust,
-            address_header: field,
-            ipv6_prefix: 64,
-            on_missing: MissingAddress::default(),
-        }
-    }
-
-    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
-    #[must_use]
-    pub fn forwarded_header(mut self) -> Self {
-        self.address_header = AddressHeader::Forwarded;
-        self
-    }
-
-    /// Reads this header instead of `X-Forwarded-For`: one address, or a list of addresses.
-    ///
-    /// # Panics
-    ///
-    /// If `name` is not a valid header name.
-    #[must_use]
-    pub fn header(mut self, name: &str) -> Self {
-        let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
-        assert!(is_name, "ClientAddress::header: `{name}` is not a header name");
-        self.address_header = AddressHeader::List(name.to_ascii_lowercase().into());
-        self
-    }
-
-    /// Sets the number of bits by which IPv6 addresses count, 32 to 128. Default 64: a single host
-    /// usually has that many addresses to choose from, and many sites have a block of 56 or 48.
-    ///
-    /// # Panics
-    ///
-    /// If `bits` is not within 32 to 128.
-    #[must_use]
-    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
-        assert!(
-            (32..=128).contains(&bits),
-            "ClientAddress::ipv6_prefix: takes 32 to 128 bits, not {bits}"
-        );
-        self.ipv6_prefix = bits;
-        self
-    }
-
-    /// Sets the reaction to a request without a client address. Default [`MissingAddress::Refuse`].
-    #[must_use]
-    pub fn on_missing(mut self, absent: MissingAddress) -> Self {
-        self.on_missing = absent;
-        self
-    }
-
     /// Returns true if requests without an address pass without a key.
     pub(crate) fn may_lack_address(&self) -> bool {
         self.on_missing == MissingAddress::Skip

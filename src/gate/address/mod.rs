@@ -5,6 +5,7 @@
 //! proxy's address is the client's. Elements left of it were sent by the client and are ignored.
 
 mod client_address;
+mod client_settings;
 mod forwarded_node;
 mod header_elements;
 mod network_set;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::key::canonical_ip;
+use crate::{error::Error, key::canonical_ip};
 
 /// Set of addresses, as sorted ranges that don't overlap. A lookup is a binary search, since a deny
 /// list may be long.
@@ -17,13 +17,21 @@ type AddressPoint = (bool, u128);
 impl NetworkSet {
     /// Parses blocks such as `10.0.0.0/8`, and single addresses.
     ///
-    /// # Panics
+    /// # Errors
     ///
-    /// If a text is neither; the panic message names `caller`.
+    /// If a text is neither; the sentence names `caller`.
+    pub(crate) fn try_parse<S: AsRef<str>>(
+        caller: &str,
+        blocks: impl IntoIterator<Item = S>,
+    ) -> Result<Self, Error> {
+        let ranges = blocks.into_iter().map(|text| parse_range(caller, text.as_ref()));
+        Ok(Self::merge_ranges(ranges.collect::<Result<_, _>>()?))
+    }
+
+    /// Like `try_parse`, for networks of a test.
+    #[cfg(test)]
     pub(crate) fn parse<S: AsRef<str>>(caller: &str, blocks: impl IntoIterator<Item = S>) -> Self {
-        Self::merge_ranges(
-            blocks.into_iter().map(|text| parse_range(caller, text.as_ref())).collect(),
-        )
+        crate::error::expect_setting(Self::try_parse(caller, blocks))
     }
 
     /// Returns the union of both sets.
@@ -62,27 +70,28 @@ impl NetworkSet {
 /// Prefix length of an IPv4 address written as IPv6.
 const MAPPED_PREFIX_LEN: u8 = 96;
 
-#[expect(clippy::panic, reason = "a misconfiguration is reported at startup")]
-fn parse_range(caller: &str, text: &str) -> (AddressPoint, AddressPoint) {
+fn parse_range(caller: &str, text: &str) -> Result<(AddressPoint, AddressPoint), Error> {
     let text = text.trim();
     let block = text.parse::<IpNet>().ok();
     let Some(block) = block.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)) else {
-        panic!("{caller}: `{text}` is neither an address nor a network such as 10.0.0.0/8")
+        return Err(Error::setting(format!(
+            "{caller}: `{text}` is neither an address nor a network such as 10.0.0.0/8"
+        )));
     };
     if covers_nat64(&block) {
-        panic!(
+        return Err(Error::setting(format!(
             "{caller}: `{text}` contains all of IPv4 through NAT64; name IPv4 networks such as \
              10.0.0.0/8"
-        )
+        )));
     }
-    match block {
+    Ok(match block {
         // A block larger than all of IPv4, such as `::/0`, covers IPv6 alone; otherwise it would
         // trust every IPv4 address too.
         IpNet::V6(block) if block.prefix_len() < MAPPED_PREFIX_LEN => {
             ((true, block.network().into()), (true, block.broadcast().into()))
         }
         _ => (address_point(block.network()), address_point(block.broadcast())),
-    }
+    })
 }
 
 /// Returns true if the block was written for the whole NAT64 prefix `64:ff9b::/96` (RFC 6052). Its

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     gate::{KeyError, KeySource, fake_request::FakeGateRequest},
     key::Key,
-    lock::LockGate,
+    lock::LockLayer,
 };
 
 const FORWARDED_FOR: &str = "x-forwarded-for";
@@ -224,7 +224,7 @@ fn empty_proxy_list_is_refused() {
 #[should_panic(expected = "would pass without the lock")]
 fn lock_keyed_by_a_skippable_address_is_refused() {
     let client = KeySource::<()>::client(behind_test_proxies().on_missing(MissingAddress::Skip));
-    let _ = LockGate::new(KeySource::header("x-tenant").and(client));
+    let _ = LockLayer::by(KeySource::header("x-tenant").and(client));
 }
 
 fn any_ip() -> impl Strategy<Value = IpAddr> {

@@ -3,83 +3,68 @@
 use std::{fmt, sync::Arc};
 
 use super::{KeySource, KeySourceKind};
-use crate::{gate::key_error::missing_extension_message, key::Key};
+use crate::{
+    gate::{key_error::missing_extension_message, request_kind::RequestKind},
+    key::Key,
+};
 
-impl<N: ?Sized> KeySource<N> {
-    /// Uses the function's value: [`Key::custom`], which has the text as the whole key. `None`
-    /// refuses the request with 400.
-    #[must_use]
-    pub fn function(f: impl Fn(&N) -> Option<String> + Send + Sync + 'static) -> Self {
-        Self(KeySourceKind::Function(Key::prefix("c", "").into(), Arc::new(f)))
-    }
-
-    /// Like [`function`](Self::function), under a name for the kind of value: [`Key::custom`],
-    /// [named](Key::named). Functions of different names never share a key, whatever they return.
+impl<R: RequestKind> KeySource<R> {
+    /// The value that the function returns: [`Key::custom`]. `None` gets 400. The name is part of
+    /// the key: functions of different names never share a key, whatever they return.
     ///
     /// # Panics
     ///
     /// If the name is empty.
     #[must_use]
-    pub fn named_function(
+    pub fn from_fn(
         name: &str,
-        f: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
+        key: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        Self(KeySourceKind::Function(named_key_prefix("by_key", "c", name), Arc::new(f)))
+        Self(KeySourceKind::Function(named_key_prefix("by_key", "c", name), Arc::new(key)))
     }
 
-    /// Uses a value that the function finds in the request: [`Key::extension`] of this name. A
-    /// missing value is a misconfiguration: the request is refused with 500, and `fix`, which names
-    /// the fix, is logged.
-    ///
-    /// # Panics
-    ///
-    /// If the name is empty.
-    #[must_use]
-    pub fn extension_with(
-        name: &str,
-        fix: &str,
-        f: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
-    ) -> Self {
-        Self(KeySourceKind::Extension(
-            named_key_prefix("by_extension", "e", name),
-            Arc::new(f),
-            fix.into(),
-        ))
-    }
-
-    /// Uses each of the function's values: [`Key::custom`]. An empty list, or more than 32 values,
-    /// refuses the request with 400.
-    #[must_use]
-    pub fn functions(f: impl Fn(&N) -> Vec<String> + Send + Sync + 'static) -> Self {
-        Self(KeySourceKind::Functions(Key::prefix("c", "").into(), Arc::new(f)))
-    }
-
-    /// Like [`functions`](Self::functions), under a name: see
-    /// [`named_function`](Self::named_function).
-    ///
-    /// # Panics
-    ///
-    /// If the name is empty.
-    #[must_use]
-    pub fn named_functions(
-        name: &str,
-        f: impl Fn(&N) -> Vec<String> + Send + Sync + 'static,
-    ) -> Self {
-        Self(KeySourceKind::Functions(named_key_prefix("by_keys", "c", name), Arc::new(f)))
-    }
-}
-
-impl KeySource<http::request::Parts> {
-    /// Uses a value that an outer layer put into the request's extensions, such as the account of
-    /// an authentication layer: [`Key::extension`] of this name.
+    /// A value of type `T` that an outer layer has put into the request's extensions, such as the
+    /// account of an authentication: [`Key::extension`] of this name. A request without the value
+    /// is a misconfiguration: the response is 500, and a message that names the fix is logged.
     ///
     /// # Panics
     ///
     /// If the name is empty.
     #[must_use]
     pub fn extension<T: fmt::Display + Send + Sync + 'static>(name: &str) -> Self {
-        let find = |parts: &http::request::Parts| parts.extensions.get::<T>().map(T::to_string);
-        Self::extension_with(name, &missing_extension_message::<T>(name), find)
+        let read = |request: &R::Native| R::read_extension(request, T::to_string);
+        Self(KeySourceKind::Extension(
+            named_key_prefix("by_extension", "e", name),
+            Arc::new(read),
+            missing_extension_message::<T>(name).into(),
+        ))
+    }
+
+    /// Each of the values that the function returns: [`Key::custom`], [named](Key::named). An empty
+    /// list, or more than 32 values, gets 400.
+    ///
+    /// # Panics
+    ///
+    /// If the name is empty.
+    pub(crate) fn list_from_fn(
+        name: &str,
+        keys: impl Fn(&R::Native) -> Vec<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(KeySourceKind::Functions(named_key_prefix("by_keys", "c", name), Arc::new(keys)))
+    }
+
+    /// Like [`from_fn`](Self::from_fn), with the value as the whole key: [`Key::custom`].
+    #[cfg(test)]
+    pub(crate) fn function(
+        f: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self(KeySourceKind::Function(Key::prefix("c", "").into(), Arc::new(f)))
+    }
+
+    /// Like `list_from_fn`, with each value as a whole key.
+    #[cfg(test)]
+    pub(crate) fn functions(f: impl Fn(&R::Native) -> Vec<String> + Send + Sync + 'static) -> Self {
+        Self(KeySourceKind::Functions(Key::prefix("c", "").into(), Arc::new(f)))
     }
 }
 
@@ -97,13 +82,11 @@ mod tests {
 
     /// Each is refused as the layer is made, and not by its first request.
     #[test]
-    fn key_source_with_an_empty_name_is_refused() {
-        type Parts = http::request::Parts;
-        let makes: [fn() -> KeySource<Parts>; 4] = [
+    fn a_source_without_a_name_is_refused() {
+        let makes: [fn() -> KeySource<()>; 3] = [
             || KeySource::extension::<u64>(""),
-            || KeySource::extension_with("", "fix", |_| None),
-            || KeySource::named_function("", |_| None),
-            || KeySource::named_functions("", |_| Vec::new()),
+            || KeySource::from_fn("", |()| None),
+            || KeySource::list_from_fn("", |()| Vec::new()),
         ];
         for make in makes {
             assert!(std::panic::catch_unwind(make).is_err());

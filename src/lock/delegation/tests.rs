@@ -105,3 +105,11 @@ fn short_secret_is_refused() {
     assert!(std::panic::catch_unwind(|| SharedSecret::new([1; 31])).is_err());
     assert_eq!(format!("{:?}", secret(7)), "SharedSecret(..)");
 }
+
+#[test]
+fn short_secret_is_a_config_error() {
+    let error = SharedSecret::try_new([7; 31]).expect_err("too short");
+    assert_eq!(error.kind(), crate::ErrorKind::Config);
+    assert!(error.to_string().starts_with("SharedSecret::new: needs at least 32"), "{error}");
+    assert!(SharedSecret::try_new([7; 32]).is_ok());
+}

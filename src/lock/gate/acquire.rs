@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{LockGate, clear_slot};
+use super::{LockLayer, gate_impl::clear_slot};
 use crate::{
     error::Error,
     gate::{
-        AttemptMode, BeginOutcome, DirectRunTerms, IdempotentRun, ParkingSlot, RunLimits, Verdict,
+        AttemptMode, BeginOutcome, DirectRunTerms, IdempotentRun, ParkingSlot, RequestKind,
+        RunLimits, Verdict,
     },
     lock::{
         guard::LockGuard,
@@ -33,7 +34,7 @@ enum SkipReason {
     TooManyKeys(Duration),
 }
 
-impl<N: ?Sized> LockGate<N> {
+impl<R: RequestKind> LockLayer<R> {
     #[expect(clippy::indexing_slicing, reason = "a key source returns at least one key")]
     pub(super) async fn acquire_locks(
         &self,

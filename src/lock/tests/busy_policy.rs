@@ -9,18 +9,18 @@ use super::{
     lock_gate::{enter_defer_gate, enter_gate, new_gate},
 };
 use crate::{
-    defer::DeferGate,
+    defer::DeferLayer,
     gate::{
         Gate as _, InitialVerdict, KeySource, LeaveAction, ServiceOutcome, Verdict,
         fake_request::FakeGateRequest,
     },
-    lock::{BusyStatus, LockGate},
+    lock::{BusyStatus, LockLayer},
     outage::LockOutage,
     reply::Reply,
     store::{BackendFault, Store, faulty_store},
 };
 
-async fn busy_reply(gate: &LockGate<()>) -> Reply {
+async fn busy_reply(gate: &LockLayer<()>) -> Reply {
     match enter_gate(gate, &mut FakeGateRequest::new("POST")).await {
         Verdict::Busy(reply, _) => reply,
         _ => panic!("it is busy"),
@@ -71,7 +71,7 @@ async fn retry_is_bounded_for_any_setting() {
 async fn last_busy_strategy_counts() {
     let store = Store::memory();
     let _held = store.lock("x").acquire().await.unwrap();
-    let wait = |gate: LockGate<()>| gate.wait(5 * SECOND);
+    let wait = |gate: LockLayer<()>| gate.wait(5 * SECOND);
     for (lock, waits) in [
         (wait(new_gate(&store)).reject(), 0),
         (wait(new_gate(&store)).retry(2, SECOND), 2),
@@ -102,7 +102,7 @@ async fn every_busy_status_can_be_deferred() {
         (BusyStatus::TooManyRequests, 429),
         (BusyStatus::Unavailable, 503),
     ] {
-        let (defer, lock) = (DeferGate::<()>::new(), new_gate(&store).busy_status(status));
+        let (defer, lock) = (DeferLayer::<()>::new(), new_gate(&store).busy_status(status));
         let plain = busy_reply(&lock).await;
         assert_eq!(plain.status, code);
         assert!(plain.headers.iter().any(|(name, _)| name == "retry-after"));
@@ -120,7 +120,7 @@ async fn every_busy_status_can_be_deferred() {
 #[test]
 fn permits_replace_read_write() {
     let store = Store::memory();
-    let asks = |lock: LockGate<()>, method| {
+    let asks = |lock: LockLayer<()>, method| {
         matches!(lock.inspect(&mut FakeGateRequest::new(method)), InitialVerdict::Enter(_))
     };
     for method in ["GET", "HEAD", "OPTIONS", "POST"] {
@@ -162,7 +162,7 @@ async fn retry_after_counts_the_waiters_ahead() {
 #[tokio::test(start_paused = true)]
 async fn typical_hold_time_is_measured_per_layer() {
     let store = Store::memory();
-    let slow = LockGate::<()>::new(KeySource::function(|()| Some("y".to_owned()))).store(&store);
+    let slow = LockLayer::<()>::by(KeySource::function(|()| Some("y".to_owned()))).store(&store);
     let fast = new_gate(&store);
     for (lock, times, held) in [(&slow, 1, 30 * SECOND), (&fast, 100, Duration::from_millis(5))] {
         for _ in 0..times {

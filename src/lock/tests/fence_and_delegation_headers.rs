@@ -9,7 +9,7 @@ use crate::{
         Gate as _, GateRequest as _, InitialVerdict, KeySource, REPLAY_HEADER, ServiceOutcome,
         Verdict, fake_request::FakeGateRequest,
     },
-    lock::{AcquireError, HeldLock, LockGate, SharedSecret},
+    lock::{AcquireError, HeldLock, LockLayer, SharedSecret},
     outage::LockOutage,
     store::{BackendFault, Store, faulty_store},
 };
@@ -53,7 +53,7 @@ async fn fence_header_replaces_that_of_the_client() {
     let _ticket = pass_gate(&lock.on_outage(LockOutage::Admit), &mut view).await;
     assert!(view.header_values("x-fence").is_empty(), "without a lock there is none");
     let both = || ["x", "y"].map(str::to_owned).to_vec();
-    let several = LockGate::new(KeySource::functions(move |()| both())).store(&store);
+    let several = LockLayer::by(KeySource::functions(move |()| both())).store(&store);
     let _ticket = pass_gate(&several.fence_header("x-fence"), &mut view).await;
     let told = String::from_utf8(view.header_values("x-fence")[0].to_vec()).unwrap();
     assert_eq!(told.split(", ").count(), 2);
@@ -151,7 +151,7 @@ async fn expired_delegation_no_longer_counts() {
 async fn fence_header_of_an_outer_layer_stays() {
     let (store, faults) = faulty_store();
     let key = |name: &'static str| KeySource::function(move |()| Some(name.to_owned()));
-    let inner = || LockGate::new(key("y")).store(&store).fence_header("x-fence");
+    let inner = || LockLayer::by(key("y")).store(&store).fence_header("x-fence");
     let outer = new_gate(&store).fence_header("X-Fence");
     let forged = || {
         let mut view = FakeGateRequest::new("POST");

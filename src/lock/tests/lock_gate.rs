@@ -4,20 +4,20 @@ use bytes::Bytes;
 
 use super::SECOND;
 use crate::{
-    defer::DeferGate,
+    defer::DeferLayer,
     gate::{
         Gate, GateRequest as _, HttpRequestHead, InitialVerdict, KeySource, LeaveAction,
         ServiceOutcome, Verdict, fake_request::FakeGateRequest,
     },
-    lock::{BusyStatus, HeldLock, HeldLocks, LockGate, LockTicket, ReleaseStatus},
+    lock::{BusyStatus, HeldLock, HeldLocks, LockLayer, LockTicket, ReleaseStatus},
     outage::LockOutage,
     reply::Reply,
     store::{BackendFault, Store, faulty_store},
 };
 
-pub(super) fn new_gate(store: &Store) -> LockGate<()> {
+pub(super) fn new_gate(store: &Store) -> LockLayer<()> {
     let source = KeySource::function(|()| Some("x".to_owned()));
-    LockGate::new(source).store(store)
+    LockLayer::by(source).store(store)
 }
 
 pub(super) async fn enter_gate<G: Gate<()>>(
@@ -33,9 +33,9 @@ pub(super) async fn enter_gate<G: Gate<()>>(
 
 /// Lets a request into a deferring layer.
 pub(super) async fn enter_defer_gate(
-    defer: &DeferGate<()>,
+    defer: &DeferLayer<()>,
     view: &mut FakeGateRequest,
-) -> <DeferGate<()> as Gate<()>>::Ticket {
+) -> <DeferLayer<()> as Gate<()>>::Ticket {
     let Verdict::Pass(ticket) = enter_gate(defer, view).await else {
         panic!("deferral lets everything in")
     };
@@ -44,7 +44,7 @@ pub(super) async fn enter_defer_gate(
 }
 
 /// Lets a request in that need not wait.
-pub(super) async fn pass_gate(gate: &LockGate<()>, view: &mut FakeGateRequest) -> LockTicket {
+pub(super) async fn pass_gate(gate: &LockLayer<()>, view: &mut FakeGateRequest) -> LockTicket {
     let Verdict::Pass(ticket) = enter_gate(gate, view).await else { panic!("it may pass") };
     gate.annotate_request(&ticket, view);
     ticket
@@ -52,8 +52,8 @@ pub(super) async fn pass_gate(gate: &LockGate<()>, view: &mut FakeGateRequest) -
 
 /// Returns the answer to a request that was busy.
 async fn accept_deferred(
-    defer: &DeferGate<()>,
-    ticket: <DeferGate<()> as Gate<()>>::Ticket,
+    defer: &DeferLayer<()>,
+    ticket: <DeferLayer<()> as Gate<()>>::Ticket,
     view: &mut FakeGateRequest,
 ) -> Reply {
     let parting = defer.leave(ticket, ServiceOutcome::Answered(409)).await;
@@ -78,7 +78,7 @@ fn request_with_idempotency_key(key: &'static str) -> FakeGateRequest {
 async fn request_busy_only_at_first_attempt_is_not_deferred() {
     for (admits, second) in [(false, 409), (true, 409), (false, 503)] {
         let (store, faults) = faulty_store();
-        let defer = DeferGate::<()>::new();
+        let defer = DeferLayer::<()>::new();
         let lock = if second == 503 {
             new_gate(&store).busy_status(BusyStatus::Unavailable)
         } else {
@@ -115,7 +115,7 @@ async fn request_busy_only_at_first_attempt_is_not_deferred() {
 #[tokio::test(start_paused = true)]
 async fn accepted_request_does_not_run_under_a_lent_lock() {
     let store = Store::memory();
-    let (defer, lock) = (DeferGate::<()>::new(), new_gate(&store));
+    let (defer, lock) = (DeferLayer::<()>::new(), new_gate(&store));
     let come = async || {
         let mut view = request_with_idempotency_key("k");
         let deferral = enter_defer_gate(&defer, &mut view).await;
@@ -144,7 +144,7 @@ async fn accepted_request_does_not_run_under_a_lent_lock() {
 async fn outage_under_a_lent_lock_affects_only_the_record() {
     for (policy, passes) in [(LockOutage::Refuse, false), (LockOutage::Admit, true)] {
         let (store, faults) = faulty_store();
-        let (defer, lock) = (DeferGate::<()>::new(), new_gate(&store).on_outage(policy));
+        let (defer, lock) = (DeferLayer::<()>::new(), new_gate(&store).on_outage(policy));
         let held = store.lock("x").acquire().await.expect("it is free");
         faults.set("acquire", BackendFault::Unavailable, 1);
         let mut view = request_with_idempotency_key("k");
@@ -175,7 +175,7 @@ async fn outage_under_a_lent_lock_affects_only_the_record() {
 async fn outage_hides_no_lock_of_the_request() {
     let (store, faults) = faulty_store();
     let source = KeySource::functions(|()| vec!["x".to_owned(), "y".to_owned()]);
-    let lock = LockGate::new(source).store(&store).on_outage(LockOutage::Admit);
+    let lock = LockLayer::by(source).store(&store).on_outage(LockOutage::Admit);
     let held = store.lock("x").acquire().await.expect("it is free");
     faults.set("acquire", BackendFault::Unavailable, 1);
     let mut view = FakeGateRequest::new("POST");
@@ -194,9 +194,9 @@ async fn outage_hides_no_lock_of_the_request() {
 async fn retry_under_a_lent_lock_set_is_found_by_its_key() {
     for named in [["x", "y"], ["y", "x"]] {
         let store = Store::memory();
-        let source = KeySource::functions(move |()| named.map(str::to_owned).to_vec());
-        let lock = LockGate::new(source).store(&store);
-        let defer = DeferGate::<()>::new().idempotent_direct();
+        let source = KeySource::<()>::functions(move |()| named.map(str::to_owned).to_vec());
+        let lock = LockLayer::by(source).store(&store);
+        let defer = DeferLayer::<()>::new().idempotent_direct();
         let held = store.locks(["x", "y"]).acquire().await.expect("they are free");
         for retry in [false, true] {
             let mut view = request_with_idempotency_key("k");

@@ -16,11 +16,11 @@ use super::{
     lock_gate::{enter_defer_gate, enter_gate, new_gate},
 };
 use crate::{
-    defer::DeferGate,
+    defer::DeferLayer,
     gate::{
         Gate as _, KeySource, LeaveAction, ServiceOutcome, Verdict, fake_request::FakeGateRequest,
     },
-    lock::{LockGate, LockRequest},
+    lock::{LockLayer, LockRequest},
     store::Store,
 };
 
@@ -100,9 +100,9 @@ async fn permit_and_lock_set_requests_are_not_deferred() {
     let _held = store.lock("x").acquire().await.unwrap();
     let several = || ["x", "y"].map(str::to_owned).to_vec();
     let several = KeySource::functions(move |()| several());
-    let several = LockGate::new(several).store(&store);
+    let several = LockLayer::by(several).store(&store);
     for lock in [new_gate(&store).permits(2), several] {
-        let (defer, lock) = (DeferGate::<()>::new(), lock.wait(2 * SECOND));
+        let (defer, lock) = (DeferLayer::<()>::new(), lock.wait(2 * SECOND));
         let mut view = FakeGateRequest::new("POST");
         let deferral = enter_defer_gate(&defer, &mut view).await;
         let started = Instant::now();

@@ -19,15 +19,16 @@ use crate::{
     },
     key::Key,
     lock::{
-        AcquireError, HeldLocks, LockBusy, LockGate, LockSet, ReleaseStatus, ticket::LockTicketKind,
+        AcquireError, HeldLocks, LockBusy, LockLayer, LockSet, ReleaseStatus,
+        ticket::LockTicketKind,
     },
     outage::LockOutage,
     store::{BackendFault, LockLoss, Store, faulty_store},
 };
 
-fn lock_set_gate(store: &Store) -> LockGate<()> {
+fn lock_set_gate(store: &Store) -> LockLayer<()> {
     let names = ["b", "a", "b"].map(str::to_owned).to_vec();
-    LockGate::new(KeySource::functions(move |()| names.clone())).store(store)
+    LockLayer::by(KeySource::functions(move |()| names.clone())).store(store)
 }
 
 #[track_caller]

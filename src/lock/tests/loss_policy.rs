@@ -15,11 +15,11 @@ use crate::{
         BodyTicket, Gate as _, GateRequest as _, LeaveAction, NextBodyItem, ReplayMarker,
         RunningJob, ServiceOutcome, Verdict, fake_request::FakeGateRequest,
     },
-    lock::{HoldUntil, LockGate, LockTicket, OnLoss, ticket::LockTicketKind},
+    lock::{HoldUntil, LockLayer, LockTicket, OnLoss, ticket::LockTicketKind},
     store::{BackendFault, LockLoss, Store, faulty_store},
 };
 
-async fn enter_free_gate(gate: &LockGate<()>) -> LockTicket {
+async fn enter_free_gate(gate: &LockLayer<()>) -> LockTicket {
     match enter_gate(gate, &mut FakeGateRequest::new("POST")).await {
         Verdict::Pass(ticket) => ticket,
         _ => panic!("it is free"),
@@ -27,7 +27,7 @@ async fn enter_free_gate(gate: &LockGate<()>) -> LockTicket {
 }
 
 /// How long the answer waits for a store that takes a second for a release.
-async fn time_to_leave(set: impl FnOnce(LockGate<()>) -> LockGate<()>) -> Duration {
+async fn time_to_leave(set: impl FnOnce(LockLayer<()>) -> LockLayer<()>) -> Duration {
     let (store, faults) = faulty_store();
     let gate = set(new_gate(&store));
     let ticket = enter_free_gate(&gate).await;
@@ -44,7 +44,7 @@ async fn time_to_leave(set: impl FnOnce(LockGate<()>) -> LockGate<()>) -> Durati
 #[tokio::test(start_paused = true)]
 async fn response_waits_for_the_release_unless_in_background() {
     assert_eq!(time_to_leave(|gate| gate).await, SECOND);
-    assert_eq!(time_to_leave(LockGate::release_in_background).await, Duration::ZERO);
+    assert_eq!(time_to_leave(LockLayer::release_in_background).await, Duration::ZERO);
 }
 
 /// The three ways to lose a lock, with the word for each.
@@ -61,7 +61,7 @@ async fn lose_lock(store: &Store, ticket: &LockTicket, how: LockLoss) -> &'stati
 }
 
 /// A gate whose lock is lost in this way, within 20 s.
-fn gate_with_loss(policy: OnLoss, how: LockLoss) -> (Store, LockGate<()>) {
+fn gate_with_loss(policy: OnLoss, how: LockLoss) -> (Store, LockLayer<()>) {
     let (store, faults) = faulty_store();
     if how == LockLoss::Lapsed {
         faults.set("renew", BackendFault::Unavailable, usize::MAX);

@@ -11,12 +11,12 @@ use crate::{
         Gate as _, GateRequest as _, KeySource, ServiceOutcome, Verdict,
         fake_request::FakeGateRequest,
     },
-    lock::{AcquireError, HeldLocks, LockGate, ReleaseStatus},
+    lock::{AcquireError, HeldLocks, LockLayer, ReleaseStatus},
     outage::LockOutage,
     store::{BackendFault, Store, faulty_store},
 };
 
-async fn refusal_status(gate: &LockGate<()>, view: &mut FakeGateRequest) -> u16 {
+async fn refusal_status(gate: &LockLayer<()>, view: &mut FakeGateRequest) -> u16 {
     match gate.inspect(view) {
         crate::gate::InitialVerdict::Answer(reply) => reply.status,
         crate::gate::InitialVerdict::Enter(facts) => match gate.enter(facts).await {
@@ -117,7 +117,7 @@ async fn inner_layer_shares_the_lock_of_the_outer() {
 async fn lock_set_acquires_only_the_missing_locks() {
     let (store, faults) = faulty_store();
     let both = || ["x", "y"].map(str::to_owned).to_vec();
-    let several = LockGate::new(KeySource::functions(move |()| both())).store(&store);
+    let several = LockLayer::by(KeySource::functions(move |()| both())).store(&store);
     let lock = new_gate(&store);
     let mut view = FakeGateRequest::new("POST");
     let ticket = pass_gate(&lock, &mut view).await;
@@ -224,7 +224,7 @@ async fn inner_layer_keeps_a_lent_lock() {
 async fn scoped_guard_counts_beside_request_extensions() {
     let store = Store::memory();
     let outer = new_gate(&store);
-    let inner = LockGate::new(KeySource::function(|()| Some("y".to_owned()))).store(&store);
+    let inner = LockLayer::by(KeySource::<()>::function(|()| Some("y".to_owned()))).store(&store);
     let mut view = FakeGateRequest::new("POST");
     let Verdict::Pass(ticket) = enter_gate(&outer, &mut view).await else { panic!("it is free") };
     outer.annotate_request(&ticket, &mut view);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::SECOND;
 use crate::{
     gate::KeySource,
-    lock::{LockGate, LockRequest, LockSetRequest},
+    lock::{LockLayer, LockRequest, LockSetRequest},
     store::Store,
 };
 
@@ -24,7 +24,8 @@ fn acquire_options_text(debug: &str) -> &str {
 async fn layer_settings_equal_request_settings() {
     type SetterFn<T> = fn(T) -> T;
     /// By a layer, by hand, and by hand for several.
-    type SettingSetters = (SetterFn<LockGate<()>>, SetterFn<LockRequest>, SetterFn<LockSetRequest>);
+    type SettingSetters =
+        (SetterFn<LockLayer<()>>, SetterFn<LockRequest>, SetterFn<LockSetRequest>);
     macro_rules! setting {
         ($name:ident($($value:expr),*)) => {
             (|it| it.$name($($value),*), |it| it.$name($($value),*), |it| it.$name($($value),*))
@@ -44,7 +45,7 @@ async fn layer_settings_equal_request_settings() {
         setting!(max_waiters(7)),
     ];
     let store = Store::memory();
-    let gate = || LockGate::new(KeySource::<()>::function(|()| Some("x".to_owned())));
+    let gate = || LockLayer::by(KeySource::<()>::function(|()| Some("x".to_owned())));
     let usual = format!("{:?}", store.lock("x"));
     assert_eq!(acquire_options_text(&format!("{:?}", gate())), acquire_options_text(&usual));
     for (n, (layer, request, several)) in settings.into_iter().enumerate() {

@@ -11,7 +11,7 @@ use tower::service_fn;
 use super::lock_gate;
 use crate::{
     gate::{CallCompletion, Gate, InitialVerdict, ServiceOutcome, Verdict},
-    lock::{LockContext, LockGate, LockTicket},
+    lock::{LockContext, LockLayer, LockTicket},
     middleware::{
         PlainHttp,
         framework::PartsView,
@@ -30,13 +30,14 @@ const AXUM_ROUTE_SIZE: usize = 336;
 
 type SizedRequestBody = UnsyncBoxBody<Bytes, Infallible>;
 type HandlerResult = Result<Response<Full<Bytes>>, Infallible>;
-type LockResponseState = ResponseState<(), Full<Bytes>, Infallible, LockGate<Parts>, PlainHttp>;
+type LockResponseState =
+    ResponseState<(), Full<Bytes>, Infallible, LockLayer<PlainHttp>, PlainHttp>;
 
-fn shared_lock_gate() -> Arc<LockGate<Parts>> {
+fn shared_lock_gate() -> Arc<LockLayer<PlainHttp>> {
     Arc::new(lock_gate(&Store::memory()))
 }
 
-fn inspect_request(lock: &LockGate<Parts>) -> (LockContext, Parts, SizedRequestBody) {
+fn inspect_request(lock: &LockLayer<PlainHttp>) -> (LockContext, Parts, SizedRequestBody) {
     let request = Request::post("/").header("order", "7").body(UnsyncBoxBody::new(Empty::new()));
     let (mut parts, body) = request.expect("valid").into_parts();
     match lock.inspect(&mut PartsView::<PlainHttp>::new(&mut parts)) {
@@ -45,7 +46,7 @@ fn inspect_request(lock: &LockGate<Parts>) -> (LockContext, Parts, SizedRequestB
     }
 }
 
-async fn enter_lock(lock: &LockGate<Parts>) -> LockTicket {
+async fn enter_lock(lock: &LockLayer<PlainHttp>) -> LockTicket {
     match lock.enter(inspect_request(lock).0).await {
         Verdict::Pass(ticket) => ticket,
         _ => panic!("it is free"),

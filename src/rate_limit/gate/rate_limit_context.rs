@@ -18,7 +18,10 @@ use super::{
     rate_status::{PriorCharge, RateStatus, StoreIdentity},
 };
 use crate::{
-    gate::{GateRequest, InitialVerdict, KeyError, RefusalTracker, ReplayMarker, current_replay},
+    gate::{
+        GateRequest, InitialVerdict, KeyError, RefusalTracker, ReplayMarker, RequestKind,
+        current_replay,
+    },
     rate_limit::{
         engine::{CheckRequest, PolicyCheck, RateLimitEngine},
         policy_status::PolicyStatus,
@@ -46,9 +49,9 @@ pub struct RateLimitContext {
     pub(super) remembered_run: Option<RefusalTracker>,
 }
 
-impl<N: ?Sized> RateLimitSettings<N> {
+impl<R: RequestKind> RateLimitSettings<R> {
     #[expect(clippy::indexing_slicing, reason = "a check has the index of its limit")]
-    pub(super) fn read_request<V: GateRequest<NativeRequest = N>>(
+    pub(super) fn read_request<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         view: &mut V,
     ) -> InitialVerdict<RateLimitContext, Option<RateStatus>> {
@@ -141,7 +144,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
     }
 
     /// Reads the keys of the policies that have one, and the key of the group.
-    fn build_check_request<V: GateRequest<NativeRequest = N>>(
+    fn build_check_request<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         view: &mut V,
     ) -> Result<CheckRequest, KeyError> {
@@ -170,7 +173,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
     }
 }
 
-impl<N: ?Sized> RateLimitSettings<N> {
+impl<R: RequestKind> RateLimitSettings<R> {
     /// Removes the checks that an outer layer has charged already. Returns true if none is left.
     fn remove_already_charged(
         &self,
@@ -198,10 +201,10 @@ impl<N: ?Sized> RateLimitSettings<N> {
     }
 }
 
-impl<N: ?Sized> LayerPolicy<N> {
+impl<R: RequestKind> LayerPolicy<R> {
     /// Sets the cost and quota that depend on the request. Returns the lookup if the quota is not
     /// cached.
-    fn resolve_cost_and_quota<V: GateRequest<NativeRequest = N>>(
+    fn resolve_cost_and_quota<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         question: &mut PolicyCheck,
         view: &mut V,
@@ -238,8 +241,8 @@ fn warn_duplicate_policy(policy: &str) {
 }
 
 /// Returns the layer's own store, or else the one found in the request.
-fn find_store_and_engine<'a, N: ?Sized>(
-    plan: &'a RateLimitSettings<N>,
+fn find_store_and_engine<'a, R: RequestKind>(
+    plan: &'a RateLimitSettings<R>,
     found: &'a Option<(Store, Arc<RateLimitEngine>)>,
 ) -> Option<StoreAndEngine<'a>> {
     plan.configured_store().or_else(|| found.as_ref().map(|(store, engine)| (store, engine)))
@@ -251,9 +254,9 @@ pub(super) fn missing_store_reply() -> Reply {
 
 impl RateLimitContext {
     /// Returns the store and engine; `read_request` has checked that there is one.
-    pub(super) fn store_and_engine<'a, N: ?Sized>(
+    pub(super) fn store_and_engine<'a, R: RequestKind>(
         &'a self,
-        plan: &'a RateLimitSettings<N>,
+        plan: &'a RateLimitSettings<R>,
     ) -> Option<StoreAndEngine<'a>> {
         find_store_and_engine(plan, &self.request_store)
     }

@@ -7,16 +7,16 @@ use std::{
 
 use super::{quota_lookup::QuotaLookup, refusal_reply_cache::RefusalReplyCache};
 use crate::{
-    gate::KeySource,
+    gate::{KeySource, RequestKind},
     rate_limit::{engine::RateLimitEngine, policy::Policy, response_options::ResponseOptions},
     store::Store,
 };
 
 /// All settings of a layer.
-pub(super) struct RateLimitSettings<N: ?Sized> {
+pub(super) struct RateLimitSettings<R: RequestKind> {
     /// At least one.
-    pub(super) policies: Vec<LayerPolicy<N>>,
-    pub(super) group_source: Option<KeySource<N>>,
+    pub(super) policies: Vec<LayerPolicy<R>>,
+    pub(super) group_source: Option<KeySource<R>>,
     pub(super) store: Option<Store>,
     /// Engine of `store`.
     pub(super) engine: OnceLock<Arc<RateLimitEngine>>,
@@ -29,17 +29,17 @@ type CostFn<N> = dyn Fn(&N) -> u64 + Send + Sync;
 type RefundPredicate = dyn Fn(u16) -> bool + Send + Sync;
 
 /// One policy of a layer.
-pub(super) struct LayerPolicy<N: ?Sized> {
-    pub(super) key_source: KeySource<N>,
+pub(super) struct LayerPolicy<R: RequestKind> {
+    pub(super) key_source: KeySource<R>,
     pub(super) policy: Arc<Policy>,
-    pub(super) quota_by: Option<Arc<QuotaLookup<N>>>,
-    pub(super) cost_by: Option<Arc<CostFn<N>>>,
+    pub(super) quota_by: Option<Arc<QuotaLookup<R::Native>>>,
+    pub(super) cost_by: Option<Arc<CostFn<R::Native>>>,
     pub(super) refund_on: Option<Arc<RefundPredicate>>,
     pub(super) handler_sets_cost: bool,
 }
 
-impl<N: ?Sized> LayerPolicy<N> {
-    pub(super) fn new(source: KeySource<N>, policy: Policy) -> Self {
+impl<R: RequestKind> LayerPolicy<R> {
+    pub(super) fn new(source: KeySource<R>, policy: Policy) -> Self {
         let policy = Arc::new(policy);
         let (quotas, cost_by, refund_on) = (None, None, None);
         Self {
@@ -58,7 +58,7 @@ impl<N: ?Sized> LayerPolicy<N> {
     }
 }
 
-impl<N: ?Sized> RateLimitSettings<N> {
+impl<R: RequestKind> RateLimitSettings<R> {
     pub(super) fn may_settle(&self) -> bool {
         self.policies.iter().any(LayerPolicy::may_settle)
     }
@@ -74,7 +74,7 @@ impl<N: ?Sized> RateLimitSettings<N> {
 /// Store that counts the requests, and its engine.
 pub(super) type StoreAndEngine<'a> = (&'a Store, &'a Arc<RateLimitEngine>);
 
-impl<N: ?Sized> Clone for LayerPolicy<N> {
+impl<R: RequestKind> Clone for LayerPolicy<R> {
     fn clone(&self) -> Self {
         Self {
             key_source: self.key_source.clone(),
@@ -87,7 +87,7 @@ impl<N: ?Sized> Clone for LayerPolicy<N> {
     }
 }
 
-impl<N: ?Sized> Clone for RateLimitSettings<N> {
+impl<R: RequestKind> Clone for RateLimitSettings<R> {
     fn clone(&self) -> Self {
         Self {
             policies: self.policies.clone(),
@@ -100,7 +100,7 @@ impl<N: ?Sized> Clone for RateLimitSettings<N> {
     }
 }
 
-impl<N: ?Sized> fmt::Debug for LayerPolicy<N> {
+impl<R: RequestKind> fmt::Debug for LayerPolicy<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LayerPolicy")
             .field("key_source", &self.key_source)
@@ -113,7 +113,7 @@ impl<N: ?Sized> fmt::Debug for LayerPolicy<N> {
     }
 }
 
-impl<N: ?Sized> fmt::Debug for RateLimitSettings<N> {
+impl<R: RequestKind> fmt::Debug for RateLimitSettings<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitSettings")
             .field("policies", &self.policies)

@@ -1,7 +1,7 @@
 //! Lists of a layer with several policies.
 
 use super::{
-    gate_requests::{TestRateLimitGate, gate_by_header, new_request},
+    gate_requests::{TestRateLimitLayer, gate_by_header, new_request},
     named_policy, per_minute,
 };
 use crate::{
@@ -17,11 +17,11 @@ async fn access_lists_apply_to_the_keys_of_all_policies() {
     let lists =
         AccessLists::new().allow(["10.0.0.0/8", "192.0.2.7"]).deny_key(Key::header("b", b"2"));
     let limit = |other: &str| {
-        let client = TestRateLimitGate::new(client.clone(), named_policy("client", per_minute(5)));
+        let client = TestRateLimitLayer::by(client.clone(), named_policy("client", per_minute(5)));
         let limit = gate_by_header("a", per_minute(5))
             .and(client)
             .and(gate_by_header(other, named_policy("other", per_minute(5))));
-        limit.response_options(|facing| facing.access_lists(lists.clone())).store(&Store::memory())
+        limit.access_lists(lists.clone()).store(&Store::memory())
     };
     let from = |address: &'static str| {
         let mut view = new_request();

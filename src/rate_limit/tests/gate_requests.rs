@@ -15,14 +15,14 @@ use crate::{
         Gate, InitialVerdict, KeySource, LeaveAction, ServiceOutcome, Verdict,
         fake_request::FakeGateRequest,
     },
-    rate_limit::{RateLimitGate, RateLimitTicket},
+    rate_limit::{RateLimitLayer, RateLimitTicket},
     store::{BackendFault, Store, faulty_store},
 };
 
-pub(super) type TestRateLimitGate = RateLimitGate<()>;
+pub(super) type TestRateLimitLayer = RateLimitLayer<()>;
 
-pub(super) fn gate_by_header(header: &str, policy: impl Into<Policy>) -> TestRateLimitGate {
-    RateLimitGate::new(KeySource::header(header), policy)
+pub(super) fn gate_by_header(header: &str, policy: impl Into<Policy>) -> TestRateLimitLayer {
+    RateLimitLayer::by(KeySource::header(header), policy)
 }
 
 pub(super) fn new_request() -> FakeGateRequest {
@@ -33,7 +33,7 @@ pub(super) fn new_request() -> FakeGateRequest {
 
 /// Runs a request up to the handler.
 pub(super) async fn enter_gate(
-    limit: &TestRateLimitGate,
+    limit: &TestRateLimitLayer,
     view: &mut FakeGateRequest,
 ) -> Result<RateLimitTicket, Reply> {
     match limit.inspect(view) {
@@ -52,7 +52,7 @@ pub(super) async fn enter_gate(
 }
 
 pub(super) async fn leave_gate(
-    limit: &TestRateLimitGate,
+    limit: &TestRateLimitLayer,
     ticket: RateLimitTicket,
     status: u16,
 ) -> String {
@@ -65,7 +65,7 @@ pub(super) async fn leave_gate(
     }
 }
 
-pub(super) async fn run_request(limit: &TestRateLimitGate, status: u16) -> u16 {
+pub(super) async fn run_request(limit: &TestRateLimitLayer, status: u16) -> u16 {
     match enter_gate(limit, &mut new_request()).await {
         Ok(ticket) => {
             leave_gate(limit, ticket, status).await;

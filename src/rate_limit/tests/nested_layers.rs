@@ -2,7 +2,7 @@
 
 use super::{
     SECOND,
-    gate_requests::{TestRateLimitGate, enter_gate, gate_by_header, leave_gate, new_request},
+    gate_requests::{TestRateLimitLayer, enter_gate, gate_by_header, leave_gate, new_request},
     named_policy, per_minute,
 };
 use crate::{
@@ -11,12 +11,12 @@ use crate::{
     store::{BackendFault, Store, faulty_store},
 };
 
-fn nested_gates(store: &Store, inner: Quota) -> (TestRateLimitGate, TestRateLimitGate) {
+fn nested_gates(store: &Store, inner: Quota) -> (TestRateLimitLayer, TestRateLimitLayer) {
     let named = |quota| gate_by_header("a", quota).policy_name("p").store(store);
     (named(per_minute(10)), named(inner))
 }
 
-async fn enter_both(limits: &(TestRateLimitGate, TestRateLimitGate)) -> (FakeGateRequest, bool) {
+async fn enter_both(limits: &(TestRateLimitLayer, TestRateLimitLayer)) -> (FakeGateRequest, bool) {
     let mut view = new_request();
     let _outer = enter_gate(&limits.0, &mut view).await.unwrap();
     let skipped = match limits.1.inspect(&mut view) {
@@ -95,7 +95,9 @@ async fn repeated_counter_with_another_quota_is_charged_twice() {
 }
 
 /// Whether the inner of two layers that are alike lets a second request in, where one is allowed.
-async fn is_second_request_refused(outer: impl Fn(TestRateLimitGate) -> TestRateLimitGate) -> bool {
+async fn is_second_request_refused(
+    outer: impl Fn(TestRateLimitLayer) -> TestRateLimitLayer,
+) -> bool {
     let store = Store::memory();
     let outer = outer(gate_by_header("a", per_minute(1)).store(&store));
     let inner = gate_by_header("a", per_minute(1)).store(&store);
@@ -119,7 +121,7 @@ async fn is_second_request_refused(outer: impl Fn(TestRateLimitGate) -> TestRate
 #[tokio::test(start_paused = true)]
 async fn repeated_policy_is_skipped_only_if_enforced_in_full() {
     assert!(is_second_request_refused(|outer| outer).await);
-    assert!(is_second_request_refused(TestRateLimitGate::shadow).await);
+    assert!(is_second_request_refused(TestRateLimitLayer::shadow).await);
     assert!(is_second_request_refused(|outer| outer.cost_by(|(): &()| 0)).await);
 }
 

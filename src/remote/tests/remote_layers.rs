@@ -21,17 +21,17 @@ use tower_layer::Layer as _;
 
 use super::{LEASE, request_head, secret, start_run};
 use crate::{
-    defer::{DeferGate, DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse, Replayer as _},
+    defer::{DeferLayer, DeferWorker, ReplayBody, ReplayOutcome, ReplayResponse, Replayer as _},
     gate::{KeySource, ReplayMarker},
-    lock::{BusyStatus, LockGate},
+    lock::{BusyStatus, LockLayer},
     middleware::{GateLayer, PlainHttp},
     remote::{HttpReplayer, replay_claims::REPLAY_HEADER},
     store::{BackendFault, JobId, JobState, JobView, Store, faulty_store},
 };
 
 /// The lock of this name.
-fn remote_gate(name: &'static str, store: &Store) -> LockGate<Parts> {
-    LockGate::new(KeySource::function(move |_: &Parts| Some(name.to_owned()))).store(store)
+fn remote_gate(name: &'static str, store: &Store) -> LockLayer<PlainHttp> {
+    LockLayer::by(KeySource::function(move |_: &Parts| Some(name.to_owned()))).store(store)
 }
 
 /// What stands there.
@@ -43,8 +43,8 @@ struct RemoteServer {
 
 /// A handler that answers by this status, behind a layer that defers and these two locks.
 async fn spawn_remote_server(
-    outer: LockGate<Parts>,
-    inner: LockGate<Parts>,
+    outer: LockLayer<PlainHttp>,
+    inner: LockLayer<PlainHttp>,
     status: u16,
 ) -> RemoteServer {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -63,7 +63,7 @@ async fn spawn_remote_server(
     });
     let layered = GateLayer::<_, PlainHttp>::new(inner).layer(handler);
     let layered = GateLayer::<_, PlainHttp>::new(outer).layer(layered);
-    let layered = GateLayer::<_, PlainHttp>::new(DeferGate::new()).layer(layered);
+    let layered = GateLayer::<_, PlainHttp>::new(DeferLayer::<PlainHttp>::new()).layer(layered);
     crate::store::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let service = TowerToHyperService::new(layered.clone());
@@ -182,13 +182,13 @@ async fn job_waits_uncharged_for_a_remote_lock() {
     let unreached =
         service_fn(|_| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) });
     let near = GateLayer::<_, PlainHttp>::new(remote_gate("order", &store)).layer(unreached);
-    let near = GateLayer::<_, PlainHttp>::new(DeferGate::new()).layer(near);
+    let near = GateLayer::<_, PlainHttp>::new(DeferLayer::<PlainHttp>::new()).layer(near);
     let request = Request::post("/a").body(Empty::<Bytes>::new()).expect("valid");
     let answer = near.oneshot(request).await.expect("it does not fail");
     assert_eq!(answer.status(), StatusCode::ACCEPTED);
     let location = answer.headers()["location"].to_str().expect("text");
     let id = JobId::parse(location.trim_start_matches("/deferred/")).expect("an id");
-    let worker = DeferWorker::new(&store, far.replayer(&store)).lease(LEASE);
+    let worker = DeferWorker::<PlainHttp>::with_replayer(&store, far.replayer(&store)).lease(LEASE);
     let (stop, stopped) = oneshot::channel::<()>();
     let worker = crate::store::spawn(worker.run(async { drop(stopped.await) }));
     first.release().await;

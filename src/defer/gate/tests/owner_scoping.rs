@@ -4,7 +4,7 @@ use std::panic::catch_unwind;
 
 use serde::{Deserialize, Serialize};
 
-use super::TestDeferGate;
+use super::TestDeferLayer;
 use crate::{defer::ExtensionSnapshot, gate::Gate as _};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -14,16 +14,16 @@ impl ExtensionSnapshot for CarriedUser {
     const NAME: &'static str = "user";
 }
 
-fn gate_with_extension() -> TestDeferGate {
-    TestDeferGate::new().carry_extension::<CarriedUser>(|()| None)
+fn gate_with_extension() -> TestDeferLayer {
+    TestDeferLayer::new().carry_extension::<CarriedUser>()
 }
 
-fn with_identity(gate: TestDeferGate) -> TestDeferGate {
-    gate.carry_identity::<CarriedUser>(|()| None, |user| user.0.clone())
+fn with_identity(gate: TestDeferLayer) -> TestDeferLayer {
+    gate.carry_identity::<CarriedUser>(|user| user.0.clone())
 }
 
 /// The message with which a gate is refused where it is put around a service.
-fn validation_error(gate: &TestDeferGate) -> String {
+fn validation_error(gate: &TestDeferLayer) -> String {
     let gate = std::panic::AssertUnwindSafe(gate);
     let panic = catch_unwind(|| gate.validate_settings()).expect_err("the settings are refused");
     let text = panic.downcast_ref::<String>().cloned();
@@ -32,33 +32,33 @@ fn validation_error(gate: &TestDeferGate) -> String {
 
 #[test]
 fn carried_extensions_are_shared_only_when_declared() {
-    type SharingSetter = fn(TestDeferGate) -> TestDeferGate;
+    type SharingSetter = fn(TestDeferLayer) -> TestDeferLayer;
     let sharing: [(&str, SharingSetter); 3] = [
-        ("coalesce", TestDeferGate::coalesce),
-        ("supersede", TestDeferGate::supersede),
-        ("idempotent_direct", TestDeferGate::idempotent_direct),
+        ("coalesce", TestDeferLayer::coalesce),
+        ("supersede", TestDeferLayer::supersede),
+        ("idempotent_direct", TestDeferLayer::idempotent_direct),
     ];
     for (name, share) in sharing {
         // Whatever is said first.
         for gate in [
             share(gate_with_extension()),
-            share(TestDeferGate::new()).carry_extension::<CarriedUser>(|()| None),
+            share(TestDeferLayer::new()).carry_extension::<CarriedUser>(),
         ] {
             let text = validation_error(&gate);
             let is_told = text.contains(name) && text.contains(".carry_identity::<T>(..)");
             assert!(is_told, "{text}");
         }
-        with_identity(share(TestDeferGate::new())).validate_settings();
+        with_identity(share(TestDeferLayer::new())).validate_settings();
         share(gate_with_extension()).owner(|()| None).validate_settings();
         share(gate_with_extension()).share_across_owners().validate_settings();
-        share(TestDeferGate::new()).validate_settings();
+        share(TestDeferLayer::new()).validate_settings();
     }
     gate_with_extension().validate_settings();
 }
 
 #[test]
 fn owner_with_share_across_owners_is_refused() {
-    for gate in [gate_with_extension().owner(|()| None), with_identity(TestDeferGate::new())] {
+    for gate in [gate_with_extension().owner(|()| None), with_identity(TestDeferLayer::new())] {
         let text = validation_error(&gate.share_across_owners());
         assert!(text.starts_with("DeferLayer::share_across_owners: "), "{text}");
     }
@@ -66,7 +66,7 @@ fn owner_with_share_across_owners_is_refused() {
 
 #[test]
 fn two_identities_need_an_owner() {
-    let two = with_identity(with_identity(TestDeferGate::new()));
+    let two = with_identity(with_identity(TestDeferLayer::new()));
     assert!(validation_error(&two).starts_with("DeferLayer::carry_identity: "));
     two.owner(|()| None).validate_settings();
 }
@@ -75,8 +75,8 @@ fn two_identities_need_an_owner() {
 #[test]
 fn body_limit_beyond_the_client_share_is_logged() {
     let (log, _guard) = crate::store::CapturedLog::start_capture();
-    TestDeferGate::new().validate_settings();
+    TestDeferLayer::new().validate_settings();
     assert!(!log.text().contains("never deferred"), "{}", log.text());
-    TestDeferGate::new().body_limit(40 << 20).validate_settings();
+    TestDeferLayer::new().body_limit(40 << 20).validate_settings();
     log.assert_contains("never deferred");
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{DeferCandidate, TestDeferGate, parked_candidate};
+use super::{DeferCandidate, TestDeferLayer, parked_candidate};
 use crate::{
     gate::{AttemptMode, Gate as _, HttpRequestHead, ParkingSlot},
     key::Key,
@@ -19,7 +19,7 @@ async fn enqueue_until_full(store: &Store, key: &Key, owner: &str, body: &Bytes)
         parked.slot = ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), None);
         owner.clone_into(&mut parked.owner);
         let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
-        if TestDeferGate::new().accept_parked(parked, head, Some(body.clone())).await.is_none() {
+        if TestDeferLayer::new().accept_parked(parked, head, Some(body.clone())).await.is_none() {
             return taken;
         }
     }

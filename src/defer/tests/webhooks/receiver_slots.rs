@@ -15,7 +15,7 @@ use super::{
     webhook_command_to,
 };
 use crate::{
-    defer::DeferWorker,
+    defer::tests::DeferWorker,
     store::{EnqueueCommand, JobState, Store},
 };
 
@@ -28,7 +28,7 @@ fn single_slot_worker(store: &Store, called: &RecordingWebhookSender) -> DeferWo
         outcome_with_status(200)
     });
     let mut worker = DeferWorker::new(store, routes).concurrency(1);
-    worker.webhooks = Some(Arc::new(called.clone()));
+    worker.settings.webhooks = Some(Arc::new(called.clone()));
     worker
 }
 
@@ -94,7 +94,7 @@ impl WebhookSender for SilentHostSender {
 async fn silent_host_delays_others_by_one_call_at_most() {
     let (store, told) = (Store::memory(), SilentHostSender::default());
     let mut worker = DeferWorker::new(&store, CountingReplayer::default());
-    worker.webhooks = Some(Arc::new(told.clone()));
+    worker.settings.webhooks = Some(Arc::new(told.clone()));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..16 {
         send_enqueue(&store, webhook_command_to(&store, &format!("/x?{n}"), SILENT_URL)).await;
@@ -156,7 +156,7 @@ async fn spawn_silent_deliveries(
 ) -> (Store, MostlySilentSender, tokio::task::JoinHandle<()>) {
     let (store, silent) = (Store::memory(), MostlySilentSender::default());
     let mut worker = DeferWorker::new(&store, CountingReplayer::default());
-    worker.webhooks = Some(Arc::new(silent.clone()));
+    worker.settings.webhooks = Some(Arc::new(silent.clone()));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..10 * hosts {
         let url = format!("https://{}.silent.example/", n % hosts);

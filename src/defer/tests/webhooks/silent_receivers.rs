@@ -13,7 +13,7 @@ use super::{
     webhook_command_to,
 };
 use crate::{
-    defer::{DeferWorker, Webhooks},
+    defer::{Webhooks, tests::DeferWorker},
     store::{EnqueueCommand, Store},
 };
 
@@ -68,7 +68,7 @@ async fn silent_receivers_of_one_owner_do_not_delay_another() {
     let (address, mut calls) = spawn_receiver().await;
     let mut worker = DeferWorker::new(&store, CountingReplayer::default());
     let callbacks = Webhooks::new("0123456789abcdef0123456789abcdef");
-    worker.webhooks = Some(Arc::new(callbacks.allow_http().allow_network("127.0.0.0/8")));
+    worker.settings.webhooks = Some(Arc::new(callbacks.allow_http().allow_network("127.0.0.0/8")));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..SILENT_CALL_COUNT {
         enqueue_webhook_job(

@@ -12,7 +12,7 @@ use crate::{
         Gate as _, GateRequest as _, InitialVerdict, KeySource, ReplayMarker, RunningJob, Verdict,
         fake_request::FakeGateRequest,
     },
-    lock::{HeldLock, HeldLocks, LockGate, LockGuard, LockTicket},
+    lock::{HeldLock, HeldLocks, LockGuard, LockLayer, LockTicket},
     store::{JobId, Store},
 };
 
@@ -22,11 +22,11 @@ async fn connect_store(server: &ServerProcess, database: u32, namespace: &str) -
     builder.call_timeout(10 * SECOND).connect().await.expect("the URL is right")
 }
 
-fn lock_gate(store: &Store) -> LockGate<()> {
-    LockGate::new(KeySource::function(|()| Some("x".to_owned()))).store(store)
+fn lock_gate(store: &Store) -> LockLayer<()> {
+    LockLayer::by(KeySource::function(|()| Some("x".to_owned()))).store(store)
 }
 
-async fn enter_gate(gate: &LockGate<()>, view: &mut FakeGateRequest) -> Verdict<LockTicket> {
+async fn enter_gate(gate: &LockLayer<()>, view: &mut FakeGateRequest) -> Verdict<LockTicket> {
     match gate.inspect(view) {
         InitialVerdict::Enter(facts) => gate.enter(facts).await,
         other => panic!("it has a key: {other:?}"),

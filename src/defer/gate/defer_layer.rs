@@ -1,12 +1,10 @@
 //! Settings of a `DeferLayer`.
 
-mod setters;
-
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
     defer::{snapshot::SnapshotExtractors, stored_headers::StoredHeaderFilter},
-    gate::{ClientAddress, HttpRequestHead, MethodFilter},
+    gate::{ClientAddress, HttpRequestHead, MethodFilter, RequestKind},
     key::SHARD_COUNT,
     store::{MergeMode, OnFailure, StorageLimits},
 };
@@ -16,10 +14,44 @@ pub(super) type WebhookUrlFn = dyn Fn(&HttpRequestHead) -> Option<String> + Send
 
 pub(super) type OwnerFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
 
-/// The policy of a `DeferLayer`: the requests that are deferred, and their limits.
-pub struct DeferGate<N: ?Sized>(pub(super) Arc<DeferSettings<N>>);
+/// Accepts requests for a busy resource: 202 now, and one run later, in the order of acceptance.
+///
+/// See [`defer`](crate::defer) for the handling of a request. Put it outside the `LockLayer`. Jobs
+/// are stored in that layer's store, beside its lock.
+///
+/// A request that cannot be deferred gets the busy response of the `LockLayer`, with its
+/// `Retry-After`. Reasons:
+///
+/// - a body that is too long, or a full queue
+/// - an upgrade
+/// - a credential that may not be stored
+/// - a shared lock, a permit, or several keys
+///
+/// ```
+/// # use std::{convert::Infallible, time::Duration};
+/// # use http::{Request, Response};
+/// # use lockgate::{Key, Store, defer::DeferLayer, lock::LockLayer, middleware::PlainHttp};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # type Body = http_body_util::Full<bytes::Bytes>;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let handler = service_fn(async |_: Request<Body>| {
+/// #     Ok::<_, Infallible>(Response::new(Body::default()))
+/// # });
+/// let store = Store::memory();
+/// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+/// let service = DeferLayer::<PlainHttp>::new().layer(lock.layer(handler));
+///
+/// let _guard = store.lock(Key::header("order", b"7")).acquire().await?;
+/// let request = Request::post("/refund").header("order", "7").body(Body::default())?;
+/// let response = service.oneshot(request).await?;
+/// assert_eq!(response.status(), 202);
+/// assert!(response.headers()["location"].to_str()?.starts_with("/deferred/"));
+/// # Ok(()) }
+/// ```
+pub struct DeferLayer<R: RequestKind>(pub(super) Arc<DeferSettings<R::Native>>);
 
-/// Settings behind one pointer, since a gate is cloned for each request.
+/// Settings behind one pointer, since a layer is cloned for each request.
 pub(super) struct DeferSettings<N: ?Sized> {
     pub(super) status_path: String,
     pub(super) methods: MethodFilter,
@@ -85,8 +117,9 @@ pub(super) struct IdempotencySettings {
     pub(super) direct_response_limit: usize,
 }
 
-impl<N: ?Sized> DeferGate<N> {
-    /// Defers unsafe requests with bodies up to 64 KiB; the status resource is at `/deferred`.
+impl<R: RequestKind> DeferLayer<R> {
+    /// Defers requests with unsafe methods and bodies of up to 64 KiB, as soon as their lock is
+    /// busy. The status resource is at `/deferred`.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(DeferSettings {
@@ -130,7 +163,7 @@ impl<N: ?Sized> DeferGate<N> {
         }))
     }
 
-    fn with_settings(self, change: impl FnOnce(&mut DeferSettings<N>)) -> Self {
+    pub(super) fn with_settings(self, change: impl FnOnce(&mut DeferSettings<R::Native>)) -> Self {
         let mut settings = (*self.0).clone();
         change(&mut settings);
         Self(Arc::new(settings))
@@ -139,7 +172,7 @@ impl<N: ?Sized> DeferGate<N> {
 
 /// Longest wait that a client can ask for. No lock waits longer (`lock::acquire_options`). The
 /// response states the applied wait, so it is cut here.
-const MAX_LOCK_WAIT: Duration = Duration::from_secs(600);
+pub(super) const MAX_LOCK_WAIT: Duration = Duration::from_secs(600);
 
 /// Default storage limits.
 ///
@@ -158,17 +191,17 @@ const DEFAULT_STORAGE_LIMITS: StorageLimits = StorageLimits {
 };
 
 /// Returns a shard's part of a limit of the whole queue. All jobs of one lock are in one shard.
-const fn per_shard(whole: u64) -> u64 {
+pub(super) const fn per_shard(whole: u64) -> u64 {
     whole.div_ceil(SHARD_COUNT as u64)
 }
 
-impl<N: ?Sized> Default for DeferGate<N> {
+impl<R: RequestKind> Default for DeferLayer<R> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<N: ?Sized> Clone for DeferGate<N> {
+impl<R: RequestKind> Clone for DeferLayer<R> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -193,9 +226,9 @@ impl<N: ?Sized> Clone for DeferSettings<N> {
     }
 }
 
-impl<N: ?Sized> fmt::Debug for DeferGate<N> {
+impl<R: RequestKind> fmt::Debug for DeferLayer<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeferGate")
+        f.debug_struct("DeferLayer")
             .field("status_at", &self.0.status_path)
             .field("methods", &self.0.methods)
             .field("when", &self.0.trigger)

@@ -1,0 +1,205 @@
+//! `DeferWorker`: runs deferred requests through the routes of an `App`.
+
+use std::{future::Future, io, thread, time::Duration};
+
+use actix_web::web::ServiceConfig;
+use lockgate::{
+    ExtensionSnapshot, Store,
+    defer::{PendingRun, Replayer, RunAuthorization},
+};
+
+use crate::{actix_framework::ActixFramework, app_replayer::AppReplayer};
+
+/// Runs deferred requests. Several processes may each run a worker; they share the jobs.
+///
+/// Each method but [`new`](Self::new) and [`try_new`](Self::try_new) is that of the
+/// [core's type](lockgate::defer::DeferWorker), which documents it.
+#[derive(Debug)]
+#[must_use = "a worker does nothing until `run` is awaited or spawned"]
+pub struct DeferWorker {
+    inner: lockgate::defer::DeferWorker<ActixFramework>,
+}
+
+impl DeferWorker {
+    /// Creates a worker that runs the jobs of this store through the routes that `configure`
+    /// registers. Pass the function that `App::configure` gets, with all data that the handlers
+    /// need.
+    ///
+    /// The routes run in a thread of their own, on an `App` that has only the store. Everything
+    /// that the application adds around `configure` is missing there: the `App::wrap` layers, the
+    /// `app_data`, and a `web::scope` in which `configure` is called. For the authentication that
+    /// is intended, since credentials are not stored and a run has none to present. Keep the
+    /// `LockLayer` of the routes: without it a run is not recognized and becomes a dead letter.
+    ///
+    /// # Panics
+    ///
+    /// If the operating system cannot start a thread, as [`std::thread::spawn`], or a runtime for
+    /// it. [`try_new`](Self::try_new) returns an error instead.
+    #[expect(clippy::expect_used, reason = "as `std::thread::spawn`; this is at startup")]
+    pub fn new<F>(store: &Store, configure: F) -> Self
+    where
+        F: FnOnce(&mut ServiceConfig) + Send + 'static,
+    {
+        Self::try_new(store, configure)
+            .expect("the thread for deferred requests could not be started")
+    }
+
+    /// Like [`new`](Self::new), without a panic.
+    ///
+    /// # Errors
+    ///
+    /// If the operating system cannot start a thread or a runtime for it.
+    pub fn try_new<F>(store: &Store, configure: F) -> io::Result<Self>
+    where
+        F: FnOnce(&mut ServiceConfig) + Send + 'static,
+    {
+        let replayer = AppReplayer::start(store, configure, thread::Builder::new())?;
+        Ok(Self::with_replayer(store, replayer))
+    }
+
+    /// Creates a worker that runs the jobs of this store by another means than routes of this
+    /// process, such as `lockgate::remote::HttpReplayer`.
+    ///
+    /// See the core's [`with_replayer`](lockgate::defer::DeferWorker::with_replayer).
+    pub fn with_replayer(store: &Store, replayer: impl Replayer) -> Self {
+        Self { inner: lockgate::defer::DeferWorker::with_replayer(store, replayer) }
+    }
+
+    /// Most requests that run at once in this worker, at least 1.
+    ///
+    /// See the core's [`concurrency`](lockgate::defer::DeferWorker::concurrency).
+    pub fn concurrency(self, most: usize) -> Self {
+        Self { inner: self.inner.concurrency(most) }
+    }
+
+    /// Most requests that run at once in all workers of this queue, at least 1.
+    ///
+    /// See the core's [`queue_concurrency`](lockgate::defer::DeferWorker::queue_concurrency).
+    pub fn queue_concurrency(self, most: u32) -> Self {
+        Self { inner: self.inner.queue_concurrency(most) }
+    }
+
+    /// Most requests that all workers of this queue start in this time, evenly spread and at most a
+    /// tenth of them at once.
+    ///
+    /// See the core's [`queue_rate`](lockgate::defer::DeferWorker::queue_rate).
+    pub fn queue_rate(self, requests: u64, per: Duration) -> Self {
+        Self { inner: self.inner.queue_rate(requests, per) }
+    }
+
+    /// Like [`queue_rate`](Self::queue_rate), for values from a configuration.
+    ///
+    /// See the core's [`try_queue_rate`](lockgate::defer::DeferWorker::try_queue_rate).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if either value is zero, or if the time is longer
+    /// than a year.
+    pub fn try_queue_rate(self, requests: u64, per: Duration) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: self.inner.try_queue_rate(requests, per)? })
+    }
+
+    /// Time for which runs may continue after the shutdown signal.
+    ///
+    /// See the core's [`drain_timeout`](lockgate::defer::DeferWorker::drain_timeout).
+    pub fn drain_timeout(self, deadline: Duration) -> Self {
+        Self { inner: self.inner.drain_timeout(deadline) }
+    }
+
+    /// Time for which a run outlives its process; its lease is the lease of the lock.
+    ///
+    /// See the core's [`lease`](lockgate::defer::DeferWorker::lease).
+    pub fn lease(self, lease: Duration) -> Self {
+        Self { inner: self.inner.lease(lease) }
+    }
+
+    /// Longest run; a longer one is lost, as in a crash.
+    ///
+    /// See the core's [`max_run_time`](lockgate::defer::DeferWorker::max_run_time).
+    pub fn max_run_time(self, max: Duration) -> Self {
+        Self { inner: self.inner.max_run_time(max) }
+    }
+
+    /// Delay after a failed run: a random time between zero and `base`, doubled after each further
+    /// failure, at most `cap` ("full jitter".
+    ///
+    /// See the core's [`backoff`](lockgate::defer::DeferWorker::backoff).
+    pub fn backoff(self, base: Duration, cap: Duration) -> Self {
+        Self { inner: self.inner.backoff(base, cap) }
+    }
+
+    /// Longest `Retry-After` of a failed run that is honored; a longer one counts as this.
+    ///
+    /// See the core's [`max_retry_after`](lockgate::defer::DeferWorker::max_retry_after).
+    pub fn max_retry_after(self, longest: Duration) -> Self {
+        Self { inner: self.inner.max_retry_after(longest) }
+    }
+
+    /// Delivers the webhooks of [`DeferLayer::webhook`](crate::DeferLayer::webhook).
+    ///
+    /// See the core's [`webhooks`](lockgate::defer::DeferWorker::webhooks).
+    #[cfg(feature = "webhook")]
+    pub fn webhooks(self, callbacks: lockgate::defer::Webhooks) -> Self {
+        Self { inner: self.inner.webhooks(callbacks) }
+    }
+
+    /// Most bytes of a response body that are stored.
+    ///
+    /// See the core's [`response_limit`](lockgate::defer::DeferWorker::response_limit).
+    pub fn response_limit(self, bytes: usize) -> Self {
+        Self { inner: self.inner.response_limit(bytes) }
+    }
+
+    /// Stores this response header too.
+    ///
+    /// See the core's [`keep_response_header`](lockgate::defer::DeferWorker::keep_response_header).
+    pub fn keep_response_header(self, name: &str) -> Self {
+        Self { inner: self.inner.keep_response_header(name) }
+    }
+
+    /// Time for which finished requests and their responses are kept.
+    ///
+    /// See the core's [`done_retention`](lockgate::defer::DeferWorker::done_retention).
+    pub fn done_retention(self, retention: Duration) -> Self {
+        Self { inner: self.inner.done_retention(retention) }
+    }
+
+    /// Time for which dead letters are kept.
+    ///
+    /// See the core's [`dead_retention`](lockgate::defer::DeferWorker::dead_retention).
+    pub fn dead_retention(self, retention: Duration) -> Self {
+        Self { inner: self.inner.dead_retention(retention) }
+    }
+
+    /// Authorizes each run before it starts.
+    ///
+    /// See the core's [`authorize`](lockgate::defer::DeferWorker::authorize).
+    pub fn authorize<F>(self, check: impl Fn(PendingRun) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = RunAuthorization> + Send + 'static,
+    {
+        Self { inner: self.inner.authorize(check) }
+    }
+
+    /// Puts the snapshot of this type, which a layer [carries](crate::DeferLayer::carry_extension),
+    /// into the extensions of a run.
+    ///
+    /// See the core's [`restore_extension`](lockgate::defer::DeferWorker::restore_extension).
+    pub fn restore_extension<T: ExtensionSnapshot>(self) -> Self {
+        Self { inner: self.inner.restore_extension::<T>() }
+    }
+
+    /// Runs jobs until `shutdown` resolves, then drains.
+    ///
+    /// See the core's [`run`](lockgate::defer::DeferWorker::run).
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        self.inner.run(shutdown).await;
+    }
+}
+
+impl From<DeferWorker> for lockgate::defer::DeferWorker<ActixFramework> {
+    /// Converts to the core's type, which a test kit takes.
+    fn from(worker: DeferWorker) -> Self {
+        worker.inner
+    }
+}

@@ -1,0 +1,83 @@
+//! The layers of this crate delegate to the core's: none of their methods may be missing here.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Returns the names of the public methods of this type that the sources below `paths` declare.
+fn public_methods(type_name: &str, paths: &[&str]) -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut names = BTreeSet::new();
+    for file in paths.iter().flat_map(|path| rust_files(&root.join(path))) {
+        let source = fs::read_to_string(file).expect("a source of this repository");
+        let mut is_in_impl = false;
+        for line in source.lines() {
+            if let Some(header) = line.strip_prefix("impl") {
+                let implementor = header.trim_end_matches(" {").rsplit(' ').next();
+                let implementor = implementor.and_then(|name| name.split('<').next());
+                is_in_impl = implementor == Some(type_name) && !header.contains(" for ");
+            }
+            let declared = line.strip_prefix("    pub fn ");
+            let declared = declared.or_else(|| line.strip_prefix("    pub async fn "));
+            let name = declared.and_then(|rest| rest.split(['(', '<']).next());
+            names.extend(name.filter(|_| is_in_impl).map(str::to_owned));
+        }
+    }
+    assert!(names.len() > 2, "{type_name} was found: {names:?}");
+    names
+}
+
+/// Returns the file, or the files of the folder.
+fn rust_files(path: &Path) -> Vec<PathBuf> {
+    if path.is_file() {
+        return vec![path.to_owned()];
+    }
+    let entries = fs::read_dir(path).expect("a folder of this repository");
+    let paths = entries.map(|entry| entry.expect("readable").path());
+    paths.filter(|path| path.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+#[test]
+fn the_rate_limit_layer_has_all_methods_of_the_core() {
+    let here = ["integrations/actix-web/src/rate_limit_layer.rs"];
+    let core = public_methods("RateLimitLayer", &["src/rate_limit/gate"]);
+    assert_eq!(public_methods("RateLimitLayer", &here), core);
+}
+
+#[test]
+fn the_lock_layer_has_all_methods_of_the_core() {
+    let here =
+        ["integrations/actix-web/src/lock_layer.rs", "integrations/actix-web/src/lock_layer"];
+    let core = public_methods("LockLayer", &["src/lock/gate"]);
+    assert_eq!(public_methods("LockLayer", &here), core);
+}
+
+#[test]
+fn the_defer_layer_has_all_methods_of_the_core() {
+    let here =
+        ["integrations/actix-web/src/defer_layer.rs", "integrations/actix-web/src/defer_layer"];
+    let core = public_methods("DeferLayer", &["src/defer/gate"]);
+    assert_eq!(public_methods("DeferLayer", &here), core);
+}
+
+/// `new` and `try_new` are this crate's own, and `restore_with` is for replayers without a framework.
+#[test]
+fn the_worker_has_all_methods_of_the_core() {
+    let mut here = public_methods("DeferWorker", &["integrations/actix-web/src/defer_worker.rs"]);
+    let mut core = public_methods("DeferWorker", &["src/defer/worker"]);
+    assert!(here.remove("new") && here.remove("try_new") && core.remove("restore_with"));
+    assert_eq!(here, core);
+}
+
+#[test]
+fn the_status_routes_have_all_settings_of_the_core() {
+    let core = public_methods("StatusGate", &["src/defer/status/status_gate.rs"]);
+    for routes in ["actix-web", "axum"] {
+        let file = format!("integrations/{routes}/src/status_routes.rs");
+        let mut settings = core.clone();
+        assert!(settings.remove("new") && settings.remove("parse_request"));
+        assert_eq!(public_methods("DeferredRoutes", &[&file]), settings);
+    }
+}

@@ -1,0 +1,72 @@
+//! `DeferWorker`: runs deferred requests.
+
+use std::{fmt, marker::PhantomData, sync::Arc};
+
+use super::settings::WorkerSettings;
+use crate::{
+    defer::{job_dispatcher::JobDispatcher, replayer::Replayer},
+    store::Store,
+};
+
+/// Runs deferred requests. Several processes may each run a worker; they share the jobs.
+///
+/// One process may run several workers on the same store, with different routes or settings. They
+/// count as one member among the workers of the queue: each receives all wake-ups of the process,
+/// and the shards are released when the last of them stops.
+///
+/// ```text
+/// claim -> run through the routes -> settle: done | retry | dead | postponed; claim the next job
+/// ```
+///
+/// ```
+/// # use std::{convert::Infallible, time::Duration};
+/// # use http::{Request, Response};
+/// # use lockgate::{Store, lock::LockLayer, middleware::PlainHttp};
+/// # use lockgate::defer::{DeferLayer, DeferWorker};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # type Body = http_body_util::Full<bytes::Bytes>;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let handler = service_fn(async |_: Request<Body>| {
+/// #     Ok::<_, Infallible>(Response::new(Body::default()))
+/// # });
+/// let store = Store::memory();
+/// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+/// let service = DeferLayer::<PlainHttp>::new().layer(lock.layer(handler));
+///
+/// let worker = DeferWorker::<PlainHttp>::new(&store, service.clone());
+/// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// let worker = tokio::spawn(worker.run(async { stopped.await.unwrap_or_default() }));
+/// // Serve requests with `service`. On SIGTERM:
+/// drop(stop);
+/// worker.await?; // current runs have ended
+/// # Ok(()) }
+/// ```
+#[must_use = "a worker does nothing until `run` is awaited or spawned"]
+pub struct DeferWorker<R> {
+    pub(in crate::defer) settings: WorkerSettings,
+    kind: PhantomData<fn() -> R>,
+}
+
+impl<R> DeferWorker<R> {
+    /// Creates a worker that runs the jobs of this store by another means than routes of this
+    /// process, such as `lockgate::remote::HttpReplayer`.
+    pub fn with_replayer(store: &Store, replayer: impl Replayer) -> Self {
+        Self { settings: WorkerSettings::new(store, replayer), kind: PhantomData }
+    }
+
+    /// Runs jobs until `shutdown` resolves, then drains: stops claiming, releases its shards, and
+    /// lets current runs end. Dropping the future aborts the current runs, as a crash would.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let settings = self.settings;
+        let hints = settings.store.wakeups().subscribe_work();
+        tracing::info!(node = %settings.store.node(), "worker started");
+        JobDispatcher::new(Arc::new(settings)).run(hints, shutdown).await;
+    }
+}
+
+impl<R> fmt::Debug for DeferWorker<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeferWorker").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,22 @@
+//! Worker that claims jobs when their lock is released and runs them through the application's
+//! routes.
+
+mod defer_worker;
+mod limits;
+mod outcomes;
+mod settings;
+
+use std::time::Duration;
+
+pub use self::defer_worker::DeferWorker;
+pub(super) use self::settings::WorkerSettings;
+
+/// Shortest lease and shortest `max_run_time`. Below it, a slow moment of the store looks like a
+/// crash.
+const MIN_LEASE: Duration = Duration::from_millis(100);
+
+/// Shortest retention of an ended job.
+///
+/// An enqueue with a lost reply is sent again, possibly after the job has ended. Only the retained
+/// job shows that the request must not be stored and run a second time.
+pub(super) const MIN_RETENTION: Duration = Duration::from_secs(60);

@@ -1,0 +1,80 @@
+//! `Clone` and `Debug` of a key source, and its conversions from tuples.
+
+use std::{fmt, sync::Arc};
+
+use super::{KeySource, KeySourceKind};
+use crate::gate::request_kind::RequestKind;
+
+impl<R: RequestKind> Clone for KeySource<R> {
+    fn clone(&self) -> Self {
+        Self(match &self.0 {
+            KeySourceKind::ClientAddress(address) => {
+                KeySourceKind::ClientAddress(Arc::clone(address))
+            }
+            KeySourceKind::PathParam(named) => KeySourceKind::PathParam(Arc::clone(named)),
+            KeySourceKind::Header(named) => KeySourceKind::Header(Arc::clone(named)),
+            KeySourceKind::Route => KeySourceKind::Route,
+            KeySourceKind::Function(prefix, f) => {
+                KeySourceKind::Function(Arc::clone(prefix), Arc::clone(f))
+            }
+            KeySourceKind::Extension(prefix, f, fix) => {
+                KeySourceKind::Extension(Arc::clone(prefix), Arc::clone(f), Arc::clone(fix))
+            }
+            KeySourceKind::PathParams(names) => KeySourceKind::PathParams(Arc::clone(names)),
+            KeySourceKind::Functions(prefix, f) => {
+                KeySourceKind::Functions(Arc::clone(prefix), Arc::clone(f))
+            }
+            KeySourceKind::Combined(both) => KeySourceKind::Combined(Arc::clone(both)),
+        })
+    }
+}
+
+impl<R: RequestKind> fmt::Debug for KeySource<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            KeySourceKind::ClientAddress(address) => write!(f, "{address:?}"),
+            KeySourceKind::PathParam(named) => write!(f, "path_param({})", named.name),
+            KeySourceKind::Header(named) => write!(f, "header({})", named.name),
+            KeySourceKind::Route => f.write_str("route"),
+            KeySourceKind::Function(prefix, _) | KeySourceKind::Functions(prefix, _) => {
+                write!(f, "function({prefix})")
+            }
+            KeySourceKind::Extension(prefix, ..) => write!(f, "extension({prefix})"),
+            KeySourceKind::PathParams(all) => write!(f, "path_params({})", all.joined_name),
+            KeySourceKind::Combined(both) => write!(f, "{:?} and {:?}", both.0, both.1),
+        }
+    }
+}
+
+impl<R: RequestKind, A, B> From<(A, B)> for KeySource<R>
+where
+    A: Into<Self>,
+    B: Into<Self>,
+{
+    fn from((a, b): (A, B)) -> Self {
+        a.into().and(b)
+    }
+}
+
+impl<R: RequestKind, A, B, C> From<(A, B, C)> for KeySource<R>
+where
+    A: Into<Self>,
+    B: Into<Self>,
+    C: Into<Self>,
+{
+    fn from((a, b, c): (A, B, C)) -> Self {
+        a.into().and(b).and(c)
+    }
+}
+
+impl<R: RequestKind, A, B, C, D> From<(A, B, C, D)> for KeySource<R>
+where
+    A: Into<Self>,
+    B: Into<Self>,
+    C: Into<Self>,
+    D: Into<Self>,
+{
+    fn from((a, b, c, d): (A, B, C, D)) -> Self {
+        a.into().and(b).and(c).and(d)
+    }
+}

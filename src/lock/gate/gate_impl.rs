@@ -1,0 +1,197 @@
+//! `Gate` implementation of `LockLayer`.
+
+use std::{convert::Infallible, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+
+use super::LockLayer;
+use crate::{
+    gate::{
+        AttemptMode, Gate, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction, ParkingSlot,
+        RefusalTracker, RequestFingerprint, RequestKind, RequestScope, ServiceOutcome,
+        UnderLockMark, Verdict,
+    },
+    lock::{
+        held_lock::HeldLocks,
+        lock_context::{LockContext, ReentrancyError},
+        outcome::{AcquireError, LockOutcome},
+        ticket::{LockTicket, LockTicketKind, UnmatchedRequest},
+    },
+    reply::Reply,
+};
+
+impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
+    type EntryContext = LockContext;
+    type Ticket = LockTicket;
+    type LightTicket = UnmatchedRequest;
+    type AcceptTicket = Infallible;
+
+    fn inspect<V: GateRequest<NativeRequest = R::Native>>(
+        &self,
+        view: &mut V,
+    ) -> InitialVerdict<LockContext, UnmatchedRequest> {
+        self.read_request(view)
+    }
+
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "an async fn stores its arguments twice; a request's future must stay below 1 KiB"
+    )]
+    fn enter(&self, mut facts: LockContext) -> impl Future<Output = Verdict<LockTicket>> + Send {
+        async move {
+            if let Some(replay) = facts.replay() {
+                replay.clear_busy_status();
+            }
+            if facts.is_unresolved() {
+                match Box::pin(facts.resolve_reentrancy()).await {
+                    Ok(()) => {}
+                    Err(ReentrancyError::Reply(reply)) => return Verdict::Answer(reply),
+                    Err(ReentrancyError::Fault(error)) => {
+                        return self.outage_verdict(facts, &error);
+                    }
+                }
+            }
+            let tries = |slot: &ParkingSlot| matches!(slot.mode(), AttemptMode::WaitFor(_));
+            if facts.is_deferrable() && !facts.slot.as_ref().is_none_or(tries) {
+                return self.defer_without_attempt(facts);
+            }
+            if let Some(lent) = facts.take_reentrant_ticket() {
+                return Box::pin(self.enter_reentrant(facts, lent)).await;
+            }
+            let taken = self.acquire_locks(&facts).await;
+            clear_slot(facts.slot.as_ref());
+            match taken {
+                Ok(LockOutcome::Granted(guard)) => {
+                    let times = Arc::clone(&self.average_hold_time);
+                    let own = LockTicketKind::Acquired {
+                        guards: guard,
+                        average_hold_time: times,
+                        acquired_at: Instant::now(),
+                    };
+                    Verdict::Pass(
+                        LockTicket::new(own, facts.take_held_locks()).with_slot(facts.slot),
+                    )
+                }
+                Ok(LockOutcome::Busy(busy)) | Err(AcquireError::Busy(busy)) => {
+                    self.busy_verdict(facts, &busy, false)
+                }
+                Ok(LockOutcome::RecordExists) => self.duplicate_verdict(facts),
+                Ok(LockOutcome::TooManyKeys(left)) => {
+                    let reply = Reply::too_many_idempotency_keys(left);
+                    self.record_refusal(&facts, reply.status);
+                    Verdict::Answer(reply)
+                }
+                Err(AcquireError::WouldDeadlock) => Verdict::Answer(would_deadlock_reply()),
+                Err(AcquireError::Fault(error)) => self.outage_verdict(facts, &error),
+            }
+        }
+    }
+
+    fn annotate_request<V: GateRequest<NativeRequest = R::Native>>(
+        &self,
+        ticket: &LockTicket,
+        view: &mut V,
+    ) {
+        let held = ticket.layer_locks();
+        if let Some(first) = held.iter().next() {
+            view.insert_extension(first.clone());
+        }
+        self.policy.set_fence_header(&held, view);
+        view.insert_extension(ticket.1.clone());
+        if let Some(run) = RefusalTracker::from_view(view) {
+            run.record_passed(self.gate_id());
+        }
+        if let Some(slot) = &ticket.2 {
+            slot.mark_handler_called();
+            if let Some(run) = slot.refusal_tracker() {
+                run.attach_to(view, self.gate_id());
+            }
+        }
+        UnderLockMark::set_on(view);
+    }
+
+    fn full_ticket(&self, _: UnmatchedRequest) -> LockTicket {
+        LockTicket::new(
+            LockTicketKind::Unmatched(Arc::clone(&self.unlocked_success_logged)),
+            HeldLocks::default(),
+        )
+    }
+
+    fn request_scope(&self, ticket: &LockTicket) -> RequestScope {
+        ticket.1.to_scope()
+    }
+
+    fn cancellation(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
+        self.release_settings.wait_for_loss(ticket)
+    }
+
+    fn body_read_timeout(&self, ticket: &LockTicket) -> Option<Duration> {
+        self.release_settings.body_deadline_for(ticket)
+    }
+
+    fn observe_headers(
+        &self,
+        ticket: &mut LockTicket,
+        fields: impl FnOnce() -> Vec<(String, Vec<u8>)>,
+    ) {
+        self.release_settings.note_reported_loss(ticket, fields);
+    }
+
+    fn body_fingerprint(
+        &self,
+        ticket: &LockTicket,
+        head: impl FnOnce() -> (String, String),
+    ) -> Option<RequestFingerprint> {
+        ticket.2.as_ref()?.start_fingerprint(head)
+    }
+
+    fn leave(
+        &self,
+        ticket: LockTicket,
+        outcome: ServiceOutcome,
+    ) -> impl Future<Output = LeaveAction<LockTicket, Self::AcceptTicket>> + Send {
+        let slot = ticket.2.clone();
+        self.release_settings.settle(ticket, outcome).inspect(move |parting| {
+            // Otherwise the progress of the handler is unknown.
+            let stands =
+                outcome != ServiceOutcome::Stopped && !matches!(parting, LeaveAction::Replace(_));
+            if let Some(slot) =
+                slot.filter(|_| stands || outcome == ServiceOutcome::RequestBodyTimeout)
+            {
+                slot.mark_answered();
+            }
+        })
+    }
+
+    async fn accept_parked(
+        &self,
+        parked: Self::AcceptTicket,
+        _: HttpRequestHead,
+        _: Option<Bytes>,
+    ) -> Option<Reply> {
+        match parked {}
+    }
+}
+
+/// Clears a slot that an earlier attempt may have filled: a retry layer in between may have met a
+/// busy lock before. A request that runs now, with a lock or during an outage, must not be deferred
+/// too.
+pub(super) fn clear_slot(slot: Option<&ParkingSlot>) {
+    if let Some(slot) = slot {
+        slot.take_parking();
+        slot.clear_answered();
+    }
+}
+
+pub(in crate::lock) fn would_deadlock_reply() -> Reply {
+    crate::throttle::throttled!(
+        error,
+        layer = "LockLayer",
+        "request refused: a layer further out has this lock shared or by a permit, and this one asks for \
+         it alone, in another way or by fewer permits, so the request would wait for itself; let the outer \
+         layer take it as this one does, or alone"
+    );
+    Reply::misconfigured()
+}

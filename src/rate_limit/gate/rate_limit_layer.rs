@@ -1,0 +1,114 @@
+//! `RateLimitLayer`: the policies of a layer, applied to requests.
+
+use std::{
+    fmt,
+    sync::{Arc, OnceLock},
+};
+
+use super::{
+    rate_limit_settings::{LayerPolicy, RateLimitSettings},
+    refusal_reply_cache::RefusalReplyCache,
+};
+use crate::{
+    gate::{KeySource, RequestKind},
+    rate_limit::{policy::Policy, response_options::ResponseOptions},
+    store::Store,
+};
+
+/// Limits requests per client: 429 beyond the quota, `RateLimit` headers within it.
+///
+/// See [`rate_limit`](crate::rate_limit) for the handling of a request. Put it outside the other
+/// layers.
+///
+/// ```
+/// # use std::{convert::Infallible, time::Duration};
+/// # use http::{Request, Response};
+/// # use lockgate::{Quota, Store, middleware::PlainHttp, rate_limit::RateLimitLayer};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # type Body = http_body_util::Full<bytes::Bytes>;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let handler = service_fn(async |_: Request<Body>| {
+/// #     Ok::<_, Infallible>(Response::new(Body::default()))
+/// # });
+/// let quota = Quota::requests(1).per(Duration::from_secs(60));
+/// let limit = RateLimitLayer::<PlainHttp>::by_header("x-api-key", quota);
+/// let service = limit.store(&Store::memory()).layer(handler);
+///
+/// let request = || Request::get("/").header("x-api-key", "abc").body(Body::default());
+/// assert_eq!(service.clone().oneshot(request()?).await?.status(), 200);
+/// assert_eq!(service.oneshot(request()?).await?.status(), 429);
+/// # Ok(()) }
+/// ```
+pub struct RateLimitLayer<R: RequestKind>(pub(super) Arc<RateLimitSettings<R>>);
+
+impl<R: RequestKind> RateLimitLayer<R> {
+    /// One quota for each value of this key: one part, or a tuple of up to four.
+    #[must_use]
+    pub fn by(keys: impl Into<KeySource<R>>, policy: impl Into<Policy>) -> Self {
+        Self(Arc::new(RateLimitSettings {
+            policies: vec![LayerPolicy::new(keys.into(), policy.into())],
+            group_source: None,
+            store: None,
+            engine: OnceLock::new(),
+            response: ResponseOptions::default(),
+            reply_cache: RefusalReplyCache::default(),
+        }))
+    }
+
+    /// Adds the policies of another layer: a request has to be within all policies, and is charged
+    /// to all of them or to none.
+    ///
+    /// Setters of a policy apply to the last policy added, so set those of the other layer before
+    /// you pass it here. Above all set its [name](Self::policy_name): clients cannot distinguish
+    /// two policies that are both called `default`.
+    ///
+    /// Policies with the same key for a request, and all policies of a [group](Self::group_by), are
+    /// decided in one call. Other policies are asked one after the other; if one refuses, the
+    /// charges of the earlier ones are refunded. The access lists, rate headers and refusal
+    /// responses are those of the outer layer.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let other = Arc::unwrap_or_clone(other.0);
+        self.update(|plan| {
+            plan.policies.extend(other.policies);
+            plan.group_source = plan.group_source.take().or(other.group_source);
+            plan.store = plan.store.take().or(other.store);
+            plan.engine = OnceLock::new();
+        })
+    }
+
+    /// Counts all policies of this layer under one key, so that one call decides all of them.
+    /// Default: each policy under its own key.
+    ///
+    /// Each group has counters of its own: a policy for all clients together needs a group that all
+    /// clients share.
+    #[must_use]
+    pub fn group_by(self, keys: impl Into<KeySource<R>>) -> Self {
+        self.update(|plan| plan.group_source = Some(keys.into()))
+    }
+
+    /// Uses this store instead of the one that the request provides.
+    #[must_use]
+    pub fn store(self, store: &Store) -> Self {
+        self.update(|plan| (plan.store, plan.engine) = (Some(store.clone()), OnceLock::new()))
+    }
+
+    pub(super) fn update(self, change: impl FnOnce(&mut RateLimitSettings<R>)) -> Self {
+        let mut plan = Arc::unwrap_or_clone(self.0);
+        change(&mut plan);
+        Self(Arc::new(plan))
+    }
+}
+
+impl<R: RequestKind> Clone for RateLimitLayer<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<R: RequestKind> fmt::Debug for RateLimitLayer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
