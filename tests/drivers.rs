@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, request::Parts, uri::PathAndQuery};
+use http::{Request, uri::PathAndQuery};
 use lockgate::{Quota, Store, gate::KeySource, middleware::PlainHttp, rate_limit::RateLimitLayer};
 use lockgate_tests::{DemoProcess, with_timeout};
 use tokio::net::TcpListener;
@@ -35,9 +35,9 @@ fn quota_per_hour(requests: u64) -> Quota {
 }
 
 /// A limit that answers in the words of gRPC.
-fn grpc_rate_limit(key: KeySource<PlainHttp>, quota: Quota) -> RateLimitLayer<Parts> {
+fn grpc_rate_limit(key: KeySource<PlainHttp>, quota: Quota) -> RateLimitLayer<PlainHttp> {
     let limit = RateLimitLayer::by(key, quota).store(&Store::memory());
-    limit.response_options(|facing| facing.refusal_response(grpc::grpc_refusal))
+    limit.refusal_response(grpc::grpc_refusal)
 }
 
 /// The greeter behind a limit for each client address, and how often it is asked.

@@ -36,18 +36,18 @@ use FaultPoint::{AfterCall, BeforeCall};
 
 /// A worker that dies around a script leaves the job as it was, or as the script has made it.
 const WORKER_CASES: [CrashCase; 10] = [
-    crash_case("claim_job", FaultPoint::BeforeCall, true, 1, "done"),
-    crash_case("claim_job", FaultPoint::BeforeCall, false, 1, "done"),
+    crash_case("claim_job", BeforeCall, true, 1, "done"),
+    crash_case("claim_job", BeforeCall, false, 1, "done"),
     // Charged, and never begun: nobody can know that.
-    crash_case("claim_job", FaultPoint::AfterCall, true, 1, "done"),
-    crash_case("claim_job", FaultPoint::AfterCall, false, 0, "dead"),
-    crash_case("settle_job", FaultPoint::BeforeCall, true, 2, "done"),
-    crash_case("settle_job", FaultPoint::BeforeCall, false, 1, "dead"),
-    crash_case("settle_job", FaultPoint::AfterCall, true, 1, "done"),
-    crash_case("settle_job", FaultPoint::AfterCall, false, 1, "done"),
+    crash_case("claim_job", AfterCall, true, 1, "done"),
+    crash_case("claim_job", AfterCall, false, 0, "dead"),
+    crash_case("settle_job", BeforeCall, true, 2, "done"),
+    crash_case("settle_job", BeforeCall, false, 1, "dead"),
+    crash_case("settle_job", AfterCall, true, 1, "done"),
+    crash_case("settle_job", AfterCall, false, 1, "done"),
     // In the middle of a run.
-    crash_case("renew", FaultPoint::BeforeCall, true, 2, "done"),
-    crash_case("renew", FaultPoint::AfterCall, false, 1, "dead"),
+    crash_case("renew", BeforeCall, true, 2, "done"),
+    crash_case("renew", AfterCall, false, 1, "dead"),
 ];
 
 /// Those of a worker that has nothing to do: whoever comes next does it.
@@ -56,8 +56,7 @@ const IDLE_WORKER_SCRIPTS: [&str; 2] = ["poll_due", "heartbeat"];
 #[tokio::test]
 async fn worker_killed_at_every_script_loses_no_job() {
     let idle = IDLE_WORKER_SCRIPTS.into_iter().flat_map(|script| {
-        [FaultPoint::BeforeCall, FaultPoint::AfterCall]
-            .map(|at| crash_case(script, at, false, 1, "done"))
+        [BeforeCall, AfterCall].map(|at| crash_case(script, at, false, 1, "done"))
     });
     let cases = WORKER_CASES.into_iter().chain(idle).enumerate();
     // Not all at once: they would be the load that ends their leases.
@@ -137,14 +136,8 @@ async fn enqueue_delayed_job(fleet: &JobFleet, web: usize) {
 /// The request was stored or not; its client asks again, with its key, and has one job.
 #[tokio::test]
 async fn web_node_killed_during_enqueue_stores_one_job() {
-    join_all(
-        BOTH_FRAMEWORKS.map(|framework| check_killed_enqueue(framework, FaultPoint::AfterCall, 1)),
-    )
-    .await;
-    join_all(
-        BOTH_FRAMEWORKS.map(|framework| check_killed_enqueue(framework, FaultPoint::BeforeCall, 0)),
-    )
-    .await;
+    join_all(BOTH_FRAMEWORKS.map(|framework| check_killed_enqueue(framework, AfterCall, 1))).await;
+    join_all(BOTH_FRAMEWORKS.map(|framework| check_killed_enqueue(framework, BeforeCall, 0))).await;
 }
 
 async fn check_killed_enqueue(framework: WebFramework, moment: FaultPoint, stored: usize) {
@@ -177,7 +170,7 @@ async fn stored_job_ids(fleet: &JobFleet) -> Vec<String> {
 /// Row 18, too: either it is cancelled or it is not.
 #[tokio::test]
 async fn web_node_killed_during_cancel_leaves_one_outcome() {
-    join_all([FaultPoint::BeforeCall, FaultPoint::AfterCall].map(|moment| async move {
+    join_all([BeforeCall, AfterCall].map(|moment| async move {
         let (mut fleet, web) = start_fleet_without_worker(WebFramework::Axum).await;
         let other = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
         let lock = fleet.hold_lock("7").await;
@@ -187,11 +180,11 @@ async fn web_node_killed_during_cancel_leaves_one_outcome() {
         assert_eq!(fleet.cancel_job(web, &id).await, 0);
         struck.wait_for_match().await;
         lock.release().await;
-        let state = if moment == FaultPoint::AfterCall { "cancelled" } else { "done" };
+        let state = if moment == AfterCall { "cancelled" } else { "done" };
         assert_eq!(fleet.wait_for_outcome(other, &id).await.state, state);
         assert_eq!(
             fleet.finish_and_check(other).await.assert_no_violations().runs,
-            usize::from(moment == FaultPoint::BeforeCall)
+            usize::from(moment == BeforeCall)
         );
     }))
     .await;
@@ -200,7 +193,7 @@ async fn web_node_killed_during_cancel_leaves_one_outcome() {
 /// Killed in the middle of the call that would free the lock: the job runs when its lease is over.
 #[tokio::test]
 async fn holder_killed_around_release_frees_lock_after_lease() {
-    join_all([FaultPoint::BeforeCall, FaultPoint::AfterCall].map(|moment| async move {
+    join_all([BeforeCall, AfterCall].map(|moment| async move {
         let (mut fleet, web) = start_fleet_without_worker(WebFramework::Actix).await;
         let holder = fleet.start_node(long_lease_setup(WebFramework::Axum).without_worker()).await;
         let _worker = fleet.start_node(long_lease_setup(WebFramework::Axum)).await;

@@ -39,7 +39,7 @@ const LIMIT_CALLS: [LimitCall; 5] = [
 #[tokio::test]
 async fn worker_killed_at_every_limit_call_loses_no_job() {
     let cases = LIMIT_CALLS.iter().flat_map(|call| {
-        [FaultPoint::BeforeCall, FaultPoint::AfterCall]
+        [BeforeCall, AfterCall]
             .into_iter()
             .flat_map(move |moment| [(call, moment, true), (call, moment, false)])
     });

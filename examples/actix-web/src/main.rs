@@ -27,7 +27,7 @@ use tokio::{
     sync::watch,
 };
 
-use self::orders::Orders;
+use self::orders::OrderLog;
 
 /// How long requests and runs may go on after SIGTERM.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,25 +45,27 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
-        Ok(url) => Store::builder(url).call_timeout(DEADLINE).connect().await?,
+        Ok(url) => Store::builder(url).call_timeout(STORE_CALL_TIMEOUT).connect().await?,
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     // Before anybody knows that this runs, and may want it to end.
-    let terminated = terminated()?;
-    greet(listener.local_addr()?);
+    let terminated = listen_for_termination()?;
+    print_usage(listener.local_addr()?);
 
     let ((stop, stopped), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
     let routes = routes(&store);
     let worker = actix_web::rt::spawn(
-        DeferWorker::new(&store, routes.clone()).drain_timeout(DRAIN).run(told(stopped)),
+        DeferWorker::new(&store, routes.clone())
+            .drain_timeout(DRAIN_TIMEOUT)
+            .run(wait_for_stop(stopped)),
     );
     let status = deferred_routes("/deferred").store(&store);
     let server = HttpServer::new(move || {
         let is_cut = is_cut.clone();
         App::new()
             .wrap_fn(move |request, app| {
-                let (answer, cut) = (app.call(request), told(is_cut.clone()));
+                let (answer, cut) = (app.call(request), wait_for_stop(is_cut.clone()));
                 async {
                     tokio::select! {
                         answer = answer => answer,
@@ -73,13 +75,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
             })
             .configure(routes.clone())
             .service(status.clone())
-            .service(web::resource("/").get(page).head(page))
+            .service(web::resource("/").get(index_page).head(index_page))
             .service(web::resource("/healthz").get(health).head(health))
     })
     // Frees the locks of clients that leave.
     .h1_allow_half_closed(false)
     // Later than we cut off what still runs.
-    .shutdown_timeout(2 * DRAIN.as_secs())
+    .shutdown_timeout(2 * DRAIN_TIMEOUT.as_secs())
     .disable_signals()
     .listen(listener)?
     .run();
@@ -92,10 +94,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut ended = pin!(async {
         handle.pause().await;
         // Remembered requests whose clients have left run on the server's threads, which end with it.
-        store.wait_for_direct_runs(DRAIN).await;
+        store.wait_for_direct_runs(DRAIN_TIMEOUT).await;
         tokio::join!(handle.stop(true), worker)
     });
-    if tokio::time::timeout(DRAIN + Duration::from_secs(3), &mut ended).await.is_err() {
+    if tokio::time::timeout(DRAIN_TIMEOUT + Duration::from_secs(3), &mut ended).await.is_err() {
         // What still runs is dropped, and with it what it holds: else that would be kept until its lease has run out.
         cut.send_replace(true);
         let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
@@ -106,14 +108,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static {
     let store = Data::new(store.clone());
-    let orders = Data::new(Orders::default());
+    let orders = Data::new(OrderLog::default());
     move |config| {
         // axum's `get` answers HEAD too.
         let limited = web::resource("/limited").get(limited).head(limited).wrap(
             RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10)))
                 .policy_name("limited"),
         );
-        let show = web::resource("/orders/{id}").get(orders::show).head(orders::show);
+        let show = web::resource("/orders/{id}").get(orders::list_events).head(orders::list_events);
         // The handlers take ids as texts. With `Path<u64>` it would be `by_path_param_as::<u64>("id")`.
         let pay = web::resource("/orders/{id}/pay")
             .post(orders::pay)

@@ -23,7 +23,7 @@ use tokio::{
     sync::watch,
 };
 
-use self::orders::Orders;
+use self::orders::OrderLog;
 
 /// How long requests and runs may go on after SIGTERM.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,28 +41,30 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
-        Ok(url) => Store::builder(url).call_timeout(DEADLINE).connect().await?,
+        Ok(url) => Store::builder(url).call_timeout(STORE_CALL_TIMEOUT).connect().await?,
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     // Before anybody knows that this runs, and may want it to end.
-    let terminated = terminated()?;
-    greet(listener.local_addr()?);
+    let terminated = listen_for_termination()?;
+    print_usage(listener.local_addr()?);
 
     let ((stop, stopped), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
     let app = routes(&store);
     let worker = tokio::spawn(
-        DeferWorker::new(&store, app.clone()).drain_timeout(DRAIN).run(told(stopped.clone())),
+        DeferWorker::new(&store, app.clone())
+            .drain_timeout(DRAIN_TIMEOUT)
+            .run(wait_for_stop(stopped.clone())),
     );
     let app = app
         .merge(deferred_routes("/deferred").store(&store))
         .route("/", get(|| async { Html(include_str!("../../assets/index.html")) }))
         .route("/healthz", get(health))
         .layer(Extension(store.clone()))
-        .layer(from_fn_with_state(is_cut, until_cut))
+        .layer(from_fn_with_state(is_cut, run_until_cut))
         .into_make_service_with_connect_info::<SocketAddr>();
     let server = tokio::spawn(
-        axum::serve(listener, app).with_graceful_shutdown(told(stopped)).into_future(),
+        axum::serve(listener, app).with_graceful_shutdown(wait_for_stop(stopped)).into_future(),
     );
 
     terminated.await;
@@ -71,10 +73,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let mut ended = pin!(async {
         let ended = (worker.await, server.await);
         // Remembered requests whose clients have left go on without a connection.
-        store.wait_for_direct_runs(DRAIN).await;
+        store.wait_for_direct_runs(DRAIN_TIMEOUT).await;
         ended
     });
-    if tokio::time::timeout(DRAIN + Duration::from_secs(3), &mut ended).await.is_err() {
+    if tokio::time::timeout(DRAIN_TIMEOUT + Duration::from_secs(3), &mut ended).await.is_err() {
         // What still runs is dropped, and with it what it holds: else that would be kept until its lease has run out.
         cut.send_replace(true);
         let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
@@ -100,15 +102,15 @@ fn routes(store: &Store) -> Router {
         .layer(LockLayer::by_path_param("id"))
         .layer(DeferLayer::new());
     Router::new()
-        .route("/orders/{id}", get(orders::show))
+        .route("/orders/{id}", get(orders::list_events))
         .merge(pay)
         .merge(ship)
         .merge(refund)
         .merge(limited)
         .layer(DefaultBodyLimit::max(64 * 1024))
-        .layer(from_fn(with_an_id))
+        .layer(from_fn(reject_empty_id))
         .layer(Extension(store.clone()))
-        .with_state(Orders::default())
+        .with_state(OrderLog::default())
 }
 
 /// axum takes nothing for a parameter too, and an order without an id is none.
@@ -143,7 +145,7 @@ async fn run_until_cut(
 ) -> Response {
     tokio::select! {
         answer = next.run(request) => answer,
-        () = told(cut) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        () = wait_for_stop(cut) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }
 

@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 
 /// What has run for each order, in this process.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OrderLog(Arc<Mutex<Journal>>);
+pub(crate) struct OrderLog(Arc<Mutex<OrderJournal>>);
 
 #[derive(Debug, Default)]
 struct OrderJournal {
-    events: HashMap<String, Vec<Event>>,
+    events: HashMap<String, Vec<OrderEvent>>,
     /// The orders, the oldest first.
     orders: VecDeque<String>,
 }
@@ -46,9 +46,9 @@ struct OrderEvent {
 /// What a request wants of the work.
 #[derive(Debug, Deserialize)]
 pub(crate) struct WorkQuery {
-    #[serde(default = "hundred")]
+    #[serde(default = "default_ms")]
     ms: u64,
-    #[serde(default = "ok")]
+    #[serde(default = "default_status")]
     status: u16,
     #[serde(default)]
     panic: u8,
@@ -62,30 +62,31 @@ fn default_status() -> u16 {
     200
 }
 
-type OrderRequest = (State<Orders>, Path<String>, Query<Work>, CurrentLock, Option<CurrentJob>);
+type OrderRequest =
+    (State<OrderLog>, Path<String>, Query<WorkQuery>, CurrentLock, Option<CurrentJob>);
 
-pub(crate) async fn pay(request: Request) -> Response {
-    work("pay", request, None).await
+pub(crate) async fn pay(request: OrderRequest) -> Response {
+    run_work("pay", request, None).await
 }
 
-pub(crate) async fn ship(request: Request) -> Response {
-    work("ship", request, None).await
+pub(crate) async fn ship(request: OrderRequest) -> Response {
+    run_work("ship", request, None).await
 }
 
 pub(crate) async fn refund(
-    state: State<Orders>,
+    state: State<OrderLog>,
     order: Path<String>,
-    query: Query<Work>,
+    query: Query<WorkQuery>,
     lock: CurrentLock,
     job: Option<CurrentJob>,
     body: Bytes,
 ) -> Response {
     let note = (!body.is_empty()).then(|| String::from_utf8_lossy(&body).into_owned());
-    work("refund", (state, order, query, lock, job), note).await
+    run_work("refund", (state, order, query, lock, job), note).await
 }
 
 pub(crate) async fn list_events(
-    State(orders): State<Orders>,
+    State(orders): State<OrderLog>,
     Path(order): Path<String>,
 ) -> Json<Value> {
     let orders = orders.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,12 +94,12 @@ pub(crate) async fn list_events(
     Json(json!({ "order": order, "events": events }))
 }
 
-async fn run_work(op: &'static str, request: Request, note: Option<String>) -> Response {
+async fn run_work(op: &'static str, request: OrderRequest, note: Option<String>) -> Response {
     let (State(orders), Path(order), Query(work), CurrentLock(lock), job) = request;
     let started_us = now_us();
     tokio::time::sleep(Duration::from_millis(work.ms.min(60_000))).await;
     assert!(work.panic == 0, "asked to panic");
-    let event = Event {
+    let event = OrderEvent {
         order,
         op,
         fence: lock.fence(),
@@ -122,12 +123,12 @@ async fn run_work(op: &'static str, request: Request, note: Option<String>) -> R
     }
 }
 
-impl Orders {
+impl OrderLog {
     /// Keeps the last hundred of an order, and the last thousand orders: whoever asks must not fill the memory.
-    fn record(&self, mut event: Event) {
+    fn record(&self, mut event: OrderEvent) {
         event.note = event.note.map(|note| note.chars().take(200).collect());
         let mut journal = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Journal { events, orders } = &mut *journal;
+        let OrderJournal { events, orders } = &mut *journal;
         if !events.contains_key(&event.order) {
             orders.push_back(event.order.clone());
         }
@@ -155,9 +156,9 @@ mod tests {
 
     #[test]
     fn events_and_orders_are_bounded() {
-        let orders = Orders::default();
+        let orders = OrderLog::default();
         for order in (0..1001).chain([1000; 100]) {
-            orders.record(Event {
+            orders.record(OrderEvent {
                 order: order.to_string(),
                 op: "refund",
                 fence: None,

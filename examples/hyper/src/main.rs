@@ -43,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    greet(listener.local_addr()?);
+    print_usage(listener.local_addr()?);
 
     let quota = Quota::requests(10).per(Duration::from_secs(10));
     let limit = RateLimitLayer::by_ip(quota).policy_name("limited").store(&store);
@@ -53,13 +53,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => serve(stream, peer, gates.clone(), &open),
+                Ok((stream, peer)) => spawn_connection(stream, peer, gates.clone(), &open),
                 Err(error) => tracing::warn!(%error, "not accepted"),
             },
             _ = term.recv() => break,
         }
     }
-    let _ = tokio::time::timeout(DRAIN, open.shutdown()).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, open.shutdown()).await;
     store.shutdown(Duration::from_secs(1)).await;
     Ok(())
 }
@@ -74,7 +74,7 @@ fn spawn_connection(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &Gr
         })
         .layer(gates.limit)
         .layer(gates.lock)
-        .service_fn(handle);
+        .service_fn(handle_request);
     let connection = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
     let connection = open.watch(connection);

@@ -30,15 +30,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    greet(listener.local_addr()?);
+    print_usage(listener.local_addr()?);
 
     let quota = Quota::requests(10).per(Duration::from_secs(10));
     let limit = RateLimitLayer::<PlainHttp>::by_ip(quota)
         .policy_name("limited")
         .store(&store)
-        .refusal_response(grpc::refused);
-    let layers =
-        ServiceBuilder::new().map_response(grpc::told).map_request(grpc::with_peer).layer(limit);
+        .refusal_response(grpc::grpc_refusal);
+    let layers = ServiceBuilder::new()
+        .map_response(grpc::grpc_response)
+        .map_request(grpc::insert_peer_addr)
+        .layer(limit);
     let mut term = signal(SignalKind::terminate())?;
     Server::builder()
         .layer(layers.into_inner())
@@ -53,5 +55,5 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn print_usage(address: SocketAddr) {
     println!("listening on http://{address}");
-    println!("  a call of {} with a text as its message", greeter::GREET);
+    println!("  a call of {} with a text as its message", greeter::GREET_PATH);
 }
