@@ -1,9 +1,9 @@
 //! Rate limits, per-resource locks and deferred requests over one shared, Redis-backed core.
 //!
-//! Applications use the crate of their framework, which has the layers: `lockgate-axum` or
-//! `lockgate-actix-web`. Both are built on this crate. It is useful by itself for locks and quotas
-//! outside of requests, for the [tower driver](middleware) under plain hyper or tonic, and for
-//! drivers of other frameworks.
+//! Applications use the crate of their framework, `lockgate-axum` or `lockgate-actix-web`, which
+//! has this crate's layers for the requests of that framework. This crate is useful by itself for
+//! locks and quotas outside of requests, for the [tower driver](middleware) under plain hyper or
+//! tonic, and for drivers of other frameworks.
 //!
 //! | module | contents |
 //! |---|---|

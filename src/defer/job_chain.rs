@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{ClaimedRun as Begun, JobId, Settlement},
+    store::{ClaimedRun, JobId, Settlement},
 };
 
 /// Longest chain. After it the lock is released even if it has more jobs; the worker that receives
@@ -146,7 +146,7 @@ impl JobChain {
         leave: &mut RunPermit,
     ) -> ChainStep {
         let worker = &*self.worker;
-        let Begun { attempt, has_next: more, .. } = started.run;
+        let ClaimedRun { attempt, has_next: more, .. } = started.run;
         let id = started.run.id.clone();
         tracing::info!(
             node = %worker.store.node(), lock = %self.key.log_hash(), job = ?id, attempt, "run started"

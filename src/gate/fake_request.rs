@@ -1,4 +1,4 @@
-//! `FakeView`: a request without a framework, for tests of gates.
+//! `FakeGateRequest`: a request without a framework, for tests of gates.
 
 use std::net::SocketAddr;
 

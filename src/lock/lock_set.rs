@@ -28,7 +28,7 @@ use crate::{
 
 /// Request for several locks, created by [`Store::locks`].
 #[derive(Debug, Clone)]
-#[must_use = "nothing is locked until `acquire` is awaited"]
+#[must_use = "nothing is locked until it is awaited"]
 pub struct LockSetRequest {
     /// In the order in which they were named, without duplicates.
     keys: Vec<Key>,

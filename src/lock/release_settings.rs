@@ -126,7 +126,7 @@ impl ReleaseSettings {
         self,
         ticket: &LockTicket,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let held = match &ticket.0 {
+        let held = match &ticket.kind {
             _ if self.on_loss != OnLoss::Cancel => None,
             LockTicketKind::Acquired { guards: guard, .. } => Some(guard.held_locks()),
             // The worker of a run drops the whole run, except a part that moved to a task of its
@@ -151,7 +151,7 @@ impl ReleaseSettings {
     /// outer layer that layer's timeout applies.
     pub(super) fn body_deadline_for(self, ticket: &LockTicket) -> Option<Duration> {
         let counts =
-            matches!(ticket.0, LockTicketKind::Acquired { .. } | LockTicketKind::Scoped { .. });
+            matches!(ticket.kind, LockTicketKind::Acquired { .. } | LockTicketKind::Scoped { .. });
         (counts && self.body_deadline < Duration::MAX).then_some(self.body_deadline)
     }
 
@@ -169,11 +169,11 @@ impl ReleaseSettings {
             if self.holds_through_body(&ticket, outcome) {
                 return LeaveAction::KeepTicket(ticket);
             }
-            if let LockTicketKind::Unmatched(told) = &ticket.0 {
+            if let LockTicketKind::Unmatched(told) = &ticket.kind {
                 log_if_served_unlocked(outcome, told);
             }
-            let LockTicket(ticket, .., told) = ticket;
-            let Some((held, tells, giving)) = self.begin_release(ticket) else {
+            let LockTicket { kind, is_loss_reported, .. } = ticket;
+            let Some((held, tells, giving)) = self.begin_release(kind) else {
                 return LeaveAction::AddHeaders(Vec::new());
             };
             let loss = giving.finish(&held).await;
@@ -185,7 +185,7 @@ impl ReleaseSettings {
                     );
                     LeaveAction::Replace(body_timeout_reply())
                 }
-                Some(loss) => self.respond_to_loss(&held, loss, tells && !told, outcome),
+                Some(loss) => self.respond_to_loss(&held, loss, tells && !is_loss_reported, outcome),
                 None => LeaveAction::AddHeaders(Vec::new()),
             }
         }
@@ -225,7 +225,7 @@ impl ReleaseSettings {
     /// Returns true if the lock is kept until the response body ends. A lost lock is not kept, and
     /// its response can still be replaced.
     fn holds_through_body(self, ticket: &LockTicket, outcome: ServiceOutcome) -> bool {
-        match &ticket.0 {
+        match &ticket.kind {
             LockTicketKind::Acquired { guards: guard, .. } => {
                 self.hold_until == HoldUntil::BodyEnd
                     && matches!(outcome, ServiceOutcome::Streaming(_))

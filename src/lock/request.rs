@@ -21,7 +21,7 @@ use crate::{
 
 /// Request for a lock, created by [`Store::lock`].
 #[derive(Debug, Clone)]
-#[must_use = "nothing is locked until `acquire` is awaited"]
+#[must_use = "nothing is locked until it is awaited"]
 pub struct LockRequest {
     pub(super) store: Store,
     key: Key,

@@ -23,39 +23,40 @@ use crate::{
 pub struct UnmatchedRequest;
 
 /// Ticket of a request that passed; dropping it releases its lock.
-///
-/// Its fields: the lock of this layer; all locks that the request holds, this one included; the
-/// slot of an outer layer that records the direct run; and true if the response already reports a
-/// loss.
 #[derive(Debug)]
-pub struct LockTicket(
-    pub(super) LockTicketKind,
-    pub(super) HeldLocks,
-    pub(super) Option<ParkingSlot>,
-    pub(super) bool,
-);
+pub struct LockTicket {
+    /// The lock of this layer.
+    pub(super) kind: LockTicketKind,
+    /// All locks that the request holds, this one included.
+    pub(super) held_locks: HeldLocks,
+    /// Slot of an outer layer that records the direct run.
+    pub(super) slot: Option<ParkingSlot>,
+    /// The response already reports a loss.
+    pub(super) is_loss_reported: bool,
+}
 
 impl LockTicket {
-    pub(super) fn new(ticket: LockTicketKind, outer: HeldLocks) -> Self {
-        let mut whole = Self(ticket, HeldLocks::default(), None, false);
-        whole.1 = outer.merged_with(whole.layer_locks());
-        whole
+    pub(super) fn new(kind: LockTicketKind, outer: HeldLocks) -> Self {
+        let mut ticket =
+            Self { kind, held_locks: HeldLocks::default(), slot: None, is_loss_reported: false };
+        ticket.held_locks = outer.merged_with(ticket.layer_locks());
+        ticket
     }
 
     /// Notes that an inner layer has reported the loss of its lock.
     pub(super) fn mark_loss_reported(&mut self) {
-        self.3 = true;
+        self.is_loss_reported = true;
     }
 
     /// Keeps the slot only if its direct run has started.
     pub(super) fn with_slot(mut self, slot: Option<ParkingSlot>) -> Self {
-        self.2 = slot.filter(|slot| slot.idempotency().is_some() && slot.has_run());
+        self.slot = slot.filter(|slot| slot.idempotency().is_some() && slot.has_run());
         self
     }
 
     /// Returns the locks that the layer asked for.
     pub(super) fn layer_locks(&self) -> HeldLocks {
-        match &self.0 {
+        match &self.kind {
             LockTicketKind::Acquired { guards: guard, .. } => guard.held_locks(),
             LockTicketKind::Reentrant { held_locks: held, .. }
             | LockTicketKind::Scoped { held_locks: held, .. }

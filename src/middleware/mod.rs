@@ -6,6 +6,9 @@
 //! until the end of the response body. Dropping the future or the body drops the ticket, which
 //! releases everything that the request has taken.
 //!
+//! `RateLimitLayer`, `LockLayer` and `DeferLayer` are tower layers themselves. [`GateLayer`] is for
+//! other gates.
+//!
 //! The layer is generic over request and response bodies, as long as their data is `Bytes`. A
 //! [`Framework`] tells it how a router shows itself, and which response body the layer has
 //! ([`Framework::ResponseBody`]). Without a router, as in plain hyper, that is [`PlainHttp`].

@@ -176,8 +176,8 @@ impl QueueWorker {
 
     /// Sets the most bytes of dead letters, their payloads and metadata together. Beyond it, the
     /// oldest are evicted and [counted](super::QueueStats::trimmed). Default 1 GiB, as for ended
-    /// deferred requests, so that large letters do not fill the server before their number reaches
-    /// its limit. Each poll of a worker evicts at most a hundred.
+    /// deferred requests, so that large dead letters do not fill the server before their number
+    /// reaches its limit. Each poll of a worker evicts at most a hundred.
     pub fn max_dead_bytes(mut self, most: u64) -> Self {
         self.dead_letter_policy.max_bytes = most;
         self

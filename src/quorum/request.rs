@@ -95,7 +95,7 @@ impl Quorum {
 
 /// Request for a lock, created by [`Quorum::lock`].
 #[derive(Debug, Clone)]
-#[must_use = "nothing is locked until `acquire` is awaited"]
+#[must_use = "nothing is locked until it is awaited"]
 pub struct QuorumRequest {
     vote_request: VoteRequest,
     wait: Option<Duration>,

@@ -177,6 +177,11 @@ fn module_path(file: &Path) -> Vec<String> {
 }
 
 pub(crate) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    source_files(folder, &["rs"])
+}
+
+/// Files with one of these extensions in a folder and all folders below it.
+pub(crate) fn source_files(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     let mut open = vec![folder.to_path_buf()];
     let mut files = Vec::new();
     while let Some(folder) = open.pop() {
@@ -186,7 +191,7 @@ pub(crate) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
             let path = entry.path();
             if path.is_dir() {
                 open.push(path);
-            } else if path.extension().is_some_and(|ending| ending == "rs") {
+            } else if path.extension().is_some_and(|ending| extensions.iter().any(|e| ending == *e)) {
                 files.push(path);
             }
         }

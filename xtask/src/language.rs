@@ -6,7 +6,7 @@
 
 use std::{fs, path::Path};
 
-use crate::{imports::rust_files, shell, workspace_metadata::WorkspaceMetadata};
+use crate::{imports::source_files, shell, workspace_metadata::WorkspaceMetadata};
 
 /// Longest comment line, in columns.
 const MAX_COMMENT_COLUMNS: usize = 100;
@@ -18,7 +18,7 @@ pub(crate) fn check(_: &WorkspaceMetadata) -> Result<(), String> {
     let root = shell::workspace_root();
     let (mut found, mut files) = (Vec::new(), 0);
     for folder in ["src", "crates", "integrations"] {
-        for file in rust_files(&root.join(folder))? {
+        for file in source_files(&root.join(folder), &["rs", "lua"])? {
             let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
             if name.split('/').any(|part| part == "tests" || part == "tests.rs") {
                 continue;
@@ -52,7 +52,8 @@ fn find_language_errors(name: &str, text: &str) -> Vec<(usize, String)> {
         if let Some(declared) = declared_type(line) {
             found.extend(find_retired_parts(declared).map(|what| (at + 1, what)));
         }
-        let line_is_comment = line.trim_start().starts_with("//");
+        let marker = if name.ends_with(".lua") { "--" } else { "//" };
+        let line_is_comment = line.trim_start().starts_with(marker);
         if is_todo || !line_is_comment {
             continue;
         }

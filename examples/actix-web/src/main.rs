@@ -1,6 +1,8 @@
-//! A small order service on actix-web: one route that locks, one that waits, one that defers.
+//! A small order service on actix-web with three routes: one that locks, one that waits for the
+//! lock, and one that defers.
 //!
-//! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis; `PORT` is 3000 by default, 0 for any.
+//! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis server. `PORT` is 3000 by default;
+//! 0 picks a free port.
 
 mod orders;
 
@@ -29,10 +31,11 @@ use tokio::{
 
 use self::orders::OrderLog;
 
-/// How long requests and runs may go on after SIGTERM.
+/// Time that active requests and jobs have to finish after SIGTERM.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a call to Redis may take. Above the default of 250 ms: a laptop that builds something is no outage.
+/// Timeout of a call to Redis. It is above the default of 250 ms, so that a busy development
+/// machine does not count as an outage.
 const STORE_CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[actix_web::main]
@@ -41,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_env_filter(env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned()))
         .with_writer(std::io::stderr)
         .init();
-    // For `rediss://`: which cryptography is used is a choice of the program.
+    // For `rediss://`. The program chooses the crypto provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
@@ -49,7 +52,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port))?;
-    // Before anybody knows that this runs, and may want it to end.
+    // Installs the signal handlers before the address is printed, so that an early signal is not
+    // lost.
     let terminated = listen_for_termination()?;
     print_usage(listener.local_addr()?);
 
@@ -78,9 +82,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
             .service(web::resource("/").get(index_page).head(index_page))
             .service(web::resource("/healthz").get(health).head(health))
     })
-    // Frees the locks of clients that leave.
+    // Releases the locks of clients that disconnect.
     .h1_allow_half_closed(false)
-    // Later than we cut off what still runs.
+    // Longer than the timeout below, after which active requests are dropped.
     .shutdown_timeout(2 * DRAIN_TIMEOUT.as_secs())
     .disable_signals()
     .listen(listener)?
@@ -89,16 +93,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
     actix_web::rt::spawn(server);
 
     terminated.await;
-    // The worker stops claiming, the server stops accepting; what runs may end.
+    // The worker stops claiming and the server stops accepting. Active requests may finish.
     stop.send_replace(true);
     let mut ended = pin!(async {
         handle.pause().await;
-        // Remembered requests whose clients have left run on the server's threads, which end with it.
+        // Remembered requests of disconnected clients run on the server's threads and end with the
+        // server.
         store.wait_for_direct_runs(DRAIN_TIMEOUT).await;
         tokio::join!(handle.stop(true), worker)
     });
     if tokio::time::timeout(DRAIN_TIMEOUT + Duration::from_secs(3), &mut ended).await.is_err() {
-        // What still runs is dropped, and with it what it holds: else that would be kept until its lease has run out.
+        // Drops active requests, so that their locks are released. Otherwise the locks stay held
+        // until their leases expire.
         cut.send_replace(true);
         let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
     }
@@ -110,13 +116,13 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
     let store = Data::new(store.clone());
     let orders = Data::new(OrderLog::default());
     move |config| {
-        // axum's `get` answers HEAD too.
+        // axum's `get` also answers HEAD.
         let limited = web::resource("/limited").get(limited).head(limited).wrap(
             RateLimitLayer::by_ip(Quota::requests(10).per(Duration::from_secs(10)))
                 .policy_name("limited"),
         );
         let show = web::resource("/orders/{id}").get(orders::list_events).head(orders::list_events);
-        // The handlers take ids as texts. With `Path<u64>` it would be `by_path_param_as::<u64>("id")`.
+        // The handlers take ids as text. For `Path<u64>` use `by_path_param_as::<u64>("id")`.
         let pay = web::resource("/orders/{id}/pay")
             .post(orders::pay)
             .wrap(LockLayer::by_path_param("id"));
@@ -166,11 +172,11 @@ fn print_usage(address: SocketAddr) {
 }
 
 async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
-    // An error means that `main` is gone, and with it the reason to go on.
+    // The channel fails only if `main` has ended, which also means stop.
     let _ = stopped.wait_for(|stop| *stop).await;
 }
 
-/// Listens from here on; resolves at the first signal.
+/// Starts to listen for signals at once. The returned future resolves at the first one.
 fn listen_for_termination() -> std::io::Result<impl Future<Output = ()>> {
     let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {

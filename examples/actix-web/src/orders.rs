@@ -1,4 +1,4 @@
-//! The order service behind the layers: it works for a while, and writes down what ran when.
+//! The order service behind the layers: it simulates work and records the runs of each order.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,14 +18,14 @@ use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What has run for each order, in this process.
+/// Recorded runs of each order in this process.
 #[derive(Debug, Default)]
 pub(crate) struct OrderLog(Mutex<OrderJournal>);
 
 #[derive(Debug, Default)]
 struct OrderJournal {
     events: HashMap<String, Vec<OrderEvent>>,
-    /// The orders, the oldest first.
+    /// Orders, oldest first.
     orders: VecDeque<String>,
 }
 
@@ -43,7 +43,7 @@ struct OrderEvent {
     note: Option<String>,
 }
 
-/// What a request wants of the work.
+/// Options of the simulated work.
 #[derive(Debug, Deserialize)]
 pub(crate) struct WorkQuery {
     #[serde(default = "default_ms")]
@@ -83,7 +83,7 @@ pub(crate) async fn list_events(
     order: Path<String>,
     request: HttpRequest,
 ) -> Result<impl Responder, actix_web::Error> {
-    // actix shows what is not UTF-8 as U+FFFD, so many paths would be one order.
+    // actix replaces invalid UTF-8 with U+FFFD, which would map different paths to one order.
     percent_decode_str(request.path()).decode_utf8().map_err(ErrorBadRequest)?;
     let (order, orders) = (order.into_inner(), orders.0.lock());
     let orders = orders.unwrap_or_else(PoisonError::into_inner);
@@ -109,11 +109,12 @@ async fn run_work(op: &'static str, request: OrderRequest, note: Option<String>)
         note,
     };
     orders.record(event.clone());
-    // An interim status is no answer.
+    // An informational status is not a final response.
     let status = StatusCode::from_u16(work.status).ok().filter(|status| !status.is_informational());
     let status = status.unwrap_or(StatusCode::BAD_REQUEST);
     match status {
-        // actix would send the body all the same, and the client take it for the next answer.
+        // These statuses have no body. actix would send it anyway, and the client would read it as
+        // the next response.
         StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED => {
             HttpResponse::new(status)
         }
@@ -122,7 +123,8 @@ async fn run_work(op: &'static str, request: OrderRequest, note: Option<String>)
 }
 
 impl OrderLog {
-    /// Keeps the last hundred of an order, and the last thousand orders: whoever asks must not fill the memory.
+    /// Keeps the last 100 events of an order and the last 1000 orders, so that requests cannot
+    /// exhaust the memory.
     fn record(&self, mut event: OrderEvent) {
         event.note = event.note.map(|note| note.chars().take(200).collect());
         let mut journal = self.0.lock().unwrap_or_else(PoisonError::into_inner);

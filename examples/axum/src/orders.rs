@@ -1,4 +1,4 @@
-//! The order service behind the layers: it works for a while, and writes down what ran when.
+//! The order service behind the layers: it simulates work and records the runs of each order.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -18,14 +18,14 @@ use lockgate_axum::{CurrentJob, CurrentLock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// What has run for each order, in this process.
+/// Recorded runs of each order in this process.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct OrderLog(Arc<Mutex<OrderJournal>>);
 
 #[derive(Debug, Default)]
 struct OrderJournal {
     events: HashMap<String, Vec<OrderEvent>>,
-    /// The orders, the oldest first.
+    /// Orders, oldest first.
     orders: VecDeque<String>,
 }
 
@@ -43,7 +43,7 @@ struct OrderEvent {
     note: Option<String>,
 }
 
-/// What a request wants of the work.
+/// Options of the simulated work.
 #[derive(Debug, Deserialize)]
 pub(crate) struct WorkQuery {
     #[serde(default = "default_ms")]
@@ -111,11 +111,12 @@ async fn run_work(op: &'static str, request: OrderRequest, note: Option<String>)
         note,
     };
     orders.record(event.clone());
-    // An interim status is no answer.
+    // An informational status is not a final response.
     let status = StatusCode::from_u16(work.status).ok().filter(|status| !status.is_informational());
     let status = status.unwrap_or(StatusCode::BAD_REQUEST);
     match status {
-        // They have no body. hyper sends that of a 205 all the same, and of the others axum tells the length.
+        // These statuses have no body. hyper would send the body of a 205 anyway, and axum would
+        // set `content-length` on the others.
         StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED => {
             status.into_response()
         }
@@ -124,7 +125,8 @@ async fn run_work(op: &'static str, request: OrderRequest, note: Option<String>)
 }
 
 impl OrderLog {
-    /// Keeps the last hundred of an order, and the last thousand orders: whoever asks must not fill the memory.
+    /// Keeps the last 100 events of an order and the last 1000 orders, so that requests cannot
+    /// exhaust the memory.
     fn record(&self, mut event: OrderEvent) {
         event.note = event.note.map(|note| note.chars().take(200).collect());
         let mut journal = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,11 @@
-//! A service on plain hyper, without any framework: a limit for each client address, and a lock for each
-//! value of the field `order`. What a framework's crate does elsewhere is done here by hand: the gates are
-//! told where their keys come from, and the peer's address is put into each request.
+//! A service on plain hyper: a rate limit per client address, and a lock per value of the header
+//! `order`.
 //!
-//! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis; `PORT` is 3000 by default, 0 for any.
+//! It does by hand what the integration crates do for a framework: it configures the source of each
+//! gate's key and inserts the peer address into each request.
+//!
+//! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis server. `PORT` is 3000 by default;
+//! 0 picks a free port.
 
 use std::{convert::Infallible, env, error::Error, net::SocketAddr, time::Duration};
 
@@ -21,10 +24,10 @@ use tokio::{
 };
 use tower::ServiceBuilder;
 
-/// How long requests may go on after SIGTERM.
+/// Time that active requests have to finish after SIGTERM.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The two gates, made once: what they remember is shared by all connections.
+/// The two gates. They are created once, so that all connections share their state.
 #[derive(Clone)]
 struct Gates {
     limit: RateLimitLayer<PlainHttp>,
@@ -64,11 +67,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One connection. The limit stands outside the lock: who is refused takes none.
+/// Serves one connection. The rate limit is outside the lock, so a refused request acquires no
+/// lock.
 fn spawn_connection(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &GracefulShutdown) {
     let service = ServiceBuilder::new()
         .map_request(move |mut request: Request<Incoming>| {
-            // Where `PlainHttp` looks for the client's address.
+            // `PlainHttp` reads the client's address from this extension.
             request.extensions_mut().insert(peer);
             request
         })
@@ -85,7 +89,7 @@ fn spawn_connection(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &Gr
     });
 }
 
-/// What the gates have found lies in the request's extensions.
+/// Reads the results of the gates from the request's extensions.
 async fn handle_request(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let extensions = request.extensions();
     let left = extensions.get::<RateStatus>().map(|status| status.decision().remaining());

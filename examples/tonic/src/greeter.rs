@@ -1,5 +1,5 @@
-//! What `tonic-build` makes of a `.proto` file, written by hand so that this needs no `protoc`: a service
-//! with one method, whose messages are text.
+//! Service with one method and text messages, as `tonic-build` would generate it from a `.proto`
+//! file. It is written by hand so that the example does not need `protoc`.
 
 use std::{
     convert::Infallible,
@@ -17,10 +17,10 @@ use tonic::{
 };
 use tower::{Service, service_fn};
 
-/// The path of the method.
+/// Path of the method.
 pub(crate) const GREET_PATH: &str = "/hello.Greeter/Greet";
 
-/// Greets whoever is named in the request.
+/// Greets the name in the request.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Greeter;
 
@@ -55,7 +55,7 @@ async fn greet(request: tonic::Request<String>) -> Result<tonic::Response<String
     Ok(tonic::Response::new(format!("hello {name}")))
 }
 
-/// Messages that are text.
+/// Codec for text messages.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TextCodec;
 

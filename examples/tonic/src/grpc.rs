@@ -1,4 +1,4 @@
-//! Between HTTP and gRPC: what a gate needs to know of a request, and how its answers are told.
+//! Adapters between the HTTP gate and gRPC: the peer address, refusals and errors.
 
 use std::error::Error;
 
@@ -7,11 +7,12 @@ use http::{Request, Response, StatusCode};
 use lockgate::{RateRefusal, Reply};
 use tonic::{Status, body::Body, transport::server::TcpConnectInfo};
 
-/// For clients that retry by themselves (gRFC A6): not before so many milliseconds.
+/// Tells clients with gRFC A6 retries how many milliseconds to wait before they retry.
 const PUSHBACK_HEADER: &str = "grpc-retry-pushback-ms";
 
-/// A refusal in the words of gRPC, where a call that failed has a status of its own beside the 200: a 429
-/// would be taken for that of a proxy on the way, and reach the application as `UNAVAILABLE`.
+/// Reply to a refused call: HTTP 200 with a gRPC status.
+///
+/// A gRPC client treats an HTTP 429 as the response of a proxy and reports it as `UNAVAILABLE`.
 pub(crate) fn grpc_refusal(refusal: &RateRefusal<'_>) -> Reply {
     let reply = refusal.grpc_reply();
     match refusal.retry_after() {
@@ -20,8 +21,11 @@ pub(crate) fn grpc_refusal(refusal: &RateRefusal<'_>) -> Reply {
     }
 }
 
-/// What else a gate answers is HTTP too, with a problem document that a gRPC client cannot read: a key that is
-/// missing, a store that is away (`RateLimitOutage::Refuse`), a layer that is wired wrongly.
+/// Maps the other HTTP responses of a gate to gRPC statuses, because a gRPC client cannot read a
+/// problem document.
+///
+/// They are: a missing key, an unavailable store (`RateLimitOutage::Refuse`), and a misconfigured
+/// layer.
 pub(crate) fn grpc_response<B>(response: Response<B>) -> Response<Body>
 where
     B: http_body::Body<Data = Bytes> + Send + 'static,
@@ -36,7 +40,7 @@ where
     status.into_http()
 }
 
-/// Shows the gate the socket's other end, which tonic keeps in an extension of its own.
+/// Copies the peer address from tonic's own extension to the one that the gate reads.
 pub(crate) fn insert_peer_addr<B>(mut request: Request<B>) -> Request<B> {
     let info = request.extensions().get::<TcpConnectInfo>();
     if let Some(peer) = info.and_then(TcpConnectInfo::remote_addr) {

@@ -1,7 +1,8 @@
-//! A gRPC service on tonic, limited for each client address: a call beyond the quota fails with
-//! `RESOURCE_EXHAUSTED`, and its metadata tells when to come back.
+//! A gRPC service on tonic with a rate limit per client address. A call over the quota fails with
+//! `RESOURCE_EXHAUSTED`, and its metadata has the time to wait before a retry.
 //!
-//! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis; `PORT` is 3000 by default, 0 for any.
+//! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis server. `PORT` is 3000 by default;
+//! 0 picks a free port.
 
 mod greeter;
 mod grpc;

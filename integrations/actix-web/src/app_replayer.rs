@@ -81,7 +81,7 @@ impl AppReplayer {
         };
         thread.name("lockgate-replay".to_owned()).spawn(routes)?;
         // The sender is dropped if the system could not be created.
-        let no_runtime = |_| io::Error::other("no runtime for deferred requests");
+        let no_runtime = |_| io::Error::other("the runtime for deferred requests could not be built");
         is_made.recv().map_err(no_runtime)?;
         Ok(Self { commands: jobs })
     }

@@ -35,7 +35,7 @@ impl DeferWorker {
     ///
     /// If the operating system cannot start a thread, as [`std::thread::spawn`], or a runtime for
     /// it. [`try_new`](Self::try_new) returns an error instead.
-    #[expect(clippy::expect_used, reason = "as `std::thread::spawn`; this is at startup")]
+    #[expect(clippy::expect_used, reason = "panics like `std::thread::spawn`, at startup only")]
     pub fn new<F>(store: &Store, configure: F) -> Self
     where
         F: FnOnce(&mut ServiceConfig) + Send + 'static,

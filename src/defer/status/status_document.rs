@@ -198,8 +198,8 @@ pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Rep
     reply
 }
 
-/// Returns a 410 for a job that has ended and was evicted or purged; `None` if its tombstone is
-/// gone too.
+/// Returns a 410 for a job that has ended and was evicted or purged. `job` is its tombstone, or
+/// `None` if the tombstone is gone too.
 pub(in crate::defer) fn gone_reply(job: Option<&JobView>) -> Reply {
     let title = "This request was accepted and has ended; what was kept of it is gone";
     let mut reply = Reply::problem(410, problem::RETENTION_EXPIRED, title);

@@ -41,7 +41,7 @@ impl Default for StatusWaiters {
 
 /// One request to the status resource.
 #[derive(Debug)]
-#[must_use = "a request has no response until `StatusRequest::answer` is awaited"]
+#[must_use = "a request has no response until `StatusRequest::execute` is awaited"]
 pub struct StatusRequest {
     pub(super) store: Store,
     pub(super) id: Option<JobId>,

@@ -99,11 +99,11 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
             view.insert_extension(first.clone());
         }
         self.policy.set_fence_header(&held, view);
-        view.insert_extension(ticket.1.clone());
+        view.insert_extension(ticket.held_locks.clone());
         if let Some(run) = RefusalTracker::from_view(view) {
             run.record_passed(self.gate_id());
         }
-        if let Some(slot) = &ticket.2 {
+        if let Some(slot) = &ticket.slot {
             slot.mark_handler_called();
             if let Some(run) = slot.refusal_tracker() {
                 run.attach_to(view, self.gate_id());
@@ -120,7 +120,7 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
     }
 
     fn request_scope(&self, ticket: &LockTicket) -> RequestScope {
-        ticket.1.to_scope()
+        ticket.held_locks.to_scope()
     }
 
     fn cancellation(&self, ticket: &LockTicket) -> impl Future<Output = ()> + Send + 'static {
@@ -144,7 +144,7 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
         ticket: &LockTicket,
         head: impl FnOnce() -> (String, String),
     ) -> Option<RequestFingerprint> {
-        ticket.2.as_ref()?.start_fingerprint(head)
+        ticket.slot.as_ref()?.start_fingerprint(head)
     }
 
     fn leave(
@@ -152,7 +152,7 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
         ticket: LockTicket,
         outcome: ServiceOutcome,
     ) -> impl Future<Output = LeaveAction<LockTicket, Self::AcceptTicket>> + Send {
-        let slot = ticket.2.clone();
+        let slot = ticket.slot.clone();
         self.release_settings.settle(ticket, outcome).inspect(move |parting| {
             // Otherwise the progress of the handler is unknown.
             let stands =
@@ -189,9 +189,9 @@ pub(in crate::lock) fn would_deadlock_reply() -> Reply {
     crate::throttle::throttled!(
         error,
         layer = "LockLayer",
-        "request refused: a layer further out has this lock shared or by a permit, and this one asks for \
-         it alone, in another way or by fewer permits, so the request would wait for itself; let the outer \
-         layer take it as this one does, or alone"
+        "request refused: nested layers would deadlock: an outer LockLayer holds this lock shared \
+         or by a permit, and this one needs it in another mode or with fewer permits; use the same \
+         mode in both layers, or an exclusive lock in the outer one"
     );
     Reply::misconfigured()
 }

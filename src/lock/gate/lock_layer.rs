@@ -148,8 +148,8 @@ impl<R: RequestKind> LockLayer<R> {
                 crate::throttle::throttled!(
                     warn,
                     layer = "LockLayer",
-                    "a request that says it is a run is not deferred, and not believed: if it is one, trust its \
-                     worker's secret here"
+                    "a request with Lockgate-Replay was not verified, and is not deferred; if a \
+                     worker sent it, set .trust_delegation(..) with the worker's secret"
                 );
             }
             !slot.claims_replay()

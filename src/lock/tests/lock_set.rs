@@ -201,7 +201,7 @@ async fn remaining_locks_are_released_before_the_loss_response() {
     let Verdict::Pass(ticket) = enter_gate(&lock, &mut FakeGateRequest::new("POST")).await else {
         panic!("they are free")
     };
-    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.0 else {
+    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.kind else {
         panic!("they are its own")
     };
     revoke_lease(&store, guard.first_lease()).await;

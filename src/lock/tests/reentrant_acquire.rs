@@ -73,7 +73,7 @@ async fn acquire_outside_the_request_is_another_owner() {
         })
         .await;
     // A lock that was lost is nobody's to share.
-    let lease = match &ticket.0 {
+    let lease = match &ticket.kind {
         crate::lock::ticket::LockTicketKind::Acquired { guards: guard, .. } => {
             guard.first_lease().clone()
         }

@@ -1,4 +1,4 @@
-//! Word of the store asked for ahead, while the holder works.
+//! Prefetches of the queue snapshot while the lock is held.
 
 use std::time::Duration;
 

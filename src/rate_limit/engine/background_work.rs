@@ -27,7 +27,10 @@ struct BackgroundWorkCounts {
 pub(super) struct BackgroundWorkGuard(Arc<BackgroundWorkCounts>);
 
 /// Reserved retries of a number of counters.
-pub(super) struct RetryReservation<'a>(&'a BackgroundWorkCounts, usize);
+pub(super) struct RetryReservation<'a> {
+    counts: &'a BackgroundWorkCounts,
+    reserved: usize,
+}
 
 impl BackgroundWork {
     /// Maximum number of counters with retried adjustments: some hundred KiB.
@@ -55,7 +58,7 @@ impl BackgroundWorkGuard {
         };
         let taken =
             self.0.retrying_counters.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
-        taken.is_ok().then(|| RetryReservation(&self.0, counters))
+        taken.is_ok().then(|| RetryReservation { counts: &self.0, reserved: counters })
     }
 
     /// Sleeps for this time. Returns true early if a shutdown waits.
@@ -73,7 +76,7 @@ impl Drop for BackgroundWorkGuard {
 
 impl Drop for RetryReservation<'_> {
     fn drop(&mut self) {
-        self.0.retrying_counters.fetch_sub(self.1, Ordering::AcqRel);
+        self.counts.retrying_counters.fetch_sub(self.reserved, Ordering::AcqRel);
     }
 }
 

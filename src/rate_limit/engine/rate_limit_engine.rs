@@ -72,7 +72,7 @@ impl RateLimitEngine {
             // Leased units are part of the usage to be reset, whatever quota they were charged by.
             self.leases.for_each_quota(ask.counter_ref(question), QuotaLease::invalidate);
             let Some(counter) = question.counter() else { continue };
-            let _forgets = InvalidateOnDrop(self, ask.counter_ref(question));
+            let _forgets = InvalidateOnDrop { engine: self, counter: ask.counter_ref(question) };
             store.backend().reset_counters(ask.tag(question).clone(), vec![counter]).await?;
         }
         Ok(())
@@ -81,14 +81,17 @@ impl RateLimitEngine {
 
 /// Invalidates everything cached or leased before a reset. It does so when dropped, even if the
 /// reset has failed or was cancelled: the store may have run it.
-pub(super) struct InvalidateOnDrop<'a>(&'a RateLimitEngine, CounterRef<'a>);
+pub(super) struct InvalidateOnDrop<'a> {
+    engine: &'a RateLimitEngine,
+    counter: CounterRef<'a>,
+}
 
 impl Drop for InvalidateOnDrop<'_> {
     fn drop(&mut self) {
         // Units fetched meanwhile are included: only the store knows if they were charged before
         // the reset.
-        self.0.leases.for_each_quota(self.1, QuotaLease::invalidate);
-        self.0.invalidate_all_quotas(self.1);
+        self.engine.leases.for_each_quota(self.counter, QuotaLease::invalidate);
+        self.engine.invalidate_all_quotas(self.counter);
     }
 }
 

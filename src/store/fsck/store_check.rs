@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Check of a store, returned by [`Store::check`].
-#[must_use = "nothing is checked until `run` is awaited"]
+#[must_use = "nothing is checked until it is awaited"]
 #[derive(Clone)]
 pub struct StoreCheck {
     store: Store,

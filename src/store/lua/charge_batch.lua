@@ -3,7 +3,7 @@
 --
 -- Expects rate_counters.lua, and the state of charge_batch_fast.lua:
 --   key_index, arg_index             position in KEYS and ARGV
---   terms_index, repeats, keys_left  position within an 'f' or '='
+--   rule_index, repeats, keys_left   position within an 'f' or '='
 --   results, result_count            the reply up to here
 local next_key_index, next_arg_index
 

@@ -8,7 +8,8 @@
 -- Expects `now_us` of server_time.lua, and window_expiry.lua.
 --
 -- Input (at most 100 counters):
---   KEYS  per charge and counter: the counter (STRING), with a penalty followed by that (STRING)
+--   KEYS  per charge and counter: the counter (STRING), with a penalty followed by that (STRING);
+--         in a cluster, the guard key of the shard comes last (`slot_guard_key` in key_names.rs)
 --   ARGV  per charge one of:
 --     'f', limit, window ms, cost, repetitions
 --       one fixed window without a penalty

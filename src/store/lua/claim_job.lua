@@ -110,9 +110,9 @@ local function start_run(id, token, lease_ms, job, envelope, has_more)
   redis.call('HSET', job_key, 'state', 'running', 'run', token, 'attempts', attempt,
     'began', NOW_TEXT, 'reason', '', 'fence', fence)
   if job.state == 'running' then record_crash(job_key, job) end
-  -- A heartbeat finds a due time that is further away than HEARTBEAT_MS. An earlier one must be
-  -- announced to the watching node, which sets a timer for it: later calls rely on the timer of
-  -- the earliest entry.
+  -- A heartbeat finds a due time that is further away than MAX_POLL_INTERVAL_MS. An earlier one
+  -- must be announced to the watching node, which sets a timer for it: later calls rely on the
+  -- timer of the earliest entry.
   if lease_ms < MAX_POLL_INTERVAL_MS then
     schedule(NOW_MS + lease_ms)
   else

@@ -266,7 +266,7 @@ local function clear_queue_meta()
   return waiters_ttl_ms == -2
 end
 
--- Removes the job's data from l, after the job has left g. Returns the first job as `first_jobs`
+-- Removes the job's data from l, after the job has left g. Returns the first job as `first_job`
 -- does, with the backoffs as third item; or, without a job, `is_queue_empty`, which is true if
 -- there are no queue entries either.
 local function leave_queue(id, bytes)

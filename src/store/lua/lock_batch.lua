@@ -4,7 +4,8 @@
 -- none of these functions, and left their replies in `results`.
 --
 -- Input, per call (at most 32):
---   KEYS  holders of the lock (ZSET), then for verb k the idempotency record (STRING)
+--   KEYS  holders of the lock (ZSET), then for verb k the idempotency record (STRING); in a
+--         cluster, the guard key of the shard comes last (`slot_guard_key` in key_names.rs)
 --   ARGV  verb, letter of the mode, and terms
 --         holder's member of h: 'h', the letter of the mode unless it is x, and the token
 --         lease, ms; for the verbs a, k and d

@@ -7,7 +7,7 @@
 --   load_counter   reads its value, and repairs it
 --   store_state    per kind: writes the value
 --   reply_state    per kind: returns the numbers of the reply
---   step_error     separates errors of one charge from errors of the server
+--   charge_error   separates errors of one charge from errors of the server
 --   integer, MAX_UNITS, MAX_PARTS, and short names of functions
 --
 -- Values (STRING):

@@ -24,8 +24,9 @@ pub(super) struct EndedJobIndex {
     owners: HashMap<String, OwnerUsage>,
     /// Owners by their bytes, without the common owner, which has an empty name.
     owners_by_bytes: BTreeSet<(u64, String)>,
-    /// Number of entries ever inserted, and of those removed by hand.
+    /// Number of entries ever inserted.
     inserted_count: u64,
+    /// Number of entries removed by hand.
     pub(super) removed_count: u64,
 }
 

@@ -1,4 +1,5 @@
-//! `read_job.lua`, `list_ended_jobs.lua`, `list_pending_jobs.lua`, `redrive_job.lua`, `purge_job.lua` and `shard_stats.lua`.
+//! `read_job.lua`, `list_ended_jobs.lua`, `list_pending_jobs.lua`, `redrive_job.lua`,
+//! `purge_job.lua` and `shard_stats.lua`.
 
 use std::time::Duration;
 

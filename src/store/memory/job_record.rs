@@ -53,8 +53,9 @@ pub(super) struct JobRecord {
     pub(super) direct_lease_ms: u64,
     /// Tombstone of an evicted or purged job.
     pub(super) is_tombstone: bool,
-    /// Start of the last run, and end of the job.
+    /// Start of the last run, in µs; 0 before the first run.
     pub(super) started_us: u64,
+    /// End of the job, in µs; 0 before it has ended.
     pub(super) ended_us: u64,
     pub(super) crash_count: u32,
     pub(super) busy_count: u32,

@@ -1,5 +1,5 @@
-//! Operation on one lock: `wait_queue.lua` of the embedded store. The order of its parts is the same
-//! there.
+//! Operation on one lock: `wait_queue.lua` of the embedded store. The order of its parts is the
+//! same there.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 

@@ -4,8 +4,8 @@
 //! then its messages are sent. It never waits, so the future that it returns is ready at once. The
 //! scripts are the specification:
 //!
-//! - [`lock_transaction`] is `wait_queue.lua`, [`pending_jobs`] is `job_common.lua`, and [`ended_job_index`] is
-//!   `ended_jobs.lua`.
+//! - [`lock_transaction`] is `wait_queue.lua`, [`pending_jobs`] is `job_common.lua`, and
+//!   [`ended_job_index`] is `ended_jobs.lua`.
 //! - [`lock_commands`], [`enqueue`], [`direct_run`] and [`claim_and_settle`] are the scripts about
 //!   one lock.
 //! - [`job_admin`] has the scripts about single jobs and their listings.

@@ -1,4 +1,5 @@
-//! Names that count for their owner until they expire, like the indexes `n` and `e` of `ended_jobs.lua`.
+//! Names that count for their owner until they expire, like the indexes `n` and `e` of
+//! `ended_jobs.lua`.
 
 use std::hash::Hash;
 

@@ -1,4 +1,5 @@
-//! Pending jobs: `job_common.lua` of the embedded store, with `cancel_job.lua` and the job part of `poll_due.lua`.
+//! Pending jobs: `job_common.lua` of the embedded store, with `cancel_job.lua` and the job part of
+//! `poll_due.lua`.
 
 use std::time::Duration;
 

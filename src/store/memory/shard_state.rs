@@ -42,18 +42,20 @@ pub(super) struct ShardState {
     pub(super) owner_totals: HashMap<String, (u64, u64)>,
     /// Latest job of each merge group of a lock.
     pub(super) latest_by_group: ExpiringMap<LockScopedName, JobId>,
-    /// Tombstones and idempotency records of each owner.
+    /// Tombstones of each owner.
     pub(super) owner_tombstones: OwnerExpiryIndex<JobId>,
+    /// Idempotency records of each owner.
     pub(super) owner_records: OwnerExpiryIndex<LockScopedName>,
     /// Jobs that requests were merged into, by the id of the merged request.
     pub(super) merged_into: ExpiringMap<JobId, JobId>,
     /// Webhooks of the jobs that this operation has ended, each with the end and the owner. Each
     /// becomes a job when the operation has left its lock.
     pub(super) pending_webhooks: Vec<(WebhookJobSpec, String, String)>,
-    /// Ended jobs within their retention.
+    /// Done jobs within their retention.
     pub(super) done_jobs: EndedJobIndex,
+    /// Dead jobs within their retention.
     pub(super) dead_jobs: EndedJobIndex,
-    /// Maximum bytes of each of these indexes, if a layer has set it.
+    /// Maximum bytes of `done_jobs`, and of `dead_jobs`, if a layer has set it.
     pub(super) max_retained_bytes: Option<u64>,
     pub(super) expired_count: u64,
     pub(super) cancelled_count: u64,
@@ -76,8 +78,8 @@ impl ShardState {
         [self.watch.as_ref().map_or(0, |(_, end)| *end), self.vacant_until]
     }
 
-    /// `heartbeat.lua`: renews the watch of this node, or releases it to other workers, which have until
-    /// `left` to take it. Returns true if it was renewed, and `None` if the node has no watch.
+    /// `heartbeat.lua`: renews the watch of this node, or releases it to other workers, which have
+    /// until `left` to take it. Returns true if it was renewed, and `None` if the node has no watch.
     pub(super) fn renew_or_release_watch(
         &mut self,
         node: &str,

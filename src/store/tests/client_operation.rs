@@ -1,8 +1,10 @@
-//! Random sequences of steps, for [`model`](super::model) and [`alike`](super::alike).
+//! Random sequences of steps, for [`store_model`](super::store_model) and
+//! [`backend_equivalence`](super::backend_equivalence).
 //!
-//! A [`Move`] is made of numbers. Which token, job or run it is about is looked up when its turn comes,
-//! in what the moves before it have left: so a sequence that has been shrunk is still one that clients
-//! might make. Late duplicates are part of it: any token may come again at any time.
+//! A [`ClientOperation`] is made of numbers. Which token, job or run it is about is looked up when
+//! its turn comes, in what the operations before it have left: so a sequence that has been shrunk
+//! is still one that clients might make. Late duplicates are part of it: any token may come again
+//! at any time.
 //!
 //! Every duration is k s and a half, and time moves by whole seconds: no deadline is near a tie.
 

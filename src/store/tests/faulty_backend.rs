@@ -39,7 +39,7 @@ pub(crate) fn faulty_store() -> (Store, FaultSchedule) {
     faulty_store_with_clock(Clock::system())
 }
 
-/// As [`faulty`], with a clock of its own.
+/// As [`faulty_store`], with a clock of its own.
 pub(crate) fn faulty_store_with_clock(clock: Clock) -> (Store, FaultSchedule) {
     let faults = FaultSchedule::default();
     let backend =

@@ -1,8 +1,8 @@
 //! What every store must do, case by case, and what the stores must do alike.
 //!
-//! A case is written once against a [`rig::Rig`] and runs on memory and on a Redis server of the
-//! tests' own. Time passes only when a case says so: on Redis by moving everything stored into the
-//! past ([`shift_times.lua`](../shift_times.lua)), so no case sleeps.
+//! A case is written once against a [`StoreHarness`](store_harness::StoreHarness) and runs on
+//! memory and on a Redis server of the tests' own. Time passes only when a case says so: on Redis
+//! by moving everything stored into the past (`shift_times.lua`), so no case sleeps.
 
 #[cfg(feature = "redis")]
 mod backend_equivalence;

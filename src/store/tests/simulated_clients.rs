@@ -1,4 +1,5 @@
-//! What clients make of a [`Move`]: their tokens, and what they know of their places, jobs and runs.
+//! What clients make of a [`ClientOperation`]: their tokens, and what they know of their places,
+//! jobs and runs.
 
 use std::time::Duration;
 

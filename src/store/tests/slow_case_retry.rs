@@ -19,7 +19,7 @@ const HANG_TIME: Duration = Duration::from_secs(8);
 /// Runs of one case after which its failure counts, however long it took.
 const MAX_CASE_RUNS: usize = 20;
 
-/// A boxed case: [`in_time`] is compiled once and not for each of some 1,600 cases.
+/// A boxed case: [`retry_slow_case`] is compiled once and not for each of some 1,600 cases.
 pub(super) type HarnessCase<'c> = &'c dyn for<'a> Fn(&'a StoreHarness) -> LocalBoxFuture<'a, ()>;
 
 /// Makes a case until it holds. One that fails in its time fails at once.

@@ -1,9 +1,9 @@
-//! What the tests of lockgate stand on: Redis servers, an HTTP client, and one application in both
+//! Test support of lockgate: Redis servers, an HTTP client, and one application in both
 //! frameworks.
 //!
 //! A scenario is an exchange over real sockets that knows neither framework nor store. It gets a
-//! [`Case`], starts one [`Site`] or more of it, and sends requests. No scenario sleeps: handlers stop
-//! at named [`Gates`], which say that somebody has arrived and open when they are told to.
+//! [`TestCase`], starts one or more [`TestSite`]s of it, and sends requests. No scenario sleeps:
+//! handlers stop at named [`SyncPoints`], which report each arrival and open when a test opens them.
 
 mod command_stats;
 mod demo_process;

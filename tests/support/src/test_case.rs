@@ -141,8 +141,8 @@ impl TestCase {
     }
 }
 
-/// Tests that are the same on the embedded store and on Redis, for what knows no framework: each is a function that takes
-/// a [`Case`], and becomes a module of two.
+/// Runs tests that use no framework on the embedded store and on Redis. Each test is a function that
+/// takes a [`TestCase`]($crate::TestCase); it becomes a module of two tests.
 #[macro_export]
 macro_rules! on_both_stores {
     ($($test:ident),+ $(,)?) => {$(

@@ -59,7 +59,7 @@ async fn dropped_at_any_await_leaves_nothing() {
 }
 
 /// Those that take a while: they ask for several locks, again and again, for a record, or for one that readers share.
-/// (Replicas need servers of their own: `replicas.rs`.)
+/// (Replicas need servers of their own: `replica_grants.rs`.)
 #[tokio::test]
 async fn dropped_at_any_await_of_long_operation_leaves_nothing() {
     let here = SLOW_SCENARIOS.into_iter().filter(|way| !matches!(way, DropScenario::AwaitReplicas));

@@ -83,12 +83,12 @@ impl ServerProcess {
         let _: redis::Value = self.query(words).await;
     }
 
-    /// As [`Server::command`], with its answer.
+    /// As [`Self::command`], with its answer.
     pub(super) async fn query<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         self.try_query(words).await.expect("it runs, and the command is right")
     }
 
-    /// As [`Server::ask`], if it may refuse.
+    /// As [`Self::query`], if it may refuse.
     pub(super) async fn try_query<T: redis::FromRedisValue>(
         &self,
         words: &[&str],

@@ -1,27 +1,32 @@
-//! The exhaustive model: every state that a few processes, jobs and runs of one lock can reach in so many steps.
+//! The exhaustive model: every state that a few processes, jobs and runs of one lock can reach in
+//! so many steps.
 //!
-//! Each [`World`] is a few of them, with what they may do. They are explored breadth first, from the empty store, by
-//! the same moves, clients and model of replies as the random [model](super::model). `tests/model/lock_line.py`
-//! explores the protocol of the line by itself, with time that passes for each alone; here it is the store's own steps
-//! that are explored, with one clock, and with all that a job can meet: an offer, a claim by a run token, a verdict,
-//! backoff, a crash, a lease's end, a worker who comes back too late, cancelling, requests that pass over jobs nobody
-//! takes, dead letters that are put back.
+//! Each [`ModelScenario`] is a few of them, with what they may do. They are explored breadth first,
+//! from the empty store, by the same moves, clients and model of replies as the random
+//! [model](super::store_model). `tests/model/lock_line.py` explores the protocol of the line by
+//! itself, with time that passes for each alone; here it is the store's own steps that are
+//! explored, with one clock, and with all that a job can meet: an offer, a claim by a run token, a
+//! verdict, backoff, a crash, a lease's end, a worker who comes back too late, cancelling, requests
+//! that pass over jobs nobody takes, dead letters that are put back.
 //!
-//! In each state: what was answered follows from what was answered before (truth), a pass finds nothing wrong (each
-//! job in one place, all of it counted, a look that is due), and from there everybody who lives is served and each job
-//! ends by itself (drain), whether those who hold or wait live on or have all crashed. States that differ in names
-//! alone are one ([`MemoryBackend::model_snapshot`]). The faults in [`PlantedFault`] are each caught.
+//! In each state: what was answered follows from what was answered before (truth), a pass finds
+//! nothing wrong (each job in one place, all of it counted, a look that is due), and from there
+//! everybody who lives is served and each job ends by itself (drain), whether those who hold or
+//! wait live on or have all crashed. States that differ in names alone are one
+//! ([`MemoryBackend::model_snapshot`]). The faults in [`PlantedFault`] are each caught.
 //!
-//! Worlds that are [`small`] are explored whole each time: of two or three who meet at one lock, with the few moves that
-//! make the protocol, and times that are either to come or over. The others go as far as they come in a bounded time.
+//! Worlds that are [small](small_scenarios) are explored whole each time: of two or three who meet
+//! at one lock, with the few moves that make the protocol, and times that are either to come or
+//! over. The others go as far as they come in a bounded time.
 //!
-//! It is tied to the scripts by the same moves: paths through the graph are driven through memory and Redis, and get
-//! the same replies ([alike](super::alike)); of the small worlds all paths, so that every state that memory can reach
-//! there was reached by the scripts. What changes nothing there is on no such path, and is made [apart](still): it changes
-//! nothing on the server either. `EXPLORE_STATES` says how many states of each world are looked at; with
-//! enough of them (it tells how many there are), each world is explored whole.
+//! It is tied to the scripts by the same moves: paths through the graph are driven through memory
+//! and Redis, and get the same replies ([equivalence](super::backend_equivalence)); of the small
+//! worlds all paths, so that every state that memory can reach there was reached by the scripts.
+//! What changes nothing there is on no such path, and is made [apart](idle_operations): it changes
+//! nothing on the server either. `EXPLORE_STATES` says how many states of each world are looked at;
+//! with enough of them (it tells how many there are), each world is explored whole.
 //!
-//! [`MemoryBackend::model_snapshot`]: crate::store::Memory::picture
+//! [`MemoryBackend::model_snapshot`]: crate::store::memory::MemoryBackend::model_snapshot
 
 #[cfg(feature = "redis")]
 mod idle_operations;

@@ -32,7 +32,7 @@ pub(super) enum QuotaOperation {
     /// The server comes back without its data.
     DataLoss,
     AdvanceTime(u32),
-    /// The clock is put back so many times [`FAR`].
+    /// The clock is put back so many times [`REWIND_TIME`].
     RewindClock(u32),
 }
 

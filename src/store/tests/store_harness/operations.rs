@@ -120,7 +120,7 @@ impl StoreHarness {
         self.backend().cancel_waiting_job(id.clone(), began_us, LONG_TIME).await.unwrap()
     }
 
-    /// Without its past, which [`Rig::past`] tells.
+    /// Without its past, which [`Self::job_history`] tells.
     pub(in crate::store::tests) async fn job_view(&self, id: &JobId) -> Option<JobView> {
         let job = self.backend().job_view(id.clone()).await.unwrap();
         job.map(|job| JobView { history: JobHistory::default(), ..job })

@@ -75,7 +75,7 @@ impl<D: FleetDomain> ProcessFleet<D> {
         wrong
     }
 
-    /// Like [`stop_all_processes`](Self::stop_all), and looks for what is left.
+    /// Like [`stop_all_processes`](Self::stop_all_processes), and checks for leftovers.
     pub(crate) async fn stop_and_check_idle(&mut self) -> Vec<Violation> {
         let wrong = self.stop_all_processes().await;
         if wrong.is_empty() { self.check_idle().await } else { wrong }

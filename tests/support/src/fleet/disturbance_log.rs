@@ -51,13 +51,14 @@ impl<D, G> ProcessFleet<D, G> {
         });
     }
 
-    /// Like [`trouble`](Self::trouble), from now on for so long.
+    /// Like [`record_disturbance`](Self::record_disturbance), from now on for so long.
     pub fn record_disturbance_for(&self, node: Option<usize>, time: Duration) {
         let now = clock::now_ns();
         self.record_disturbance(node, now, now + duration_ns(time));
     }
 
-    /// Like [`record_disturbance_for`](Self::trouble_for), from when it is called: for a [`QuotaRule`](crate::proxy::Rule).
+    /// Like [`record_disturbance_for`](Self::record_disturbance_for), from when it is called: for a
+    /// [`FaultRule`](crate::proxy::FaultRule).
     pub fn disturbance_callback(
         &self,
         node: usize,

@@ -84,8 +84,9 @@ pub struct DomainRules {
     pub records_short_stalls: bool,
     /// Processes that are never replaced in a soak, and what they are called: the first of all.
     pub permanent_processes: &'static [&'static str],
-    /// Name of the server in the measurements; its memory is measured beside its keys, if `beside_keys`.
+    /// Name of the server in the measurements.
     pub server_label: &'static str,
+    /// KEYDOC
     pub excludes_key_memory: bool,
     /// Name of the store in the measurements.
     pub store_label: &'static str,

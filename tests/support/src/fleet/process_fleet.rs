@@ -222,7 +222,8 @@ impl<D, G> ProcessFleet<D, G> {
         }
     }
 
-    /// SIGKILL from wherever it is called, without waiting: for a [`QuotaRule`](crate::proxy::Rule).
+    /// SIGKILL from wherever it is called, without waiting: for a
+    /// [`FaultRule`](crate::proxy::FaultRule).
     pub fn kill_callback(&self, node: usize) -> impl Fn() + Send + Sync + 'static {
         let (life, pid) = (self.incarnation(node), self.members[node].process.pid());
         let notes = Arc::clone(&self.disturbances);

@@ -31,7 +31,7 @@ const MAX_WAIT_AFTER_FAULTS: Duration = Duration::from_secs(5);
 const MIN_HOLDS: usize = 100;
 
 /// In runs so long that there were some times without faults there are waits that nothing has touched; in a shorter one,
-/// where the machine touches all, there may be none. The crowd (`tests/faults/crowd.rs`) goes on until there are.
+/// where the machine touches all, there may be none. `tests/faults/lock_contention.rs` goes on until there are.
 const LONG_RUN: Duration = Duration::from_secs(40);
 
 /// Calls per acquisition: one that takes the lock and one that releases it, and as many again for requests that wait,

@@ -183,7 +183,7 @@ impl FaultProxy {
         self.dropped_messages.load(Ordering::Relaxed)
     }
 
-    /// Calls that the server has run for a [`Rule`], which kept the reply.
+    /// Number of calls that the server ran, and whose reply a [`FaultRule`] withheld.
     #[must_use]
     pub fn unanswered_calls(&self) -> u64 {
         self.unanswered_calls.load(Ordering::Relaxed)

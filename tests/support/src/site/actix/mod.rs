@@ -80,7 +80,7 @@ async fn run_server(app: AppState, listener: TcpListener, stopped: oneshot::Rece
     let _ = server.await;
 }
 
-/// See [`Framework::build_unscoped_merge_layer`](super::Framework::carry_unnamed).
+/// See [`WebFramework::build_unscoped_merge_layer`](super::WebFramework::build_unscoped_merge_layer).
 pub(super) fn build_unscoped_merge_layer() {
     snapshot_routes::build_unscoped_merge_layer();
 }

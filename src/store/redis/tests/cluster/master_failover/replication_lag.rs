@@ -16,7 +16,7 @@ use crate::{
     store::{backend::SPARE_FENCES, key_names::KeyNames, tests::test_cluster::send_signal as tell},
 };
 
-/// The replica of [`GOES`].
+/// The replica of [`FAILED_MASTER`].
 const REPLICA: usize = FAILED_MASTER + 3;
 
 const LIMIT: u64 = 20;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::store::tests::test_cluster::send_signal as tell;
 
-/// Who takes over from [`GOES`].
+/// Who takes over from [`FAILED_MASTER`].
 const SUCCESSOR: usize = FAILED_MASTER + 3;
 
 /// Longer than it takes the nodes to agree that one is gone.
