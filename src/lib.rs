@@ -12,7 +12,7 @@
 //! | [`defer`] | requests that meet a busy resource are stored, and run later |
 //! | [`queue`] | queues of typed tasks, for now or later |
 //! | `quorum` | a lock over several independent stores (feature `quorum`) |
-//! | [`gate`] | the seam between the layers' engines and the frameworks |
+//! | [`driver`] | building blocks for drivers of other frameworks |
 //! | [`middleware`] | the tower driver |
 //!
 //! A [`Store`] is Redis or Valkey ([`Store::connect`]), or this process's memory
@@ -55,8 +55,9 @@
 
 mod clock;
 pub mod defer;
+pub mod driver;
 mod error;
-pub mod gate;
+mod gate;
 mod key;
 pub mod lock;
 #[cfg(feature = "tower")]
@@ -89,7 +90,7 @@ pub use self::{
     clock::Clock,
     defer::ExtensionSnapshot,
     error::{Error, ErrorKind},
-    gate::{ClientAddress, MissingAddress, RunningJob},
+    gate::{ClientAddress, HttpRequestHead, KeySource, MissingAddress, RunningJob},
     key::Key,
     lock::{
         AcquireError, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockBusy, LockGuard, LockRequest,

@@ -1,24 +1,7 @@
 //! The seam between engines and frameworks: a [`Gate`] decides about a request before it runs, and
 //! settles after it.
 //!
-//! A driver (one for tower, one for actix-web) runs a gate in these steps:
-//!
-//! - It shows the gate a [`GateRequest`], and the gate *inspects* it without waiting.
-//! - It *enters* the gate, which may wait for the store.
-//! - If the request passes, it calls the inner service, and drops the call if the gate's
-//!   *cancellation* resolves.
-//! - It *leaves* the gate when the call has ended.
-//!
-//! Between entering and leaving, a ticket owns everything that the request has taken. Dropping the
-//! driver's future drops the ticket, and its `Drop` starts the release without waiting, blocking or
-//! needing a runtime.
-//!
-//! A driver holds no policy: it extracts, enters, calls, leaves and translates. Three gates and two
-//! drivers thus make six middlewares.
-//!
-//! This module is public for authors of drivers; applications need nothing of it. The enums by
-//! which a gate instructs a driver are exhaustive: a driver could only guess at a variant that it
-//! does not know, so a new variant is a breaking change.
+//! [`driver`](crate::driver) describes the steps in which a driver runs a gate.
 
 mod address;
 mod body_budget;

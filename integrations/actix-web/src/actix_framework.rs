@@ -3,7 +3,7 @@
 use std::any::Any;
 
 use actix_web::{HttpMessage as _, HttpRequest};
-use lockgate::gate::RequestKind;
+use lockgate::driver::RequestKind;
 
 use crate::app_replayer::extension_inserter;
 
@@ -13,8 +13,8 @@ pub struct ActixFramework;
 
 /// Part of a key, for `by` of the layers: a tuple of up to four parts is one key.
 ///
-/// All constructors are those of the [core's type](lockgate::gate::KeySource).
-pub type KeyPart = lockgate::gate::KeySource<ActixFramework>;
+/// All constructors are those of the [core's type](lockgate::KeySource).
+pub type KeyPart = lockgate::KeySource<ActixFramework>;
 
 impl RequestKind for ActixFramework {
     type Native = HttpRequest;

@@ -74,7 +74,7 @@ impl ResponseError for MissingLayerRejection {
     // Logs here and not where the rejection arises, since `Option<T>` creates and drops one too.
     fn error_response(&self) -> HttpResponse {
         let Self { extractor, required_layer: needs } = self;
-        lockgate::gate::log_missing_layer(extractor, needs);
+        lockgate::driver::log_missing_layer(extractor, needs);
         response_from_reply(Reply::misconfigured())
     }
 }

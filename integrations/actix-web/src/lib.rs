@@ -219,7 +219,7 @@ pub use lockgate::defer::{
     DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
     ParseCursorError, PendingRun, RetainedRequest, RunAuthorization,
 };
-pub use lockgate::gate::HttpRequestHead;
+pub use lockgate::HttpRequestHead;
 #[cfg(feature = "http-replay")]
 pub use lockgate::remote;
 #[cfg(feature = "test-kit")]

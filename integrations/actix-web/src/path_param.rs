@@ -12,7 +12,7 @@ use actix_web::{
     HttpRequest,
     dev::{Path, ResourceDef},
 };
-use lockgate::gate::PathParamError;
+use lockgate::driver::PathParamError;
 use percent_encoding::percent_decode_str;
 
 /// Returns the pattern of the resource that has matched or, around the router, will match.

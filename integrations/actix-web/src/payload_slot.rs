@@ -10,7 +10,7 @@ use actix_web::{
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
-use lockgate::gate::BodyBudget;
+use lockgate::driver::BodyBudget;
 
 /// Slot for a payload. It travels in the request's extensions, and is removed from them before it
 /// is filled.

@@ -50,7 +50,7 @@ pub(crate) struct SharedRequestError;
 
 impl SharedRequestError {
     pub(crate) fn reply(&self) -> Reply {
-        lockgate::gate::log_shared_request();
+        lockgate::driver::log_shared_request();
         Reply::misconfigured()
     }
 }

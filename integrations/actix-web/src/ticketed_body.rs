@@ -15,7 +15,7 @@ use actix_web::{
     http::{Method, StatusCode},
 };
 use bytes::Bytes;
-use lockgate::gate::{BodyTicket, NextBodyItem};
+use lockgate::driver::{BodyTicket, NextBodyItem};
 use tokio::sync::mpsc;
 
 pub(crate) type ChunkResult = Result<Bytes, Box<dyn StdError>>;

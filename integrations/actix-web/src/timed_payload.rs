@@ -14,7 +14,7 @@ use actix_web::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use lockgate::gate::{BodyTimer, BodyTimerHandle, RequestFingerprint};
+use lockgate::driver::{BodyTimer, BodyTimerHandle, RequestFingerprint};
 
 /// Times the payload of a request, if it has one, and adds the chunks that are read to the
 /// fingerprint.

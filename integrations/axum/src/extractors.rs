@@ -71,7 +71,7 @@ macro_rules! impl_extractor {
                 _: &S,
             ) -> Result<Self, MissingLayerRejection> {
                 $find.ok_or_else(|| {
-                    lockgate::gate::log_missing_layer(stringify!($name), $layer);
+                    lockgate::driver::log_missing_layer(stringify!($name), $layer);
                     MissingLayerRejection
                 })
             }

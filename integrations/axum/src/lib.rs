@@ -167,7 +167,7 @@ pub use lockgate::defer::{
     DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
     ParseCursorError, PendingRun, RetainedRequest, RunAuthorization,
 };
-pub use lockgate::gate::HttpRequestHead;
+pub use lockgate::HttpRequestHead;
 pub use lockgate::middleware::GateService;
 #[cfg(feature = "http-replay")]
 pub use lockgate::remote;

@@ -87,7 +87,7 @@ async fn send_request(
 #[tokio::test]
 async fn each_job_end_is_delivered_until_the_receiver_accepts() {
     let (store, (addr, sent)) = (Store::memory(), start_receiver().await);
-    let named = |head: &lockgate::gate::HttpRequestHead| {
+    let named = |head: &lockgate::HttpRequestHead| {
         let (_, value) = head.headers.iter().find(|(name, _)| name == "x-callback")?;
         String::from_utf8(value.clone()).ok()
     };
