@@ -28,9 +28,10 @@ pub use crate::{
     },
     gate::{
         BodyBudget, BodySink, BodyTicket, BodyTimeoutError, BodyTimer, BodyTimerHandle,
-        CallCompletion, DetachedRun, DuplicateHeader, Gate, GateRequest, InitialVerdict, KeyError,
-        LeaveAction, NextBodyItem, ParkedVerdict, ParkingContext, ParkingSlot, PathParamError,
-        ReplayMarker, RequestFingerprint, RequestKind, RequestScope, RouteMatch, ServiceOutcome,
+        CallCompletion, ClientAddress, DetachedRun, DuplicateHeader, Gate, GateRequest,
+        HttpRequestHead, InitialVerdict, KeyError, KeySource, LeaveAction, NextBodyItem,
+        ParkedVerdict, ParkingContext, ParkingSlot, PathParamError, ReplayMarker,
+        RequestFingerprint, RequestKind, RequestScope, RouteMatch, RunningJob, ServiceOutcome,
         StoppedBody, Verdict, log_missing_layer, log_shared_request, poll_until_cancelled,
         run_until_cancelled,
     },

@@ -1,9 +1,47 @@
-//! Rate limits, per-resource locks and deferred requests over one shared, Redis-backed core.
+//! Rate limits, per-resource locks and deferred requests, shared by all processes of a service over
+//! one Redis.
 //!
 //! Applications use the crate of their framework, `lockgate-axum` or `lockgate-actix-web`, which
 //! has this crate's layers for the requests of that framework. This crate is useful by itself for
 //! locks and quotas outside of requests, for the [tower driver](middleware) under plain hyper or
 //! tonic, and for drivers of other frameworks.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//!
+//! use lockgate::{Policy, Quota, Store};
+//!
+//! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
+//! let quota = Quota::requests(100).per(Duration::from_secs(60));
+//! let limit = store.rate_limiter(Policy::new(quota).with_name("refunds"));
+//! if limit.check("customer:7", 1).await?.is_admitted() {
+//!     let guard = store.lock("order:7").wait(Duration::from_secs(5)).acquire().await?;
+//!     println!("refund order 7 with fence {}", guard.fence());
+//!     guard.release().await;
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! A [`Store`] is Redis or Valkey ([`Store::connect`]), or this process's memory
+//! ([`Store::memory`]).
+//!
+//! # The three layers
+//!
+//! | layer | acts if | default response |
+//! |---|---|---|
+//! | [`RateLimitLayer`] | the client's quota is used up | 429 with `Retry-After` and `RateLimit` |
+//! | [`LockLayer`] | another request holds the lock of the resource | 409 with `Retry-After` |
+//! | [`DeferLayer`] | the lock inside it is busy | 202 with `Location`; the request runs later |
+//!
+//! The order from the outside in is authentication, rate limit, defer, lock, handler.
+//!
+//! [`RateLimitLayer`]: rate_limit::RateLimitLayer
+//! [`LockLayer`]: lock::LockLayer
+//! [`DeferLayer`]: defer::DeferLayer
+//!
+//! # Modules
 //!
 //! | module | contents |
 //! |---|---|
@@ -15,8 +53,26 @@
 //! | [`driver`] | building blocks for drivers of other frameworks |
 //! | [`middleware`] | the tower driver |
 //!
-//! A [`Store`] is Redis or Valkey ([`Store::connect`]), or this process's memory
-//! ([`Store::memory`]).
+//! # Where to go next
+//!
+//! - The front pages of [lockgate-axum](https://docs.rs/lockgate-axum) and
+//!   [lockgate-actix-web](https://docs.rs/lockgate-actix-web): a complete server each.
+//! - [`lock`]: fences, several locks and shared locks. [`rate_limit`]: the kinds of quotas.
+//!   [`defer`]: the meaning of a 202. [`queue`]: tasks and workers.
+//! - [`middleware`]: a service without a framework.
+//! - The book: [getting started], [rate limits], [locks], [deferred requests], [task queues],
+//!   [deployment], [observability], [testing], [guarantees] and [limitations].
+//!
+//! [getting started]: https://github.com/lockgate/lockgate/blob/main/docs/getting-started.md
+//! [rate limits]: https://github.com/lockgate/lockgate/blob/main/docs/rate-limit.md
+//! [locks]: https://github.com/lockgate/lockgate/blob/main/docs/lock.md
+//! [deferred requests]: https://github.com/lockgate/lockgate/blob/main/docs/defer.md
+//! [task queues]: https://github.com/lockgate/lockgate/blob/main/docs/queue.md
+//! [deployment]: https://github.com/lockgate/lockgate/blob/main/docs/deployment.md
+//! [observability]: https://github.com/lockgate/lockgate/blob/main/docs/observability.md
+//! [testing]: https://github.com/lockgate/lockgate/blob/main/docs/testing.md
+//! [guarantees]: https://github.com/lockgate/lockgate/blob/main/docs/guarantees.md
+//! [limitations]: https://github.com/lockgate/lockgate/blob/main/docs/limitations.md
 //!
 //! # Features
 //!

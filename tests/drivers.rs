@@ -16,7 +16,9 @@ use std::{
 };
 
 use http::{Request, uri::PathAndQuery};
-use lockgate::{Quota, Store, gate::KeySource, middleware::PlainHttp, rate_limit::RateLimitLayer};
+use lockgate::{
+    Quota, Store, driver::KeySource, middleware::PlainHttp, rate_limit::RateLimitLayer,
+};
 use lockgate_tests::{DemoProcess, with_timeout};
 use tokio::net::TcpListener;
 use tonic::{

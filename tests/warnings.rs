@@ -1,7 +1,8 @@
-//! What operators are told of a server that is not a good one (the [tests of the
-//! probe](../src/store/redis/tests/concerns.rs) do not look at lines of the log), of limits that may be wired
-//! wrongly, and of locks. A test target of its own, because the subscriber is the process's, and each line is told by one of its tests,
-//! because they are counted.
+//! Log events about an unsuitable server, misconfigured limits, and locks. The [tests of the server
+//! check](../src/store/redis/tests/server_concerns.rs) do not read log events.
+//!
+//! This is a separate test target because the subscriber is global to the process. Each event is
+//! emitted by one test only, because the events are counted.
 
 use std::{
     io,

@@ -185,7 +185,9 @@ impl ReleaseSettings {
                     );
                     LeaveAction::Replace(body_timeout_reply())
                 }
-                Some(loss) => self.respond_to_loss(&held, loss, tells && !is_loss_reported, outcome),
+                Some(loss) => {
+                    self.respond_to_loss(&held, loss, tells && !is_loss_reported, outcome)
+                }
                 None => LeaveAction::AddHeaders(Vec::new()),
             }
         }

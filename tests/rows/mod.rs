@@ -39,8 +39,8 @@ use serde_json::Value;
 /// Far less than a lease, far more than a machine under load needs: what has to happen at once.
 const MAX_RELEASE_DELAY: Duration = Duration::from_secs(8);
 
-/// Limit of the median of [`ROUND_COUNT`] releases. It is below the offer timeout, the poll interval
-/// of a waiter and the renewal interval, each of which would hide a missing release.
+/// Limit of the median of [`ROUND_COUNT`] releases. It is below the offer timeout, the poll
+/// interval of a waiter and the renewal interval, each of which would hide a missing release.
 const MAX_MEDIAN_RELEASE_DELAY: Duration = Duration::from_millis(300);
 
 /// An odd number.

@@ -1,18 +1,18 @@
-//! `cargo xtask bench`: builds the benchmarks as they are meant to run, and runs one.
+//! `cargo xtask bench`: builds the benchmarks in release mode and runs one.
 
 use std::process::ExitCode;
 
 use crate::{redis_server, shell};
 
-/// The workspace of the benchmarks. One of the peers declares a newer Rust than it needs.
+/// Arguments for the workspace of the benchmarks. One peer declares a newer Rust than it needs.
 const BENCH_BUILD_ARGS: [&str; 4] =
     ["--release", "--manifest-path", "benches/Cargo.toml", "--ignore-rust-version"];
 const PEER_FEATURE_ARGS: [&str; 2] = ["--features", "peers"];
-/// The queues are no part of them: each is a feature of its own, so that one that does not build is the only
-/// one missing.
+/// Features of the queue peers, apart from `peers`. Each has its own feature, so that a queue that
+/// does not build is left out alone.
 const QUEUE_FEATURES: [&str; 2] = ["queue-apalis", "queue-bullmq"];
 
-/// Its exit code is ours: 0, or 1 for a figure that falls short, or 2 for what was asked wrongly.
+/// Returns the exit code of the program: 0 for success, 1 for a missed figure, 2 for a usage error.
 pub(crate) fn run(args: &[&str]) -> ExitCode {
     build_and_run(args).unwrap_or_else(|sentence| {
         eprintln!("{sentence}");
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &[&str]) -> ExitCode {
 
 fn build_and_run(args: &[&str]) -> Result<ExitCode, String> {
     let is_run = matches!(args.first(), Some(&("locks" | "http" | "defer")));
-    // The options are told without a server, and without the peers.
+    // `--help` needs neither a server nor the peers.
     let with = if is_run && !args.iter().any(|arg| ["--help", "-h"].contains(arg)) {
         redis_server::ensure_installed()?;
         build_for_command(args)?
@@ -39,13 +39,13 @@ fn build_and_run(args: &[&str]) -> Result<ExitCode, String> {
 
 fn bench_cargo_command(task: &[&str], with: &[&str]) -> std::process::Command {
     let mut command = shell::cargo_command([task, &BENCH_BUILD_ARGS, with].concat());
-    // Beside what the library's workspace has built, out of the same directory.
+    // Share the target directory of the library's workspace.
     command.arg("--target-dir").arg(shell::target_dir());
     command
 }
 
-/// Builds all binaries, of which the one that conducts starts the others, and says with which arguments.
-/// A peer that does not build here costs the figures that need it, and no others.
+/// Builds all binaries, because the main one starts the others. Returns the feature arguments. A
+/// peer that does not build removes only the figures that need it.
 fn build_for_command(args: &[&str]) -> Result<Vec<&'static str>, String> {
     if args.first() == Some(&"defer") {
         return build_queue_peers();
@@ -61,7 +61,7 @@ fn build_for_command(args: &[&str]) -> Result<Vec<&'static str>, String> {
     Ok(Vec::new())
 }
 
-/// As many queues as build here.
+/// Builds the queue peers and leaves out those that do not build.
 fn build_queue_peers() -> Result<Vec<&'static str>, String> {
     let with = |queues: &[&'static str]| {
         queues.iter().flat_map(|queue| ["--features", *queue]).collect::<Vec<_>>()

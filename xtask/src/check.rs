@@ -1,4 +1,4 @@
-//! `cargo xtask check`: everything about the code that is not its behaviour.
+//! `cargo xtask check`: all checks of the code apart from its tests.
 
 use std::{env, process::ExitCode};
 
@@ -10,7 +10,7 @@ use crate::{
 
 type CheckStep = (&'static str, fn(&WorkspaceMetadata) -> Result<(), String>);
 
-/// The cheap ones first. All run, so that one look tells everything there is to mend.
+/// Steps, cheapest first. All of them run, so that one run shows every error.
 const DEFAULT_STEPS: [CheckStep; 9] = [
     ("fmt", |_| shell::run(shell::cargo_command(["fmt", "--all", "--check"]))),
     ("imports", imports::check),
@@ -23,7 +23,7 @@ const DEFAULT_STEPS: [CheckStep; 9] = [
     ("model", |_| check_wait_queue_model()),
 ];
 
-/// Steps of `check --full`, which find less and take longer.
+/// Additional steps of `check --full`, which take longer and find less.
 const FULL_CHECK_STEPS: [CheckStep; 3] = [
     ("features of the integrations", |_| check_integration_features()),
     ("msrv", |_| check_msrv()),
@@ -58,13 +58,13 @@ pub(crate) fn run(full: bool) -> ExitCode {
     }
 }
 
-/// Warnings are denied by an argument to clippy and not by `RUSTFLAGS`, which would throw away
-/// everything built before.
+/// Denies warnings with a clippy argument. `RUSTFLAGS` would invalidate the whole build cache.
 fn run_clippy(selection: &[&str]) -> Result<(), String> {
     shell::run(shell::cargo_command([&["clippy"], selection, &["--", "-D", "warnings"]].concat()))
 }
 
-/// The library without features and with each of them alone, and the integrations without any.
+/// Checks the library without features and with each feature alone, and the integrations without
+/// features.
 fn check_features() -> Result<(), String> {
     check_each_feature(&LIBRARY_PACKAGES[..1])?;
     let integrations =
@@ -72,7 +72,7 @@ fn check_features() -> Result<(), String> {
     run_clippy(&integrations)
 }
 
-/// The features of the integrations re-export parts of the library, and are few lines.
+/// Checks each feature of the integrations. They are few lines that re-export parts of the library.
 fn check_integration_features() -> Result<(), String> {
     check_each_feature(&LIBRARY_PACKAGES[1..])
 }
@@ -85,8 +85,8 @@ fn check_each_feature(libraries: &[&str]) -> Result<(), String> {
     shell::run(shell::cargo_command(front.chain(["--", "-D", "warnings"])))
 }
 
-/// Builds with the oldest Rust, which cargo-hack installs by rustup. In the other checks clippy's `incompatible_msrv`
-/// refuses newer parts of std.
+/// Builds with the oldest supported Rust, which cargo-hack installs with rustup. In the other
+/// checks clippy's `incompatible_msrv` rejects newer parts of std.
 fn check_msrv() -> Result<(), String> {
     tools::ensure_installed(&CARGO_HACK)?;
     let packages = LIBRARY_PACKAGES.iter().flat_map(|library| ["-p", library]);
@@ -94,7 +94,8 @@ fn check_msrv() -> Result<(), String> {
     shell::run(shell::cargo_command(check.into_iter().chain(packages)))
 }
 
-/// The benchmarks are a workspace of their own. Their features are the peers, which are not linted.
+/// Lints the benchmarks, which are a separate workspace. Their features are the peers, which are
+/// not linted.
 fn check_benches() -> Result<(), String> {
     let target = shell::target_dir();
     let manifest = ["--manifest-path", "benches/Cargo.toml"];
@@ -104,7 +105,7 @@ fn check_benches() -> Result<(), String> {
     shell::run(command)
 }
 
-/// One command for all, so that the dependencies are resolved and compiled once.
+/// One command for all packages, so that dependencies are resolved and compiled once.
 fn build_api_docs() -> Result<(), String> {
     let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
     let mut command = shell::cargo_command(["doc", "--no-deps", "--workspace", "--all-features"]);
@@ -112,13 +113,14 @@ fn build_api_docs() -> Result<(), String> {
     shell::run(command)
 }
 
-/// The pages of `docs/`, into `target/book`. The tests compile their code.
+/// Builds the pages of `docs/` into `target/book`. The tests compile their code.
 fn build_book() -> Result<(), String> {
     tools::ensure_installed(&MDBOOK)?;
     shell::run(shell::workspace_command("mdbook", ["build", "docs"]))
 }
 
-/// The model of a lock and its wait queue: every reachable state of it, in about a minute.
+/// Runs the model of a lock and its wait queue, which explores every reachable state in about a
+/// minute.
 fn check_wait_queue_model() -> Result<(), String> {
     const MODEL_SCRIPT: &str = "tests/model/lock_line.py";
     if !shell::is_on_path("python3") {
@@ -129,7 +131,7 @@ fn check_wait_queue_model() -> Result<(), String> {
     shell::run(shell::workspace_command("python3", [MODEL_SCRIPT]))
 }
 
-/// Everything of `deny.toml`. Advisories are in a repository that not every machine can reach.
+/// Checks all of `deny.toml`. Advisories need a repository that some machines cannot reach.
 fn check_dependencies() -> Result<(), String> {
     tools::ensure_installed(&CARGO_DENY)?;
     let check = ["deny", "check", "--hide-inclusion-graph"];

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::shell;
 
-/// Its exit code is ours.
+/// Returns the exit code of `lockgate-fsck`.
 pub(crate) fn run(args: &[&str]) -> ExitCode {
     const FSCK_CARGO_ARGS: &[&str] =
         &["run", "--quiet", "--package", "lockgate-cli", "--bin", "lockgate-fsck", "--"];

@@ -1,7 +1,8 @@
-//! The direction of imports: top to bottom, never back, and only the store knows Redis.
+//! Check of the direction of imports: modules import only lower modules, and only the store names
+//! Redis.
 //!
-//! A check of the text, not of the types: it reads every path that starts at `crate`, `super` or
-//! `self` and looks in which room it ends.
+//! The check reads text, not types. It resolves the top-level module of every path that starts at
+//! `crate`, `super` or `self`.
 
 mod path_scanner;
 
@@ -17,8 +18,8 @@ use crate::{
     workspace_metadata::{LIBRARY_PACKAGES, WorkspaceMetadata},
 };
 
-/// Every room under `src/` and how high it stands; an import goes to a lower one. Rooms of one
-/// height do not know each other, save those at the bottom.
+/// Level of every top-level module under `src/`. A module imports only modules of lower levels.
+/// Modules of the same level do not import each other, except at level 0.
 const MODULE_LEVELS: [(&str, u8); 19] = [
     ("driver", 5),
     ("remote", 5),
@@ -41,7 +42,7 @@ const MODULE_LEVELS: [(&str, u8); 19] = [
     ("throttle", 0),
 ];
 
-/// What only the store may name.
+/// Words in code that only the store may use.
 const REDIS_NAMES: [&str; 3] = ["redis", "bb8", "evalsha"];
 
 pub(crate) fn check(metadata: &WorkspaceMetadata) -> Result<(), String> {
@@ -82,20 +83,20 @@ pub(crate) fn check(metadata: &WorkspaceMetadata) -> Result<(), String> {
     }
 }
 
-/// A line and what is wrong with it.
+/// Line number and message.
 type ImportError = (usize, String);
 
 fn format_error(root: &Path, file: &Path, line: usize, what: &str) -> String {
     format!("{}:{line}: {what}", file.strip_prefix(root).unwrap_or(file).display())
 }
 
-/// What is wrong with one file of the core.
+/// Returns the errors of one file of the library.
 fn check_module(
     module: &[String],
     text: &str,
     exports: &BTreeMap<String, String>,
 ) -> Vec<ImportError> {
-    // lib.rs only lists what the rooms export.
+    // `lib.rs` only re-exports the modules.
     let Some(here) = module.first() else {
         return Vec::new();
     };
@@ -132,13 +133,13 @@ fn module_level(room: &str) -> Option<u8> {
     MODULE_LEVELS.iter().find(|(name, _)| *name == room).map(|(_, height)| *height)
 }
 
-/// Tests see what they have to: a store's own faults show best in what a lock makes of them.
+/// Tests are exempt: faults of a store are best shown through the lock engine.
 fn is_test_file(src: &Path, file: &Path) -> bool {
     let inside = file.strip_prefix(src).unwrap_or(file);
     inside.iter().any(|part| part == "tests" || part == "tests.rs")
 }
 
-/// The code of a file that names Redis or its script calls; comments and strings may.
+/// Finds the code lines that name Redis or its script calls. Comments and strings are ignored.
 fn find_redis_names(text: &str) -> Vec<ImportError> {
     let code = blank_comments_and_strings(text);
     let mut found = Vec::new();
@@ -151,10 +152,10 @@ fn find_redis_names(text: &str) -> Vec<ImportError> {
     found
 }
 
-/// Which room each name comes from that `lib.rs` exports at the root: `crate::Store` is an import
-/// from `store` as much as `crate::store::Store`.
+/// Maps each name that `lib.rs` exports to its module: `crate::Store` is an import from `store`,
+/// like `crate::store::Store`.
 fn root_exports(library: &str) -> BTreeMap<String, String> {
-    // `pub use gate::Gate` says the same as `pub use self::gate::Gate`.
+    // `pub use gate::Gate` is the same as `pub use self::gate::Gate`.
     let spelt_out =
         library.replace("pub use self::", "pub use ").replace("pub use ", "pub use self::");
     let mut map = BTreeMap::new();
@@ -166,7 +167,8 @@ fn root_exports(library: &str) -> BTreeMap<String, String> {
     map
 }
 
-/// `store/redis/mod.rs` is `[store, redis]`, `gate.rs` is `[gate]`, `lib.rs` is the root.
+/// Module path of a file: `store/redis/mod.rs` is `[store, redis]`, `gate.rs` is `[gate]`, `lib.rs`
+/// is empty.
 fn module_path(file: &Path) -> Vec<String> {
     let stems = file.with_extension("");
     let mut path: Vec<String> =
@@ -181,7 +183,7 @@ pub(crate) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     source_files(folder, &["rs"])
 }
 
-/// Files with one of these extensions in a folder and all folders below it.
+/// Files with one of these extensions in a folder and its subfolders.
 pub(crate) fn source_files(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
     let mut open = vec![folder.to_path_buf()];
     let mut files = Vec::new();
@@ -192,7 +194,8 @@ pub(crate) fn source_files(folder: &Path, extensions: &[&str]) -> Result<Vec<Pat
             let path = entry.path();
             if path.is_dir() {
                 open.push(path);
-            } else if path.extension().is_some_and(|ending| extensions.iter().any(|e| ending == *e)) {
+            } else if path.extension().is_some_and(|ending| extensions.iter().any(|e| ending == *e))
+            {
                 files.push(path);
             }
         }
@@ -277,8 +280,8 @@ mod tests {
         assert_eq!(check_source("error.rs", "use redis::RedisError;").len(), 1);
     }
 
-    /// A service has one dependency of the three: what the core takes and returns can be named from it, and
-    /// what a sentence of the core says to switch on can be.
+    /// A service depends on one of the three crates alone. So an integration re-exports every name
+    /// of the library and passes on every feature.
     #[test]
     fn integrations_export_all_core_names_and_features() {
         let text = |file: &str| read_file(&shell::workspace_root().join(file)).unwrap();
@@ -294,17 +297,17 @@ mod tests {
             let library = text(&format!("integrations/{integration}/src/lib.rs"));
             let theirs =
                 root_exports(&library.replace("pub use lockgate::", "pub use self::lockgate::"));
-            // That one is for those who write a driver.
+            // `SharedReply` is only for authors of drivers.
             let missing: Vec<_> = names
                 .keys()
                 .filter(|name| *name != "SharedReply" && !theirs.contains_key(*name))
                 .collect();
             assert!(missing.is_empty(), "{integration} does not export {missing:?}");
-            // What its layers make of a service.
+            // The service type that the integration's layers return.
             assert!(theirs.contains_key(service), "{integration}: {theirs:?}");
             let theirs = features(&format!("integrations/{integration}/Cargo.toml"));
             let mut missing = features("Cargo.toml");
-            // The tower driver: the one for axum has it always, the one for actix-web never.
+            // The feature `tower` is always on for axum and never used by actix-web.
             missing.retain(|name| name != "tower" && !theirs.contains(name));
             assert!(missing.is_empty(), "{integration} does not pass on {missing:?}");
             let docs: Vec<_> = library.lines().filter(|line| line.starts_with("//! | ")).collect();

@@ -1,8 +1,8 @@
-//! The step `language` of `cargo xtask check`: holds the sources against the retired words of
-//! `language/retired.txt` and the comment width.
+//! The step `language` of `cargo xtask check`: finds retired words of `language/retired.txt` and
+//! comment lines over the width limit.
 //!
-//! Names are checked everywhere. Comments are checked in folders that `language/todo.txt` does not
-//! list.
+//! It checks the names of types and files in `src`, `crates` and `integrations`, outside of tests.
+//! It checks comments there too, except in the folders that `language/todo.txt` lists.
 
 use std::{fs, path::Path};
 
@@ -68,7 +68,7 @@ fn find_language_errors(name: &str, text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Retired words among the parts of a name in camel case or snake case.
+/// Finds retired words among the parts of a name in camel case or snake case.
 fn find_retired_parts(name: &str) -> impl Iterator<Item = String> {
     let mut parts = String::new();
     for letter in name.chars() {

@@ -1,4 +1,4 @@
-//! The tasks of this repository, for people and for CI: `cargo xtask <task>`.
+//! Tasks of this repository, for developers and CI: `cargo xtask <task>`.
 
 mod bench;
 mod check;
@@ -39,21 +39,23 @@ enum XtaskCommand {
         #[arg(long)]
         full: bool,
     },
-    /// Measure the lock engine, the rate limiter, or deferral and queues beside their peers
+    /// Measure the lock engine, the rate limiter, or deferral and queues, and compare them with
+    /// peers
     #[command(disable_help_flag = true)]
     Bench {
         /// `locks`, `http` or `defer`, and options; `--help` shows them
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
-    /// Make every numbered fault of tests/FAULTS.md happen, and print a table
+    /// Provoke every numbered fault of tests/FAULTS.md and print a table
     Faults(faults::FaultTableArgs),
     /// Plant faults in a copy of the sources, and print the test that catches each one
     Mutants(mutants::MutantsArgs),
-    /// Look through a namespace of a store for what belongs nowhere, and mend it
+    /// Check a namespace of a store for orphaned keys, and repair it
     #[command(disable_help_flag = true)]
     Fsck {
-        /// The store's URL (or LOCKGATE_STORE, where its password is not for all to see), and `--repair`
+        /// The store's URL (or LOCKGATE_STORE, which keeps its password out of the process list),
+        /// and `--repair`
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<String>,
     },
@@ -74,7 +76,8 @@ fn borrow_args(args: &[String]) -> Vec<&str> {
     args.iter().map(String::as_str).collect()
 }
 
-/// Exit code 2 is for what was asked wrongly; 1 is for what was found wanting.
+/// Prints the message and returns exit code 2, for a usage error. Exit code 1 is for a failed
+/// check.
 fn usage_error(sentence: &str) -> ExitCode {
     eprintln!("{sentence}");
     ExitCode::from(2)

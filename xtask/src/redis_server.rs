@@ -1,4 +1,4 @@
-//! The one thing the tests need that cargo does not bring: `redis-server`.
+//! Finds or installs `redis-server`, the only test dependency that cargo does not provide.
 
 use std::{
     env,
@@ -10,12 +10,13 @@ use std::{
 
 use crate::shell;
 
-/// Names the program that the tests start as `redis-server`: another version, or Valkey.
+/// Path of the program that tests start as `redis-server`: another version, or Valkey.
 const SERVER_VARIABLE: &str = "LOCKGATE_TESTS_SERVER";
 
 const MIN_VERSION: (u32, u32) = (6, 2);
 
-/// Makes sure that a new enough `redis-server` is on `PATH`; the error is one sentence to act on.
+/// Installs `redis-server` if it is missing, and fails if its version is too old. The error is one
+/// sentence that says how to fix it.
 pub(crate) fn ensure_installed() -> Result<(), String> {
     if !shell::is_on_path("redis-server") {
         install_server()?;
@@ -32,18 +33,19 @@ pub(crate) fn ensure_installed() -> Result<(), String> {
     }
 }
 
-/// Tells the tests that the server of [`SERVER_VARIABLE`] was built without TLS, so they can't ask it for TLS.
+/// Set for tests if the server of [`SERVER_VARIABLE`] was built without TLS, so that they skip TLS.
 const WITHOUT_TLS_VARIABLE: &str = "LOCKGATE_TESTS_WITHOUT_TLS";
 
 /// Environment variables of the tests.
 pub(crate) type TestEnvironment = Vec<(&'static str, OsString)>;
 
-/// A `PATH` with the server of [`SERVER_VARIABLE`] under the name that the tests start. Empty without one.
+/// A `PATH` on which `redis-server` is the server of [`SERVER_VARIABLE`]. Empty if the variable is
+/// not set.
 pub(crate) fn chosen_server_environment() -> Result<TestEnvironment, String> {
     let Some(server) = env::var_os(SERVER_VARIABLE) else { return Ok(Vec::new()) };
     let told = |error| format!("{SERVER_VARIABLE}: {}: {error}", server.display());
     let server = PathBuf::from(&server).canonicalize().map_err(told)?;
-    // A folder for each server: runs on two servers may go on side by side.
+    // One folder per server, so that runs on two servers can be concurrent.
     let folder: String = server.display().to_string().replace(['/', '\\', ':'], "-");
     let folder =
         shell::workspace_root().join("target/tests-server").join(folder.trim_start_matches('-'));
@@ -64,8 +66,8 @@ pub(crate) fn chosen_server_environment() -> Result<TestEnvironment, String> {
     Ok(environment)
 }
 
-/// Asked for TLS without a certificate, every server refuses to start. One without TLS says why:
-/// Redis does not know the setting, Valkey misses the module.
+/// Starts the server with TLS and without a certificate, which every server refuses. The error
+/// shows a server without TLS: Redis does not know the setting, Valkey lacks the module.
 fn supports_tls(server: &Path) -> bool {
     let mut command =
         shell::workspace_command(&server.to_string_lossy(), ["--port", "0", "--tls-port", "1"]);
@@ -110,10 +112,10 @@ fn manual_install_message(why: &str) -> String {
 
 type CommandLine = Vec<&'static str>;
 
-/// The commands that install the server here, or `None` if no package manager we know can be used.
+/// Commands that install the server here, or `None` if no supported package manager can be used.
 fn plan_installation(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<CommandLine>> {
     const APT_OPTIONS: [&str; 2] = ["-o", "DPkg::Lock::Timeout=120"];
-    // Homebrew refuses to run as root and needs no sudo; everything else is the other way round.
+    // Homebrew refuses to run as root and needs no sudo. All others need root.
     if on_path("brew") && !root {
         return Some(vec![vec!["brew", "install", "redis"]]);
     }
@@ -133,7 +135,7 @@ fn plan_installation(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<C
     } else if on_path("apk") {
         vec![vec!["apk", "add", "--no-cache", "redis"]]
     } else if on_path("pacman") {
-        // Arch has Valkey in place of Redis; it brings `redis-server` as a link.
+        // Arch replaces Redis with Valkey, which provides `redis-server` as a link.
         vec![vec!["pacman", "-Sy", "--noconfirm", "--needed", "valkey"]]
     } else {
         return None;
@@ -145,7 +147,7 @@ fn plan_installation(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<C
     on_path("sudo").then(|| commands.into_iter().map(sudo).collect())
 }
 
-/// Reads `Redis server v=7.0.15 sha=...`, and Valkey's line of the same form.
+/// Parses `Redis server v=7.0.15 sha=...`, and Valkey's line of the same form.
 fn parse_version(told: &str) -> Option<(u32, u32)> {
     let number = told.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
     let mut parts = number.split('.').map(str::parse);

@@ -1,5 +1,7 @@
-//! Finding and running other programs. Commands are printed before they run, but for those that only ask something and
-//! for `fsck`, whose URL may have a password.
+//! Finds and runs other programs.
+//!
+//! Commands are printed before they run. The exceptions are queries, and `fsck`, whose URL may
+//! contain a password.
 
 use std::{
     env,
@@ -8,26 +10,26 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The root of the workspace, wherever the task was started.
+/// Root of the workspace, independent of the current directory.
 pub(crate) fn workspace_root() -> PathBuf {
     let here = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     here.parent().map_or(here.clone(), Path::to_path_buf)
 }
 
-/// Where cargo builds.
+/// Cargo's build directory.
 pub(crate) fn target_dir() -> PathBuf {
     workspace_root().join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
-/// The cargo that started us, at the root of the workspace.
+/// Command for the cargo that started this task, at the root of the workspace.
 pub(crate) fn cargo_command<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(args).current_dir(workspace_root());
     command
 }
 
-/// Any other program, at the root of the workspace.
+/// Command for another program, at the root of the workspace.
 pub(crate) fn workspace_command<A: AsRef<OsStr>>(
     name: &str,
     args: impl IntoIterator<Item = A>,
@@ -37,7 +39,7 @@ pub(crate) fn workspace_command<A: AsRef<OsStr>>(
     command
 }
 
-/// Prints the command, runs it with our own input and output, and says whether it succeeded.
+/// Prints the command and runs it with inherited input and output. Returns an error if it fails.
 pub(crate) fn run(mut command: Command) -> Result<(), String> {
     print_command(&command);
     match command.status() {
@@ -47,7 +49,7 @@ pub(crate) fn run(mut command: Command) -> Result<(), String> {
     }
 }
 
-/// What a command writes to its standard output; `None` if it cannot be had.
+/// Returns the standard output of a command, or `None` if it fails or cannot be started.
 pub(crate) fn capture_stdout(mut command: Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
@@ -57,7 +59,7 @@ pub(crate) fn print_command(command: &Command) {
     println!("$ {}", format_command(command));
 }
 
-/// Whether a program of this name is on `PATH`.
+/// Returns true if a program of this name is on `PATH`.
 pub(crate) fn is_on_path(name: &str) -> bool {
     let name = format!("{name}{}", env::consts::EXE_SUFFIX);
     let path = env::var_os("PATH").unwrap_or_default();

@@ -1,7 +1,7 @@
-//! `cargo xtask test`: everything that proves behaviour, and the counts.
+//! `cargo xtask test`: runs all tests and prints the counts.
 //!
-//! nextest runs the tests of all binaries side by side, each in a process of its own; cargo runs the doc tests, which
-//! nextest does not.
+//! nextest runs the tests of all binaries in parallel, each in its own process. cargo runs the doc
+//! tests, which nextest does not support.
 
 mod shared_servers;
 
@@ -23,13 +23,13 @@ use crate::{
 
 const WORKSPACE_ARGS: [&str; 2] = ["--workspace", "--all-features"];
 
-/// Tests that run at a time, for each processor: most of them wait most of the time.
+/// Parallel tests per processor. Most tests spend most of their time waiting.
 const TESTS_PER_PROCESSOR: usize = 4;
 
-/// Tells the tests of the demos where these are, so that none has to build them.
+/// Variable with the folder of the built demos, so that tests do not build them.
 const DEMOS_VARIABLE: &str = "LOCKGATE_TESTS_DEMOS";
 
-/// The options that choose packages or targets.
+/// Options that choose packages or targets.
 const TARGET_OPTIONS: [&str; 14] = [
     "-p",
     "--package",
@@ -47,7 +47,7 @@ const TARGET_OPTIONS: [&str; 14] = [
     "--doc",
 ];
 
-/// How long after cargo's end a process left behind by a test may keep its output open.
+/// Time that a process left behind by a test may keep cargo's output open after cargo has ended.
 const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(extra: &[&str]) -> ExitCode {
@@ -97,9 +97,9 @@ struct PlannedRun<'a> {
     args: Vec<&'a str>,
 }
 
-/// The commands to run. A choice of packages or targets is left to nextest as it is.
+/// Commands to run. If the arguments choose packages or targets, they go to nextest alone.
 fn plan_runs<'a>(extra: &[&'a str]) -> Vec<PlannedRun<'a>> {
-    // A filter may leave one of the two without tests. `run` refuses a run that has none at all.
+    // A filter may leave one of the two without tests. `run` fails if no test ran at all.
     const NEXTEST_ARGS: [&str; 4] = ["nextest", "run", "--no-fail-fast", "--no-tests=pass"];
     const DOC_TEST_ARGS: [&str; 3] = ["test", "--no-fail-fast", "--doc"];
     let run = |kind, parts: &[&[&'a str]]| PlannedRun { kind, args: parts.concat() };
@@ -111,16 +111,17 @@ fn plan_runs<'a>(extra: &[&'a str]) -> Vec<PlannedRun<'a>> {
     if ours.iter().any(|arg| TARGET_OPTIONS.iter().any(|name| matches_option(arg, name))) {
         return vec![run(RunKind::Nextest, &[&NEXTEST_ARGS, extra])];
     }
-    // What is behind a feature has tests behind it: without all of them, those of TLS and of pools would never run.
+    // All features, because the tests of TLS and of pools are behind features.
     vec![
-        // With all targets, so that dependencies have the same features as for the tests and are compiled once.
+        // All targets, so that dependencies are compiled once, with the same features as for the
+        // tests.
         run(RunKind::Build, &[&["build"], &WORKSPACE_ARGS, &["--all-targets"]]),
         run(RunKind::Nextest, &[&NEXTEST_ARGS, &WORKSPACE_ARGS, &["--all-targets"], extra]),
         run(RunKind::DocTests, &[&DOC_TEST_ARGS, &WORKSPACE_ARGS, extra]),
     ]
 }
 
-/// Runs nextest, which shows its progress itself, and counts by the report that it leaves behind.
+/// Runs nextest with its own progress output and adds the counts of its report.
 fn run_nextest(
     mut command: Command,
     servers: &SharedServers,
@@ -134,7 +135,8 @@ fn run_nextest(
         command.env("NEXTEST_TEST_THREADS", threads);
     }
     servers.set_port_variables(&mut command);
-    // To make a backtrace takes longer than some cases may take, which are then repeated as too slow.
+    // Capturing a backtrace exceeds the time limit of some cases, which are then retried as too
+    // slow.
     command.env("RUST_BACKTRACE", "0");
     if command.get_args().any(|arg| arg == "--workspace") {
         command.env(DEMOS_VARIABLE, shell::target_dir().join("debug"));
@@ -154,7 +156,7 @@ fn matches_option(arg: &str, name: &str) -> bool {
         || joined_short
 }
 
-/// Runs the doc tests, shows what cargo writes as it comes, and counts.
+/// Runs the doc tests, forwards cargo's output as it arrives, and adds the counts.
 fn run_doc_tests(mut command: Command, all: &mut TestCounts) -> Result<(), String> {
     shell::print_command(&command);
     let mut child = command
@@ -186,7 +188,7 @@ fn run_doc_tests(mut command: Command, all: &mut TestCounts) -> Result<(), Strin
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
-                // The end of cargo is not the end of its output as long as somebody else holds it.
+                // The output stays open after cargo has ended if another process inherited it.
                 if ended.is_none() && matches!(child.try_wait(), Ok(Some(_))) {
                     ended = Some(Instant::now());
                 }

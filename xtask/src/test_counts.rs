@@ -1,8 +1,8 @@
-//! Counting what nextest and `cargo test` report.
+//! Test counts from the reports of nextest and `cargo test`.
 
 use std::ops::AddAssign;
 
-/// The counts of one suite, or of all of them together.
+/// Counts of one suite, or the sum of several suites.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TestCounts {
     pub(crate) suites: u64,
@@ -12,7 +12,8 @@ pub(crate) struct TestCounts {
 }
 
 impl TestCounts {
-    /// Reads libtest's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, coloured or not.
+    /// Parses libtest's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, with or without
+    /// colours.
     pub(crate) fn parse_result_line(line: &str) -> Option<Self> {
         let rest = line.strip_prefix("test result: ")?;
         let count = |what: &str| {
@@ -33,7 +34,7 @@ impl TestCounts {
         })
     }
 
-    /// Reads the head of nextest's JUnit report, and counts its suites, of which each is a test binary.
+    /// Parses the head of nextest's JUnit report. Each suite of the report is a test binary.
     pub(crate) fn parse_junit_report(report: &str) -> Option<Self> {
         let (_, rest) = report.split_once("<testsuites ")?;
         let head = rest.split('>').next()?;
@@ -50,7 +51,7 @@ impl TestCounts {
         })
     }
 
-    /// A run in which nothing ran proves nothing.
+    /// Returns true if at least one test ran and none failed. A run without tests proves nothing.
     pub(crate) fn is_success(&self) -> bool {
         self.failed == 0 && self.passed > 0
     }

@@ -1,16 +1,17 @@
-//! Cargo subcommands that the tasks stand on. One that is missing is installed, in the version that CI uses.
+//! Cargo subcommands that the tasks need. A missing one is installed, in the version that CI uses.
 
 use crate::shell;
 
 #[derive(Debug)]
 pub(crate) struct CargoTool {
-    /// Of the package and of its program.
+    /// Name of the package and of its program.
     name: &'static str,
-    /// Installed if there is none; another version that is there already is used as it is.
+    /// Version to install if the tool is missing. An installed tool is used whatever its version.
     version: &'static str,
-    /// Built without optimisation: what it does takes less time than optimising it.
+    /// Builds the tool without optimisation, where optimising takes longer than the work of the
+    /// tool.
     debug_build: bool,
-    /// With its default features.
+    /// Builds the tool with its default features.
     default_features: bool,
 }
 
@@ -24,11 +25,11 @@ pub(crate) const CARGO_DENY: CargoTool =
     CargoTool { name: "cargo-deny", version: "0.20.2", debug_build: true, default_features: true };
 pub(crate) const CARGO_HACK: CargoTool =
     CargoTool { name: "cargo-hack", version: "0.6.46", debug_build: true, default_features: true };
-/// The default features serve the book over HTTP and search it; `build` needs neither.
+/// The default features add an HTTP server and a search index; `build` needs neither.
 pub(crate) const MDBOOK: CargoTool =
     CargoTool { name: "mdbook", version: "0.5.4", debug_build: true, default_features: false };
 
-/// Makes sure that the tool is on `PATH`.
+/// Installs the tool if it is not on `PATH`.
 pub(crate) fn ensure_installed(tool: &CargoTool) -> Result<(), String> {
     let CargoTool { name, version, debug_build: debug, default_features } = tool;
     if shell::is_on_path(name) {

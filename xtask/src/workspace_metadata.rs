@@ -1,17 +1,17 @@
-//! What `cargo metadata` tells about the workspace: nothing about it is written down twice.
+//! Workspace facts from `cargo metadata`, so that none is written down twice.
 
 use serde_json::Value;
 
 use crate::shell;
 
-/// The packages that are published.
+/// Published packages.
 pub(crate) const LIBRARY_PACKAGES: [&str; 3] = ["lockgate", "lockgate-axum", "lockgate-actix-web"];
 
 #[derive(Debug)]
 pub(crate) struct WorkspaceMetadata(Value);
 
 impl WorkspaceMetadata {
-    /// The members of the workspace, without what they resolve to.
+    /// Members of the workspace, without their resolved dependencies.
     pub(crate) fn load() -> Result<Self, String> {
         let mut command = shell::cargo_command(["metadata", "--format-version", "1", "--no-deps"]);
         let output = command.output().map_err(|error| format!("cargo metadata: {error}"))?;
@@ -23,7 +23,7 @@ impl WorkspaceMetadata {
             .map_err(|error| format!("cargo metadata wrote something unexpected: {error}"))
     }
 
-    /// The names of a member's own dependencies, of any kind but dev.
+    /// Names of a member's direct dependencies, except dev-dependencies.
     pub(crate) fn direct_dependencies(&self, member: &str) -> Result<Vec<String>, String> {
         let listed = json_array(&self.package(member)?["dependencies"]);
         let shipped = listed.iter().filter(|one| one["kind"].as_str() != Some("dev"));
@@ -61,7 +61,7 @@ mod tests {
         assert!(metadata.direct_dependencies("them").is_err());
     }
 
-    /// What its page on crates.io shows, and the texts of its licences in the package.
+    /// Checks the metadata that crates.io shows, and the licence files of the package.
     #[test]
     fn each_library_has_publishing_metadata() {
         let metadata = WorkspaceMetadata::load().unwrap();

@@ -34,7 +34,7 @@ where
     let status = match response.status() {
         StatusCode::OK => return response.map(Body::new),
         StatusCode::BAD_REQUEST => Status::invalid_argument("the request has no key"),
-        StatusCode::SERVICE_UNAVAILABLE => Status::unavailable("the limiter's store is away"),
+        StatusCode::SERVICE_UNAVAILABLE => Status::unavailable("the store is unavailable"),
         _ => Status::internal("the limiter is wired wrongly"),
     };
     status.into_http()

@@ -31,7 +31,7 @@ use futures_util::{
 use lockgate::{
     Store,
     defer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer, is_event_stream},
-    gate::{HttpRequestHead, ReplayMarker},
+    driver::{HttpRequestHead, ReplayMarker},
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -81,7 +81,8 @@ impl AppReplayer {
         };
         thread.name("lockgate-replay".to_owned()).spawn(routes)?;
         // The sender is dropped if the system could not be created.
-        let no_runtime = |_| io::Error::other("the runtime for deferred requests could not be built");
+        let no_runtime =
+            |_| io::Error::other("the runtime for deferred requests could not be built");
         is_made.recv().map_err(no_runtime)?;
         Ok(Self { commands: jobs })
     }

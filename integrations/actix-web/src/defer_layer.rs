@@ -14,7 +14,7 @@ use actix_web::{
 };
 use lockgate::{
     ClientAddress, ExtensionSnapshot,
-    gate::{Gate as _, HttpRequestHead},
+    driver::{Gate as _, HttpRequestHead},
 };
 
 use crate::{actix_framework::ActixFramework, gate_middleware::GateMiddleware};

@@ -15,7 +15,7 @@ use actix_web::{
 use futures_util::{FutureExt as _, future::LocalBoxFuture};
 use lockgate::{
     Reply,
-    gate::{BodySink, DetachedRun, Gate, LeaveAction, RequestScope, ServiceOutcome},
+    driver::{BodySink, DetachedRun, Gate, LeaveAction, RequestScope, ServiceOutcome},
 };
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument as _;

@@ -13,7 +13,7 @@ use futures_util::{
 };
 use lockgate::{
     Reply,
-    gate::{
+    driver::{
         BodyBudget, BodyTicket, BodyTimerHandle, CallCompletion, Gate, HttpRequestHead,
         InitialVerdict, LeaveAction, ParkedVerdict, ServiceOutcome, Verdict, run_until_cancelled,
     },

@@ -1,5 +1,65 @@
-//! lockgate for [actix-web](https://docs.rs/actix-web): [`RateLimitLayer`], [`LockLayer`] and
-//! [`DeferLayer`].
+//! Rate limits, per-resource locks and deferred requests for
+//! [actix-web](https://docs.rs/actix-web), shared by all processes of a service over one Redis.
+//!
+//! `app` goes into `App::new().app_data(web::Data::new(store)).configure(app)`. `worker` runs
+//! deferred requests through the same routes:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use actix_web::web;
+//! use lockgate_actix_web::{
+//!     DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
+//! };
+//!
+//! fn app(config: &mut web::ServiceConfig) {
+//!     let refund = web::resource("/orders/{id}/refund")
+//!         .route(web::post().to(|| async { "refunded" }))
+//!         .wrap(LockLayer::by_path_param_as::<u64>("id"))
+//!         .wrap(DeferLayer::new())
+//!         .wrap(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))));
+//!     config.service(refund).service(deferred_routes("/deferred"));
+//! }
+//!
+//! fn worker(store: &Store) -> DeferWorker {
+//!     DeferWorker::new(store, app) // spawn `worker.run(shutdown)`
+//! }
+//! ```
+//!
+//! The store is [`Store::connect`] with the URL of a Redis, or [`Store::memory`] for one process
+//! and for tests.
+//!
+//! # The three layers
+//!
+//! | layer | acts if | default response |
+//! |---|---|---|
+//! | [`RateLimitLayer`] | the client's quota is used up | 429 with `Retry-After` and `RateLimit` |
+//! | [`LockLayer`] | another request holds the lock of the resource | 409 with `Retry-After` |
+//! | [`DeferLayer`] | the lock inside it is busy | 202 with `Location`; the request runs later |
+//!
+//! `RateLimitLayer` and `LockLayer` also work alone; `DeferLayer` needs a `LockLayer` inside. Safe
+//! methods (GET, HEAD, OPTIONS, TRACE) take no lock by default, and are never deferred.
+//!
+//! # Where to go next
+//!
+//! - [`lockgate::rate_limit`], [`lockgate::lock`] and [`lockgate::defer`]: rules of quotas, locks
+//!   and deferred requests.
+//! - [`queue`]: queues of typed tasks, separate from requests.
+//! - The book: [getting started], [rate limits], [locks], [deferred requests], [task queues],
+//!   [deployment], [observability], [testing], [guarantees] and [limitations].
+//!
+//! [getting started]: https://github.com/lockgate/lockgate/blob/main/docs/getting-started.md
+//! [rate limits]: https://github.com/lockgate/lockgate/blob/main/docs/rate-limit.md
+//! [locks]: https://github.com/lockgate/lockgate/blob/main/docs/lock.md
+//! [deferred requests]: https://github.com/lockgate/lockgate/blob/main/docs/defer.md
+//! [task queues]: https://github.com/lockgate/lockgate/blob/main/docs/queue.md
+//! [deployment]: https://github.com/lockgate/lockgate/blob/main/docs/deployment.md
+//! [observability]: https://github.com/lockgate/lockgate/blob/main/docs/observability.md
+//! [testing]: https://github.com/lockgate/lockgate/blob/main/docs/testing.md
+//! [guarantees]: https://github.com/lockgate/lockgate/blob/main/docs/guarantees.md
+//! [limitations]: https://github.com/lockgate/lockgate/blob/main/docs/limitations.md
+//!
+//! # A complete server
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -209,6 +269,7 @@ mod status_routes;
 mod ticketed_body;
 mod timed_payload;
 
+pub use lockgate::HttpRequestHead;
 #[cfg(feature = "seal")]
 pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
@@ -219,7 +280,6 @@ pub use lockgate::defer::{
     DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
     ParseCursorError, PendingRun, RetainedRequest, RunAuthorization,
 };
-pub use lockgate::HttpRequestHead;
 #[cfg(feature = "http-replay")]
 pub use lockgate::remote;
 #[cfg(feature = "test-kit")]

@@ -12,7 +12,7 @@ use actix_web::{
     body::{EitherBody, MessageBody},
     dev::{Service, ServiceRequest, ServiceResponse, Transform},
 };
-use lockgate::{BusyStatus, HoldUntil, LockOutage, OnLoss, SharedSecret, Store, gate::Gate as _};
+use lockgate::{BusyStatus, HoldUntil, LockOutage, OnLoss, SharedSecret, Store, driver::Gate as _};
 
 use crate::{
     actix_framework::{ActixFramework, KeyPart},

@@ -14,7 +14,7 @@ use actix_web::{
 };
 use lockgate::{
     AccessLists, ClientAddress, Policy, Quota, RateHeaders, RateLimitOutage, RateRefusal, Reply,
-    Store, gate::Gate as _,
+    Store, driver::Gate as _,
 };
 
 use crate::{

@@ -16,7 +16,7 @@ use actix_web::{
 };
 use lockgate::{
     Reply, Store,
-    gate::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
+    driver::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
 };
 
 use crate::path_param::{decode_param, matched_pattern, raw_param};

@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 use lockgate::{
     Reply, Store,
     defer::{StatusGate, StatusReply},
-    gate::GateRequest as _,
+    driver::GateRequest as _,
 };
 
 use crate::{reply_response::response_from_reply, request_view::RequestView};

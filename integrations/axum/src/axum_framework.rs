@@ -14,7 +14,7 @@ use axum::{
 use futures_util::FutureExt as _;
 use http::{Extensions, request::Parts};
 use lockgate::{
-    gate::{PathParamError, RouteMatch},
+    driver::{PathParamError, RouteMatch},
     middleware::{BoxError, Framework, GateBody, UntimedBody},
 };
 use tower_service::Service as _;

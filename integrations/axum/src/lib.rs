@@ -1,4 +1,63 @@
-//! lockgate for [axum](https://docs.rs/axum): [`RateLimitLayer`], [`LockLayer`] and [`DeferLayer`].
+//! Rate limits, per-resource locks and deferred requests for [axum](https://docs.rs/axum), shared
+//! by all processes of a service over one Redis.
+//!
+//! `app` returns the router for the server and the worker that runs deferred requests:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use axum::{Extension, Router, routing::post};
+//! use lockgate_axum::{
+//!     DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
+//! };
+//!
+//! fn app(store: &Store) -> (Router, DeferWorker) {
+//!     let app: Router = Router::new()
+//!         .route("/orders/{id}/refund", post(|| async { "refunded" }))
+//!         .layer(LockLayer::by_path_param_as::<u64>("id")) // one request per order at a time
+//!         .layer(DeferLayer::new()) // order is locked: 202, and the request runs later
+//!         .merge(deferred_routes("/deferred")) // status of deferred requests
+//!         .layer(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))))
+//!         .layer(Extension(store.clone()));
+//!     let worker = DeferWorker::new(store, app.clone()); // spawn `worker.run(shutdown)`
+//!     (app, worker)
+//! }
+//! ```
+//!
+//! The store is [`Store::connect`] with the URL of a Redis, or [`Store::memory`] for one process
+//! and for tests.
+//!
+//! # The three layers
+//!
+//! | layer | acts if | default response |
+//! |---|---|---|
+//! | [`RateLimitLayer`] | the client's quota is used up | 429 with `Retry-After` and `RateLimit` |
+//! | [`LockLayer`] | another request holds the lock of the resource | 409 with `Retry-After` |
+//! | [`DeferLayer`] | the lock inside it is busy | 202 with `Location`; the request runs later |
+//!
+//! `RateLimitLayer` and `LockLayer` also work alone; `DeferLayer` needs a `LockLayer` inside. Safe
+//! methods (GET, HEAD, OPTIONS, TRACE) take no lock by default, and are never deferred.
+//!
+//! # Where to go next
+//!
+//! - [`lockgate::rate_limit`], [`lockgate::lock`] and [`lockgate::defer`]: rules of quotas, locks
+//!   and deferred requests.
+//! - [`queue`]: queues of typed tasks, separate from requests.
+//! - The book: [getting started], [rate limits], [locks], [deferred requests], [task queues],
+//!   [deployment], [observability], [testing], [guarantees] and [limitations].
+//!
+//! [getting started]: https://github.com/lockgate/lockgate/blob/main/docs/getting-started.md
+//! [rate limits]: https://github.com/lockgate/lockgate/blob/main/docs/rate-limit.md
+//! [locks]: https://github.com/lockgate/lockgate/blob/main/docs/lock.md
+//! [deferred requests]: https://github.com/lockgate/lockgate/blob/main/docs/defer.md
+//! [task queues]: https://github.com/lockgate/lockgate/blob/main/docs/queue.md
+//! [deployment]: https://github.com/lockgate/lockgate/blob/main/docs/deployment.md
+//! [observability]: https://github.com/lockgate/lockgate/blob/main/docs/observability.md
+//! [testing]: https://github.com/lockgate/lockgate/blob/main/docs/testing.md
+//! [guarantees]: https://github.com/lockgate/lockgate/blob/main/docs/guarantees.md
+//! [limitations]: https://github.com/lockgate/lockgate/blob/main/docs/limitations.md
+//!
+//! # A complete server
 //!
 //! ```no_run
 //! use std::{net::SocketAddr, time::Duration};
@@ -157,6 +216,7 @@ mod extractors;
 mod layers;
 mod status_routes;
 
+pub use lockgate::HttpRequestHead;
 #[cfg(feature = "seal")]
 pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
@@ -167,7 +227,6 @@ pub use lockgate::defer::{
     DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
     ParseCursorError, PendingRun, RetainedRequest, RunAuthorization,
 };
-pub use lockgate::HttpRequestHead;
 pub use lockgate::middleware::GateService;
 #[cfg(feature = "http-replay")]
 pub use lockgate::remote;

@@ -49,7 +49,9 @@ async fn response_waits_for_the_release_unless_in_background() {
 
 /// The three ways to lose a lock, with the word for each.
 async fn lose_lock(store: &Store, ticket: &LockTicket, how: LockLoss) -> &'static str {
-    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.kind else { panic!("it is its own") };
+    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.kind else {
+        panic!("it is its own")
+    };
     match how {
         LockLoss::Taken => {
             revoke_lease(store, guard.first_lease()).await;

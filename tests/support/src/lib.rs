@@ -3,7 +3,7 @@
 //!
 //! A scenario is an exchange over real sockets that knows neither framework nor store. It gets a
 //! [`TestCase`], starts one or more [`TestSite`]s of it, and sends requests. No scenario sleeps:
-//! handlers stop at named [`SyncPoints`], which report each arrival and open when a test opens them.
+//! handlers stop at named [`SyncPoints`], which report each arrival and open on command.
 
 mod command_stats;
 mod demo_process;

@@ -141,8 +141,8 @@ impl TestCase {
     }
 }
 
-/// Runs tests that use no framework on the embedded store and on Redis. Each test is a function that
-/// takes a [`TestCase`]($crate::TestCase); it becomes a module of two tests.
+/// Runs tests that use no framework on the embedded store and on Redis. Each test is a function
+/// that takes a [`TestCase`]; it becomes a module of two tests.
 #[macro_export]
 macro_rules! on_both_stores {
     ($($test:ident),+ $(,)?) => {$(

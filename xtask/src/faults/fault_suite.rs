@@ -1,4 +1,4 @@
-//! Building the tests once, and running those of a row.
+//! Builds the tests once and runs those of a row.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,13 +15,13 @@ use super::{
 };
 use crate::{shell, test_counts::TestCounts};
 
-/// A test tells the worst that it has seen in a line that begins with this: `figure: longest wait 1240 ms`.
+/// Prefix of a line in which a test reports its worst figure: `figure: longest wait 1240 ms`.
 const FIGURE_PREFIX: &str = "figure: ";
 
-/// A test that can't do its part on this machine says so, and why, in a line that begins with this.
+/// Prefix of a line in which a test reports a part that this machine cannot run, and the reason.
 const SKIPPED_PREFIX: &str = "not here: ";
 
-/// The tests, ready to run.
+/// Built test programs by name.
 pub(super) struct FaultSuite(HashMap<String, PathBuf>);
 
 impl FaultSuite {
@@ -54,7 +54,7 @@ impl FaultSuite {
         self.0.get(name).ok_or_else(|| format!("cargo has built no {name}"))
     }
 
-    /// Runs the tests of a row so often.
+    /// Runs the tests of a row `runs` times.
     pub(super) fn run_row(&self, row: &FaultRow, runs: u32) -> RowResult {
         let (began, mut sum) = (Instant::now(), RunTotals::default());
         for _ in 0..runs {
@@ -82,7 +82,7 @@ impl FaultSuite {
         }
     }
 
-    /// One of the long histories.
+    /// Runs one history of random faults.
     pub(super) fn run_history(&self, which: &str, seconds: u64, seed: Option<u64>) -> RowResult {
         let began = Instant::now();
         let mut sum = RunTotals::default();
@@ -117,7 +117,7 @@ fn parse_executable(message: &Value) -> Option<(String, PathBuf)> {
     let path = message["executable"].as_str()?;
     let (target, test) = (&message["target"], message["profile"]["test"].as_bool()?);
     let (name, kind) = (target["name"].as_str()?, target["kind"][0].as_str()?);
-    // The program itself, and not its unit tests; and of libraries, that of the crate.
+    // The program of a binary, and the test program of every other target.
     (test != (kind == "bin")).then(|| (name.to_owned(), path.into()))
 }
 
@@ -129,17 +129,18 @@ fn filters_by_target(row: &FaultRow) -> BTreeMap<TestTarget, Vec<&'static str>> 
     all
 }
 
-/// What came of several runs.
+/// Totals of several runs.
 #[derive(Debug, Default)]
 struct RunTotals {
     test_count: u64,
     failures: Vec<String>,
     worst_figures: WorstFigures,
-    /// What was not done.
+    /// Parts that tests reported as skipped.
     skipped_parts: BTreeSet<String>,
 }
 
-/// The worst of each figure, and its unit: the largest, or the least where [less is worse](less_is_worse).
+/// Worst value and unit of each figure: the smallest if [less is worse](less_is_worse), otherwise
+/// the largest.
 #[derive(Debug, Default)]
 struct WorstFigures(BTreeMap<String, (f64, String)>);
 
@@ -156,13 +157,13 @@ impl WorstFigures {
     }
 }
 
-/// The rate of a load, and what a test has made happen: the more of it, the better.
+/// Returns true for rates and counts of progress, where a larger value is better.
 fn less_is_worse(name: &str) -> bool {
     name.starts_with("lowest ") || name.starts_with("fewest ")
 }
 
 impl RunTotals {
-    /// The figures; then what is not done, ever or on this machine.
+    /// Lists the figures, then the parts that cannot run on this machine, then `never`.
     fn format_figures(&self, never: &str) -> String {
         let missing = self.skipped_parts.iter().map(|what| format!("not here: {what}"));
         let parts =
@@ -171,7 +172,7 @@ impl RunTotals {
     }
 
     fn run_tests(&mut self, program: &PathBuf, filters: &[&str]) {
-        // A filter that meets nothing would show nothing.
+        // A filter that matches no test would pass without a check.
         let listed = shell::capture_stdout({
             let mut list = Command::new(program);
             list.args(filters)
@@ -214,7 +215,7 @@ impl RunTotals {
     }
 }
 
-/// A name of some words, a number, and a unit that may be missing. Of a rate the table tells the lowest.
+/// Parses a name of one or more words, a number and an optional unit. A rate is named `lowest`.
 fn parse_figure(text: &str) -> Option<(String, f64, String)> {
     let words: Vec<_> = text.split_whitespace().collect();
     let at = words.iter().rposition(|word| word.parse::<f64>().is_ok())?;
@@ -260,7 +261,7 @@ mod tests {
         assert_eq!(worst_figures_of(&lines), "lost 0, waited 12 ms");
     }
 
-    /// The best rate of several runs says nothing about the fault.
+    /// The best rate of several runs shows nothing about the fault.
     #[test]
     fn smallest_value_of_a_rate_or_margin_is_kept() {
         let rates = ["requests a second during 900", "requests a second during 40"];

@@ -1,4 +1,5 @@
-//! `cargo xtask faults`: every numbered fault, what shows that it is survived, and the worst that was seen.
+//! `cargo xtask faults`: runs the tests of every numbered fault and reports verdicts and worst
+//! figures.
 
 mod fault_suite;
 mod result_table;
@@ -14,21 +15,21 @@ use self::{
 };
 use crate::{redis_server, shell};
 
-/// Random faults, and the checks of what all processes wrote down.
+/// Run of random faults, with checks over the records of all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum HistoryRun {
     Locks,
     Deferred,
     Quota,
     Tasks,
-    /// All at once, with memory, files, tasks and keys compared
+    /// All kinds at once, comparing memory, files, tasks and keys before and after
     Soak,
 }
 
 impl HistoryRun {
     const AFTER_TABLE: [Self; 4] = [Self::Locks, Self::Deferred, Self::Quota, Self::Tasks];
 
-    /// Of the program of the histories.
+    /// Subcommand of the history program.
     fn subcommand(self) -> &'static str {
         match self {
             Self::Locks => "locks",
@@ -45,27 +46,27 @@ pub(crate) struct FaultTableArgs {
     /// Run random faults alone
     #[arg(value_enum, conflicts_with_all = ["row", "topology", "runs"])]
     history: Option<HistoryRun>,
-    /// Run this row alone: `7` of each table, `l7` of that of locks, `d7` of deferral, `q7` of quotas
+    /// Run this row alone: `7` of every table, `l7` of locks, `d7` of deferral, `q7` of quotas
     #[arg(long)]
     row: Option<String>,
     /// Run the rows of this topology alone
     #[arg(long, value_enum)]
     topology: Option<StoreTopology>,
-    /// How often each test runs
+    /// Number of runs of each test
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Seconds of each history; 0 leaves them out [default: 20 after the table, 60 alone]
+    /// Seconds of each history; 0 skips them [default: 20 after the table, 60 alone]
     #[arg(long)]
     seconds: Option<u64>,
-    /// The same in minutes
+    /// Minutes of the history, in place of `--seconds`
     #[arg(long, conflicts_with = "seconds", requires = "history")]
     minutes: Option<u64>,
-    /// Of the random faults
+    /// Seed of the random faults
     #[arg(long)]
     seed: Option<u64>,
 }
 
-/// Exit code 1 for a violation, 2 for what was asked wrongly.
+/// Returns exit code 1 for a violation and 2 for a usage error.
 pub(crate) fn run(args: &FaultTableArgs) -> ExitCode {
     if let Some(which) = args.history {
         return run_with_redis(|| run_history(which, args));
@@ -118,7 +119,7 @@ fn run_table(args: &FaultTableArgs, rows: Vec<&'static FaultRow>) -> ExitCode {
     }
 }
 
-/// Its exit code is ours: 0, or 1 for a check that failed, or 2 for what was asked wrongly.
+/// Returns the exit code of the program: 0 for success, 1 for a failed check, 2 for a usage error.
 fn run_history(which: HistoryRun, args: &FaultTableArgs) -> ExitCode {
     let program =
         ["run", "--quiet", "--package", "lockgate-tests", "--bin", "lockgate-faults", "--"];
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(chosen("l99"), 0);
     }
 
-    /// No number is left out: 25 of locks, 18 of deferral, and the promises of quotas.
+    /// The numbers have no gaps: 25 of locks, 18 of deferral, and 12 guarantees of quotas.
     #[test]
     fn every_number_of_each_table_has_a_row() {
         for (table, most) in [('l', 25), ('d', 18), ('q', 12)] {
@@ -200,8 +201,8 @@ mod tests {
         assert!(rows::all_rows().all(reasoned), "a row that is not run says why");
     }
 
-    /// A test that was renamed is missed here, and not only by a run that takes minutes. (One that went to another module is
-    /// not; the run says that there is no such test.)
+    /// Finds filters of renamed tests without running the tests. It does not find a test that moved
+    /// to another module; `cargo xtask faults` reports that one.
     #[test]
     fn every_filter_names_an_existing_test() {
         let mut names = BTreeSet::new();
@@ -219,7 +220,7 @@ mod tests {
         }
     }
 
-    /// What is all about faults, and which program has it.
+    /// Folders in which every test provokes a fault, and the program that contains them.
     const FAULT_TEST_FOLDERS: [(TestTarget, &str); 3] = [
         (TestTarget::Faults, "tests/faults"),
         (TestTarget::Deferral, "tests/deferral"),
@@ -247,11 +248,11 @@ mod tests {
         "silent_servers",
     ];
 
-    /// Mistakes, and what is so without any fault.
+    /// Tests of usage errors and of behaviour without a fault.
     const TESTS_WITHOUT_FAULT: [&str; 1] =
         ["server_faults::invalid_urls_are_rejected_without_showing_the_password"];
 
-    /// A test that no row has is not run by `cargo xtask faults`, whatever FAULTS.md says.
+    /// `cargo xtask faults` does not run a test without a row, even if FAULTS.md lists it.
     #[test]
     fn every_fault_test_is_in_a_row() {
         let mut tests = Vec::new();
@@ -274,7 +275,7 @@ mod tests {
         assert!(missing.is_empty(), "in no row: {missing:#?}");
     }
 
-    /// The tests of a module: of its file, whose `mod.rs` it may be, and of those in its folder.
+    /// Collects the tests of a module: those of its file or `mod.rs`, and those of its folder.
     fn collect_tests(
         path: &Path,
         prefix: &str,
@@ -287,7 +288,7 @@ mod tests {
         for entry in fs::read_dir(path).into_iter().flatten().flatten() {
             let name = entry.path().file_stem().unwrap().to_string_lossy().into_owned();
             let (path, deeper) = (path.join(&name), format!("{prefix}{name}::"));
-            // A folder is that of the file beside it.
+            // A folder is read with the file of the same name beside it.
             if name == "mod" {
                 collect_tests(&path, prefix, target, all);
             } else if entry.path().is_file() || !path.with_extension("rs").exists() {
@@ -296,7 +297,7 @@ mod tests {
         }
     }
 
-    /// Functions whose attribute says that they are tests.
+    /// Returns the names of functions that have a test attribute.
     fn test_function_names(text: &str) -> impl Iterator<Item = &str> {
         let after = text.split("test").skip(1).filter_map(|rest| {
             let rest = rest

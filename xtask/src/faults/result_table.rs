@@ -1,17 +1,17 @@
-//! What came of each row, as people read it.
+//! Results of the rows, as text.
 
 use std::{io::Write as _, time::Duration};
 
-/// What came of one row.
+/// Result of one row.
 #[derive(Debug, Clone)]
 pub(super) struct RowResult {
     pub(super) row: String,
     pub(super) fault: String,
     pub(super) topology: &'static str,
-    /// Tests that ran.
+    /// Number of tests that ran.
     pub(super) test_count: u64,
     pub(super) verdict: RowVerdict,
-    /// The worst that any of them told.
+    /// Worst figures that the tests reported.
     pub(super) worst_figure: String,
     pub(super) duration: Duration,
 }
@@ -19,9 +19,9 @@ pub(super) struct RowResult {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RowVerdict {
     Holds,
-    /// With what the tests wrote.
+    /// The output of the failed tests.
     Violated(String),
-    /// Why it can't be done here, and what stands in for it.
+    /// The fault cannot be provoked on one machine. The row gives the substitute.
     NotRunnable,
 }
 
@@ -46,7 +46,7 @@ impl RowResult {
     }
 }
 
-/// A line as soon as it is known; what a violation looks like in full.
+/// Prints the line of the last result, and the full output of a violation.
 pub(super) fn print_progress(found: &[RowResult]) {
     let Some(last) = found.last() else { return };
     println!("{}", last.cells().join(" | "));
@@ -58,7 +58,7 @@ pub(super) fn print_progress(found: &[RowResult]) {
 
 const TABLE_HEADER: [&str; 6] = ["row", "fault", "topology", "runs", "verdict", "worst figure"];
 
-/// As Markdown.
+/// Formats the results as a Markdown table.
 pub(super) fn format_table(found: &[RowResult]) -> String {
     let rows: Vec<_> = found.iter().map(RowResult::cells).collect();
     let width = |at: usize| {

@@ -1,17 +1,17 @@
-//! Paths in Rust code, read as text: without comments and strings, and with groups taken apart.
+//! Scanner for paths in Rust source text. It skips comments and strings, and expands groups.
 
-/// A path in the code, as far as it can be read without compiling.
+/// Path in the source, as far as it can be resolved without compiling.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PathReference {
     pub(super) line: usize,
-    /// How many inline modules of the file surround it.
+    /// Number of inline modules that enclose the path.
     inline_depth: usize,
     pub(super) segments: Vec<String>,
     pub(super) alias: Option<String>,
 }
 
 impl PathReference {
-    /// The first name below the crate root that this path goes through, seen from `module`.
+    /// Returns the first name below the crate root in this path, resolved from `module`.
     pub(super) fn target_module(&self, module: &[String]) -> Option<String> {
         let (first, rest) = self.segments.split_first()?;
         if first == "crate" {
@@ -30,7 +30,7 @@ impl PathReference {
     }
 }
 
-/// Every path in the text that starts at `crate`, `super` or `self`, with its groups taken apart.
+/// Returns every path that starts at `crate`, `super` or `self`, with groups expanded.
 pub(super) fn find_paths(text: &str) -> Vec<PathReference> {
     let tokens = tokenize(&blank_comments_and_strings(text));
     let mut found = Vec::new();
@@ -62,7 +62,7 @@ pub(super) fn find_paths(text: &str) -> Vec<PathReference> {
     found
 }
 
-/// Reads one path or one branch of a group; returns where it ends.
+/// Reads one path or one branch of a group and returns the position of its end.
 fn scan_path_tree(
     tokens: &[LineToken],
     start: usize,
@@ -104,7 +104,7 @@ fn scan_path_tree(
     }
 }
 
-/// A line number and a word or a mark.
+/// Line number, and an identifier or a punctuation mark.
 type LineToken = (usize, String);
 
 fn tokenize(code: &str) -> Vec<LineToken> {
@@ -137,7 +137,7 @@ fn is_identifier_char(one: char) -> bool {
     one.is_alphanumeric() || one == '_'
 }
 
-/// The text with comments and the contents of strings and characters blanked, line by line.
+/// Blanks comments and the contents of string and character literals; lines keep their numbers.
 pub(super) fn blank_comments_and_strings(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -155,7 +155,7 @@ pub(super) fn blank_comments_and_strings(text: &str) -> String {
     code
 }
 
-/// The length of the comment that starts here.
+/// Length of the comment at the start of the text.
 fn comment_length(text: &str) -> Option<usize> {
     if text.starts_with("//") {
         return Some(text.find('\n').unwrap_or(text.len()));
@@ -184,7 +184,7 @@ fn comment_length(text: &str) -> Option<usize> {
     Some(text.len())
 }
 
-/// The length of the string or character that starts here; a lifetime is neither.
+/// Length of the string or character literal at the start of the text. A lifetime is neither.
 fn literal_length(text: &str, before: Option<char>) -> Option<usize> {
     let in_word = before.is_some_and(is_identifier_char);
     if let Some(raw) = text.strip_prefix('r').filter(|_| !in_word || before == Some('b')) {

@@ -1,7 +1,8 @@
-//! `cargo xtask mutants`: plants faults in a copy of the sources, and shows which test catches each.
+//! `cargo xtask mutants`: plants faults in a copy of the sources and reports the test that catches
+//! each one.
 //!
-//! All faults are compiled into one build, and the variable `LOCKGATE_FAULT` plants one of them at run time. A tool that
-//! rebuilds for each fault, such as cargo-mutants, would need a day.
+//! One build contains all faults, and the variable `LOCKGATE_FAULT` activates one of them at run
+//! time. A tool that rebuilds for each fault, such as cargo-mutants, would need a day.
 
 mod faults;
 mod mutant_build;
@@ -24,13 +25,13 @@ use crate::{
     usage_error,
 };
 
-/// Trials at once: tests wait more than they work.
+/// Parallel trials. Tests spend more time waiting than working.
 const PARALLEL_TRIALS: usize = 3;
 
-/// Failures that do not come again before a suite is given up.
+/// Unconfirmed failures allowed before the search in a suite ends without a result.
 const MAX_UNCONFIRMED_FAILURES: usize = 3;
 
-/// What to plant.
+/// Faults to plant.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MutantsArgs {
     /// Only list the faults
@@ -80,7 +81,7 @@ fn format_fault_list(faults: &[&SourceFault]) -> String {
     faults.iter().map(row).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns true if each of these faults is caught by each of its suites.
+/// Returns true if every suite of these faults catches its fault.
 fn check_all_faults(chosen: &[&'static SourceFault]) -> Result<bool, String> {
     let server = redis_server::chosen_server_environment()?;
     if server.is_empty() {
@@ -98,7 +99,8 @@ fn check_all_faults(chosen: &[&'static SourceFault]) -> Result<bool, String> {
     Ok(caught == rows.len())
 }
 
-/// Looks for a test that catches each fault; returns rows of the table, with true for a fault that was caught.
+/// Looks for a test that catches each fault. Returns the rows of the table, with true for a caught
+/// fault.
 fn detect_faults(
     chosen: &[&'static SourceFault],
     programs: &TestProgramMap,
@@ -124,7 +126,7 @@ fn detect_faults(
     })
 }
 
-/// The search for a test that catches one fault.
+/// Search for a test that catches one fault.
 struct FaultDetection<'a> {
     fault: &'a SourceFault,
     suite: &'a TestSuite,
@@ -144,7 +146,7 @@ impl FaultDetection<'_> {
         Ok((row, caught.is_some()))
     }
 
-    /// Returns the test that fails with the fault, fails again alone, and passes without the fault.
+    /// Returns a test that fails with the fault, fails again alone, and passes without the fault.
     fn find_failing_test(&self) -> Result<Option<String>, String> {
         let mut unsteady = Vec::new();
         while unsteady.len() <= MAX_UNCONFIRMED_FAILURES {
@@ -167,7 +169,7 @@ impl FaultDetection<'_> {
         Ok(None)
     }
 
-    /// Returns true if these tests fail again by themselves, and pass without the fault.
+    /// Returns true if these tests fail again alone and pass without the fault.
     fn is_confirmed(&self, tests: &[String], how: &str) -> Result<bool, String> {
         if tests.is_empty() {
             return Ok(true);
@@ -176,7 +178,7 @@ impl FaultDetection<'_> {
             let trial = self.new_trial(fault);
             TestTrial { filters: tests.to_vec(), exact_names: true, ..trial }.run()
         };
-        // A test that hung has taken its time already.
+        // A test that hung is not run again with the fault, because that takes too long.
         let again =
             !how.is_empty() || !matches!(alone(Some(self.fault.name))?, TrialOutcome::Passed);
         Ok(again && matches!(alone(None)?, TrialOutcome::Passed))

@@ -1,4 +1,4 @@
-//! The copy of the sources with all faults, and its build.
+//! Copy of the sources that contains all faults, and its build.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,14 +15,14 @@ use super::{
 };
 use crate::shell;
 
-/// Crates with faults, and the file each begins with.
+/// Source folders of the crates with faults.
 const CRATE_SOURCE_FOLDERS: [&str; 3] =
     ["src", "integrations/axum/src", "integrations/actix-web/src"];
 
-/// The sources that hand the texts of scripts to the server, and the file that reads them.
+/// Folder of the sources that send scripts to the server, and the file that reads their texts.
 const SCRIPT_SOURCES: [&str; 2] = ["src/store/redis", "src/store/redis/scripts.rs"];
 
-/// A program of tests, and the folder that cargo would start it in.
+/// Test program, and the working directory in which cargo would start it.
 pub(super) struct TestProgram {
     pub(super) executable: PathBuf,
     pub(super) working_dir: PathBuf,
@@ -31,7 +31,7 @@ pub(super) struct TestProgram {
 pub(super) struct TestProgramMap(BTreeMap<String, TestProgram>);
 
 impl TestProgramMap {
-    /// Programs of all chosen suites have been built.
+    /// Returns the program of a suite. Panics if it was not built, but all chosen suites are built.
     pub(super) fn get(&self, name: &str) -> &TestProgram {
         &self.0[name]
     }
@@ -43,7 +43,7 @@ pub(super) struct MutantBuild {
 }
 
 impl MutantBuild {
-    /// Copies the sources as they are, and plants the faults.
+    /// Copies the sources and plants the faults.
     pub(super) fn prepare(faults: &[&SourceFault]) -> Result<Self, String> {
         let (root, mutants) =
             (shell::workspace_root(), shell::workspace_root().join("target/mutants"));
@@ -64,7 +64,7 @@ impl MutantBuild {
                 None => fs::read(root.join(name)).map_err(failed)?,
             };
             let to = build.source_dir.join(name);
-            // A file that stays as it is keeps its time, and is not compiled again.
+            // An unchanged file keeps its modification time and is not compiled again.
             if fs::read(&to).ok().as_ref() != Some(&text) {
                 to.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
                 fs::write(&to, text).map_err(failed)?;
@@ -135,7 +135,7 @@ impl MutantBuild {
     }
 }
 
-/// The files that differ from those of the sources: name and text.
+/// Files that differ from the sources, as name and text.
 fn plant_faults(root: &Path, faults: &[&SourceFault]) -> Result<BTreeMap<String, String>, String> {
     let mut places = BTreeMap::<&str, Vec<_>>::new();
     let mut lua = Vec::new();
@@ -178,7 +178,7 @@ fn plant_faults(root: &Path, faults: &[&SourceFault]) -> Result<BTreeMap<String,
     Ok(texts)
 }
 
-/// Puts the planted text in the place of each `NAME.source` and `script.source`.
+/// Replaces each `NAME.source` and `script.source` by the planted text.
 fn plant_script_texts(text: &str) -> String {
     let mut parts = text.split(".source");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -200,7 +200,7 @@ fn read_file(root: &Path, file: &str) -> Result<String, String> {
     fs::read_to_string(root.join(file)).map_err(|error| format!("{file}: {error}"))
 }
 
-/// Applies edits, each found once in the text as it was.
+/// Applies edits. Each must match the original text exactly once.
 fn apply_edits(file: &str, text: &str, edits: &[(&str, String)]) -> Result<String, String> {
     let mut found = Vec::new();
     for (find, with) in edits {
@@ -218,7 +218,7 @@ fn apply_edits(file: &str, text: &str, edits: &[(&str, String)]) -> Result<Strin
     Ok(out + text.get(end..).unwrap_or_default())
 }
 
-/// A script is made of several files: what is replaced in it must be of one of them alone.
+/// A script is assembled from several files. An edit must match in exactly one of them.
 fn check_single_match(root: &Path, file: &str, find: &str) -> Result<(), String> {
     let folder = Path::new(file).parent().unwrap_or(Path::new(""));
     let texts = list_files(&root.join(folder)).into_iter();
@@ -231,7 +231,7 @@ fn check_single_match(root: &Path, file: &str, find: &str) -> Result<(), String>
     Err(format!("{file} and the scripts beside it have {times} times, not once: {find}"))
 }
 
-/// The files below a folder, by their paths from there.
+/// Files below a folder, as paths relative to it.
 fn list_files(folder: &Path) -> Vec<String> {
     let (mut all, mut open) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(next) = open.pop() {
@@ -247,7 +247,7 @@ fn list_files(folder: &Path) -> Vec<String> {
     all
 }
 
-/// The module that tells which fault is planted.
+/// Source of the module that reads the active fault.
 fn planted_module_source(lua: &[(&str, &str, &str)]) -> String {
     format!(
         r"//! The planted fault of this process (`cargo xtask mutants`).

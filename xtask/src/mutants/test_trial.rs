@@ -1,4 +1,4 @@
-//! One run of a test program, with a fault or without, until the first test fails.
+//! One run of a test program, with or without a fault, up to the first failed test.
 
 use std::{
     collections::BTreeSet,
@@ -16,17 +16,17 @@ use std::{
 use super::mutant_build::TestProgram;
 use crate::redis_server::TestEnvironment;
 
-/// The variable that plants a fault; the processes that tests start inherit it.
+/// Variable that activates a fault. Processes started by tests inherit it.
 pub(super) const FAULT_VARIABLE: &str = "LOCKGATE_FAULT";
 
-/// Longest time without the end of a test. No test takes as long, on a busy machine either.
+/// Longest time between two results. No test takes as long, even on a busy machine.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(240);
 
 pub(super) struct TestTrial<'a> {
     pub(super) program: &'a TestProgram,
     pub(super) environment: &'a TestEnvironment,
     pub(super) fault: Option<&'static str>,
-    /// Parts of the names of tests; whole names if `exact`.
+    /// Substrings of test names, or full names if `exact_names` is set.
     pub(super) filters: Vec<String>,
     pub(super) skipped_tests: Vec<String>,
     pub(super) exact_names: bool,
@@ -36,7 +36,7 @@ pub(super) struct TestTrial<'a> {
 pub(super) enum TrialOutcome {
     Passed,
     Failed(String),
-    /// The tests that libtest has called slow.
+    /// The tests that libtest reported as slow.
     Hung(Vec<String>),
     /// The program ended without a result.
     Died(Vec<String>),
@@ -44,7 +44,7 @@ pub(super) enum TrialOutcome {
 
 impl TestTrial<'_> {
     pub(super) fn run(&self) -> Result<TrialOutcome, String> {
-        // Servers of tests that are killed leave their files behind.
+        // One folder per trial, because servers of killed tests leave their files behind.
         static TRIAL_COUNT: AtomicUsize = AtomicUsize::new(0);
         let number = TRIAL_COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("lockgate-mutants-{}-{number}", std::process::id());
@@ -91,7 +91,7 @@ fn spawn_line_reader(out: impl Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
-/// Reads what libtest writes, until the first failure.
+/// Parses libtest's output up to the first failure.
 fn read_outcome(lines: &Receiver<String>) -> Result<TrialOutcome, String> {
     let mut slow = BTreeSet::new();
     loop {
@@ -130,7 +130,7 @@ fn start_process_group(command: &mut Command) {
 #[cfg(not(unix))]
 fn start_process_group(_: &mut Command) {}
 
-/// Ends a test program with the servers and processes that it has started.
+/// Kills a test program and the servers and processes that it started.
 fn kill_process_group(child: &mut Child) {
     let group = format!("-{}", child.id());
     let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();

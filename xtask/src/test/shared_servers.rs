@@ -1,7 +1,8 @@
-//! Redis servers that all test processes share.
+//! Redis servers shared by all test processes.
 //!
-//! nextest runs each test in a process of its own. A test that only needs a namespace uses these servers, so that
-//! a run starts four of them and not one per test. The tests learn their ports from the environment.
+//! nextest runs each test in its own process. A test that only needs a namespace uses these
+//! servers, so that a run starts four servers and not one per test. The tests read the ports from
+//! the environment.
 
 use std::{
     env,
@@ -20,13 +21,14 @@ use crate::shell;
 const SINGLE_PORT_VARIABLE: &str = "LOCKGATE_TESTS_SINGLE";
 const CLUSTER_PORTS_VARIABLE: &str = "LOCKGATE_TESTS_CLUSTER";
 
-/// Starts a server in the directory `$1` and ends it when its own input closes, so that no server outlives the task.
+/// Starts a server in the directory `$1` and stops it when standard input closes, so that no server
+/// outlives the task.
 const SUPERVISOR_SCRIPT: &str = r#"d=$1; shift; cd "$d"; redis-server "$@" >/dev/null 2>&1 & cat >/dev/null; kill -9 $!; rm -rf "$d""#;
 
 const SLOT_COUNT: usize = 16_384;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One server, and a cluster of three masters.
+/// One single server and a cluster of three masters.
 pub(super) struct SharedServers {
     nodes: Vec<SharedServerNode>,
 }
@@ -37,7 +39,8 @@ struct SharedServerNode {
 }
 
 impl SharedServers {
-    /// Starts them with the `redis-server` that this environment chooses, and returns when they can be used.
+    /// Starts the `redis-server` chosen by this environment for each node and waits until all nodes
+    /// are ready.
     pub(super) fn start(environment: &[(&str, OsString)]) -> Result<Self, String> {
         let ports = free_ports(4).into_iter().enumerate();
         let nodes = ports.map(|(at, port)| SharedServerNode::spawn(environment, port, at > 0));
@@ -50,7 +53,7 @@ impl SharedServers {
         Ok(servers)
     }
 
-    /// Tells a command the ports.
+    /// Sets the port variables of a command.
     pub(super) fn set_port_variables(&self, command: &mut Command) {
         let ports: Vec<_> = self.nodes.iter().map(|node| node.port.to_string()).collect();
         command
@@ -62,7 +65,7 @@ impl SharedServers {
         let masters = &self.nodes[1..];
         for (at, node) in masters.iter().enumerate() {
             let [from, to] = [at, at + 1].map(|n| n * SLOT_COUNT / masters.len());
-            // One by one: servers before 7.0 have no `ADDSLOTSRANGE`.
+            // One slot range at a time: servers before 7.0 have no `ADDSLOTSRANGE`.
             let slots: Vec<_> = (from..to).map(|slot| slot.to_string()).collect();
             node.run_command(&format!("CLUSTER ADDSLOTS {}", slots.join(" ")))?;
             node.run_command(&format!("CLUSTER SET-CONFIG-EPOCH {}", at + 1))?;
@@ -89,7 +92,7 @@ impl SharedServerNode {
         keeper.arg(&directory).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
         keeper.args(["--save", "", "--appendonly", "no"]);
         if in_cluster {
-            // A busy machine is no reason to give up a node.
+            // A slow machine must not make the cluster mark a node as failed.
             keeper.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "30000"]);
             keeper.args(["--cluster-require-full-coverage", "no"]);
         }
@@ -103,7 +106,7 @@ impl SharedServerNode {
         if answer.starts_with('-') { Err(io::Error::other(answer)) } else { Ok(()) }
     }
 
-    /// Sends an inline command, and returns the first reply: a line, or a bulk string.
+    /// Sends an inline command and returns the first reply: a line or a bulk string.
     fn send_command(&self, words: &str) -> io::Result<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(START_TIMEOUT))?;
@@ -127,7 +130,7 @@ impl Drop for SharedServerNode {
     }
 }
 
-/// Repeats a question until the answer is yes. A server that does not listen yet refuses connections.
+/// Repeats a check until it succeeds. A server that does not listen yet refuses connections.
 fn wait_until(done: impl Fn() -> io::Result<bool>) -> io::Result<()> {
     let started = Instant::now();
     loop {
@@ -142,7 +145,8 @@ fn wait_until(done: impl Fn() -> io::Result<bool>) -> io::Result<()> {
     }
 }
 
-/// Free ports below those that the kernel gives to clients. The nodes of a cluster also listen on the port 10,000 above.
+/// Free ports below the kernel's ephemeral range. A cluster node also listens on its port plus
+/// 10,000.
 fn free_ports(number: usize) -> Vec<u16> {
     let first = u16::try_from(std::process::id() % 10_000).unwrap_or(0);
     let free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();

@@ -86,7 +86,7 @@ pub struct DomainRules {
     pub permanent_processes: &'static [&'static str],
     /// Name of the server in the measurements.
     pub server_label: &'static str,
-    /// KEYDOC
+    /// Measures the memory of the server without that of its keys.
     pub excludes_key_memory: bool,
     /// Name of the store in the measurements.
     pub store_label: &'static str,

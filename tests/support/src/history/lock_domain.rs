@@ -30,8 +30,9 @@ const MAX_WAIT_AFTER_FAULTS: Duration = Duration::from_secs(5);
 /// So many holds of all there are at least, on a machine that has other things to do.
 const MIN_HOLDS: usize = 100;
 
-/// In runs so long that there were some times without faults there are waits that nothing has touched; in a shorter one,
-/// where the machine touches all, there may be none. `tests/faults/lock_contention.rs` goes on until there are.
+/// Shortest run that must have waits that no fault has touched. A shorter run may have none, since
+/// the load of the machine touches them all. `tests/faults/lock_contention.rs` goes on until there
+/// are some.
 const LONG_RUN: Duration = Duration::from_secs(40);
 
 /// Calls per acquisition: one that takes the lock and one that releases it, and as many again for requests that wait,

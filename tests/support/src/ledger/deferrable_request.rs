@@ -123,13 +123,13 @@ impl DeferrableRequest {
         Self { route: "sure", ..self.skip_on_failure() }
     }
 
-    /// Does not run before [`DELAY`](crate::ledger::DELAY) has passed.
+    /// Does not run before [`RUN_DELAY`](crate::ledger::RUN_DELAY) has passed.
     pub fn delayed(self) -> Self {
         let terms = AcceptedTerms { is_unordered: true, ..self.terms };
         Self { route: "delayed", terms, ..self }
     }
 
-    /// Is expired if it has not begun after [`SOON`](crate::ledger::SOON).
+    /// Is expired if it has not begun after [`RUN_EXPIRY`](crate::ledger::RUN_EXPIRY).
     pub fn expiring(self) -> Self {
         Self { route: "soon", ..self }
     }

@@ -228,7 +228,7 @@ pub(super) const LOCK_ROWS: &[FaultRow] = &[
         "one busy process, three that rarely acquire",
         &[
             (Unit, "queue_fairness::rare_requests_wait_for_one_handover_batch_of_busy_process"),
-            // There `handover_window` ends each batch before it reaches `max_handovers`.
+            // The test above ends each batch by `handover_window` before `max_handovers`.
             (Unit, "handover::one_snapshot_serves_seventeen_holders"),
         ],
     ),

@@ -1,7 +1,7 @@
 //! Numbered faults, and the tests that provoke them.
 //!
-//! `l` is the table of locks, `d` that of deferred requests, `q` that of the guarantees of quotas. A
-//! test is named by a substring of its path, as in a filter of libtest. A row without tests gives
+//! `l` is the table of locks, `d` that of deferred requests, `q` that of the guarantees of quotas.
+//! A test is named by a substring of its path, as in a filter of libtest. A row without tests gives
 //! the reason why one machine cannot provoke the fault, and the substitute.
 
 mod deferral;

@@ -1,4 +1,4 @@
-//! Deferred requests, remembered requests, and callbacks.
+//! Faults in deferred requests, remembered requests and callbacks.
 
 use super::{SourceFault, deferral_tests, edit, scenario_tests, unit_tests};
 

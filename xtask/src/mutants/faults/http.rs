@@ -1,4 +1,4 @@
-//! Both integrations, and what they share.
+//! Faults in both integrations and their shared code.
 
 use super::{SourceFault, edit, scenario_tests, unit_tests};
 

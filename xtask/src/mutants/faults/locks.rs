@@ -1,4 +1,4 @@
-//! Locks: both stores, and the engine.
+//! Faults in locks: both stores and the engine.
 
 use super::{SourceFault, edit, scenario_tests, unit_tests};
 

@@ -1,7 +1,9 @@
-//! The faults: for each what it breaks, how it is planted, and the suites of which each must catch it.
+//! Source faults: the broken behaviour, the edits that plant each fault, and the suites that must
+//! catch it.
 //!
-//! A fault is one that a careless change could make. Its suites are named by modules, not by tests, so that a test may
-//! be replaced by another one. The list stays as it is while tests are removed; an edit follows the text it is found by.
+//! Each fault is one that a careless change could make. Suites are named by modules and not by
+//! tests, so that a test can be replaced. The list stays unchanged when tests are removed. An edit
+//! is located by its original text.
 
 mod deferral;
 mod http;
@@ -21,15 +23,17 @@ pub(super) struct SourceFault {
     pub(super) suites: &'static [TestSuite],
 }
 
-/// The text `find` of a file, and what stands there instead. In Rust `FAULT` in it is true where the fault is planted, and
-/// `ORIGINAL` is what was found; a script has the new text, or the old one, as a whole.
+/// Replacement of the text `find` in a file.
+///
+/// In Rust, `FAULT` in the replacement is true if the fault is active, and `ORIGINAL` is the
+/// replaced text. A script contains either the new or the old text.
 pub(super) struct SourceEdit {
     pub(super) file: &'static str,
     pub(super) find: &'static str,
     pub(super) replacement: &'static str,
 }
 
-/// Tests of a program with one of these texts in their names.
+/// Tests of a program whose names contain one of these filters.
 pub(super) struct TestSuite {
     pub(super) program: &'static str,
     pub(super) filters: &'static [&'static str],
@@ -44,12 +48,12 @@ const fn unit_tests(filters: &'static [&'static str]) -> TestSuite {
     TestSuite { program: "lockgate", filters }
 }
 
-/// Rows of tests/rows.
+/// Tests in tests/rows.
 const fn scenario_tests(filters: &'static [&'static str]) -> TestSuite {
     TestSuite { program: "scenarios", filters }
 }
 
-/// Tests of processes with deferred requests that are killed and stopped.
+/// Tests that kill and stop processes with deferred requests.
 const fn deferral_tests(filters: &'static [&'static str]) -> TestSuite {
     TestSuite { program: "deferral", filters }
 }

@@ -1,4 +1,4 @@
-//! Queues of tasks.
+//! Faults in task queues.
 
 use super::{SourceFault, edit, unit_tests};
 

@@ -1,4 +1,4 @@
-//! Quotas: counters of both stores, and the engine.
+//! Faults in quotas: the counters of both stores, and the engine.
 
 use super::{SourceFault, edit, scenario_tests, unit_tests};
 

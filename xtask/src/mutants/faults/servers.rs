@@ -1,4 +1,4 @@
-//! Connections to servers, their failovers, and quorums of them.
+//! Faults in server connections, failovers and quorums.
 
 use super::{SourceFault, edit, unit_tests};
 

@@ -80,7 +80,7 @@ async fn run_server(app: AppState, listener: TcpListener, stopped: oneshot::Rece
     let _ = server.await;
 }
 
-/// See [`WebFramework::build_unscoped_merge_layer`](super::WebFramework::build_unscoped_merge_layer).
+/// See [`WebFramework`](super::WebFramework::build_unscoped_merge_layer).
 pub(super) fn build_unscoped_merge_layer() {
     snapshot_routes::build_unscoped_merge_layer();
 }

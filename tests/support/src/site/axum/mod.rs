@@ -49,7 +49,7 @@ pub(super) async fn start_server(app: &AppState) -> RunningServer {
     RunningServer { addr, stop, finished: ended }
 }
 
-/// See [`WebFramework::build_unscoped_merge_layer`](super::WebFramework::build_unscoped_merge_layer).
+/// See [`WebFramework`](super::WebFramework::build_unscoped_merge_layer).
 pub(super) fn build_unscoped_merge_layer() {
     let _ = snapshot_routes::build_unscoped_merge_layer();
 }
