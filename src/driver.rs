@@ -24,7 +24,7 @@
 pub use crate::{
     defer::{
         DeferCandidate, DeferTicket, ReplayBody, ReplayOutcome, ReplayResponse, Replayer,
-        StatusEvents, StatusGate, StatusReply, StatusRequest, is_event_stream,
+        StatusEvents, StatusReply, StatusRequest, StatusResource, is_event_stream,
     },
     gate::{
         BodyBudget, BodySink, BodyTicket, BodyTimeoutError, BodyTimer, BodyTimerHandle,
@@ -35,6 +35,6 @@ pub use crate::{
         StoppedBody, Verdict, log_missing_layer, log_shared_request, poll_until_cancelled,
         run_until_cancelled,
     },
-    lock::{LockContext, LockTicket, UnmatchedRequest},
+    lock::{LockEntryContext, LockTicket, UnmatchedRequestTicket},
     rate_limit::{RateLimitContext, RateLimitTicket},
 };

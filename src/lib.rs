@@ -146,7 +146,7 @@ pub use self::{
     clock::Clock,
     defer::ExtensionSnapshot,
     error::{Error, ErrorKind},
-    gate::{ClientAddress, HttpRequestHead, KeySource, MissingAddress, RunningJob},
+    gate::{ClientAddress, HttpRequestHead, MissingAddress, RunningJob},
     key::Key,
     lock::{
         AcquireError, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockBusy, LockGuard, LockRequest,

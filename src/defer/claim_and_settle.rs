@@ -11,8 +11,8 @@ use super::{
 use crate::{
     error::ErrorKind,
     store::{
-        ClaimCommand, ClaimOutcome, ClaimedRun, GrantAttempt, JobId, LeaseTerms, LockHold,
-        LockMode, NextClaim, SettleCommand, SettleOutcome, Settlement,
+        ClaimCommand, ClaimOutcome, ClaimedRun, GrantAttempt, JobId, LeaseTerms, LockMode,
+        NextClaim, OwnedHold, SettleCommand, SettleOutcome, Settlement,
     },
 };
 
@@ -31,7 +31,7 @@ const FINAL_SETTLE_MARGIN: Duration = Duration::from_millis(10);
 /// A run that has begun, with the hold on its lock.
 pub(super) struct StartedRun {
     pub(super) run: ClaimedRun,
-    pub(super) hold: LockHold,
+    pub(super) hold: OwnedHold,
 }
 
 impl JobChain {
@@ -155,7 +155,7 @@ impl JobChain {
     async fn send_settlement(
         &self,
         id: &JobId,
-        hold: &LockHold,
+        hold: &OwnedHold,
         verdict: Settlement,
         mut next: Option<&mut GrantAttempt>,
     ) -> Option<SettleOutcome> {

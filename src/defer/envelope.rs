@@ -10,7 +10,7 @@ use std::{fmt, net::SocketAddr};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{snapshot::SavedSnapshots, stored_headers::HeaderList};
+use super::{snapshot::SavedSnapshots, stored_headers::HeaderPairs};
 use crate::{
     gate::HttpRequestHead,
     key::{Key, digest_parts},
@@ -76,7 +76,7 @@ const RESPONSE_KIND: &str = "response";
 struct EncodedRequestHead {
     method: String,
     target: String,
-    headers: HeaderList,
+    headers: HeaderPairs,
     peer: Option<SocketAddr>,
     max_attempts: u32,
     snapshots: SavedSnapshots,
@@ -106,7 +106,7 @@ impl fmt::Debug for StoredRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredResponseHead {
     pub(super) status: u16,
-    pub(super) headers: HeaderList,
+    pub(super) headers: HeaderPairs,
     pub(super) body_status: StoredBodyStatus,
 }
 
@@ -137,7 +137,7 @@ impl StoredBodyStatus {
 pub(super) fn encode_request(
     at: EnvelopeBinding<'_>,
     head: HttpRequestHead,
-    headers: HeaderList,
+    headers: HeaderPairs,
     carried: SavedSnapshots,
     max_attempts: u32,
     body: &[u8],
@@ -267,7 +267,7 @@ mod tests {
         );
         let response = StoredResponseHead {
             status: 200,
-            headers: HeaderList::new(),
+            headers: HeaderPairs::new(),
             body_status: StoredBodyStatus::Full,
         };
         let answer = encode_response(at, &response, b"body");

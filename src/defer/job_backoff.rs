@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::stored_headers::HeaderList;
+use super::stored_headers::HeaderPairs;
 
 /// Exponential backoff with full jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ fn random_delay(most: Duration) -> Duration {
 }
 
 /// Parses `Retry-After` (RFC 9110 section 10.2.3): seconds or a date.
-pub(super) fn parse_retry_after(headers: &HeaderList, now: SystemTime) -> Option<Duration> {
+pub(super) fn parse_retry_after(headers: &HeaderPairs, now: SystemTime) -> Option<Duration> {
     let (_, value) = headers.iter().find(|(name, _)| name == "retry-after")?;
     let text = str::from_utf8(value).ok()?.trim();
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {

@@ -18,9 +18,9 @@
 //! ended.
 
 mod drain;
-mod due_poller;
+mod due_lock_poller;
 mod peer_jobs;
-mod ready_queues;
+mod request_and_webhook_queues;
 mod run_capacity;
 mod webhook_ready_queue;
 
@@ -42,9 +42,9 @@ use tokio::{
 };
 
 use self::{
-    due_poller::{DuePollResult, await_due_poll},
+    due_lock_poller::{DuePollResult, await_due_poll},
     peer_jobs::PeerJob,
-    ready_queues::ReadyQueues,
+    request_and_webhook_queues::RequestAndWebhookQueues,
     run_capacity::RunCapacity,
     webhook_ready_queue::{WebhookOwners, await_owner_lookup},
 };
@@ -105,7 +105,7 @@ pub(super) struct JobDispatcher {
     /// chain.
     running_chains: HashMap<Key, Option<JobId>>,
     /// Locks found by wake-ups and due polls.
-    ready_queues: ReadyQueues,
+    ready_queues: RequestAndWebhookQueues,
     /// Jobs that this worker can't run and leaves to a peer for a while. A peer is notified when
     /// they come up again.
     peer_jobs: HashMap<JobId, PeerJob>,
@@ -138,7 +138,7 @@ impl JobDispatcher {
             due_poll_alarm: PreciseTimer::default(),
             peers: Vec::new(),
             running_chains: HashMap::new(),
-            ready_queues: ReadyQueues::default(),
+            ready_queues: RequestAndWebhookQueues::default(),
             peer_jobs: HashMap::new(),
             chain_tasks: JoinSet::new(),
             due_poll: None,

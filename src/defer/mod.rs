@@ -67,6 +67,6 @@ pub use self::{
     replayer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer, is_event_stream},
     run_authorization::{PendingRun, RunAuthorization},
     snapshot::ExtensionSnapshot,
-    status::{StatusEvents, StatusGate, StatusReply, StatusRequest},
+    status::{StatusEvents, StatusReply, StatusRequest, StatusResource},
     worker::DeferWorker,
 };

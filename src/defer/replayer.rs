@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use super::stored_headers::HeaderList;
+use super::stored_headers::HeaderPairs;
 use crate::gate::{HttpRequestHead, ReplayMarker};
 
 /// The application's routes, for the replay of stored requests. Each integration implements it.
@@ -48,7 +48,7 @@ pub struct ReplayResponse {
     /// Status code.
     pub status: u16,
     /// Headers in order, names in lower case.
-    pub headers: HeaderList,
+    pub headers: HeaderPairs,
     /// Body, as far as it was read.
     pub body: ReplayBody,
 }

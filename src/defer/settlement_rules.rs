@@ -6,7 +6,7 @@ use super::{
     envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, encode_response},
     job_backoff::{JobBackoff, parse_retry_after},
     replayer::{ReplayBody, ReplayOutcome, ReplayResponse},
-    stored_headers::{HeaderList, stored_response_headers},
+    stored_headers::{HeaderPairs, stored_response_headers},
 };
 use crate::{
     gate::{ReplayMarker, RunningJob},
@@ -80,7 +80,7 @@ impl RunContext<'_> {
 
     /// Uses the clock of this process. A date in the response has the clock of another one, and is
     /// accurate to seconds.
-    fn requested_delay(&self, headers: &HeaderList) -> Option<Duration> {
+    fn requested_delay(&self, headers: &HeaderPairs) -> Option<Duration> {
         parse_retry_after(headers, SystemTime::now())
     }
 

@@ -14,7 +14,7 @@ use crate::{
     key::Key,
     store::{
         AcquireCommand, AcquireReply, AdjustmentKind, ChargeAdjustment, ChargeCommand, ChargeItem,
-        ChargedWindow, GrantAttempt, LeaseTerms, LockHold, LockMode, QuotaRule,
+        ChargedWindow, GrantAttempt, LeaseTerms, LockMode, OwnedHold, QuotaRule,
         SettleChargeCommand, Store,
     },
 };
@@ -45,7 +45,7 @@ pub(super) struct SharedRunLimits {
 /// Permission to start runs, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct RunPermit {
-    concurrency_permit: Option<LockHold>,
+    concurrency_permit: Option<OwnedHold>,
     /// Window of a charge that no run has used yet.
     unused_charge: Option<ChargedWindow>,
 }
@@ -164,7 +164,7 @@ async fn acquire_concurrency_permit(
     runs: u32,
     lease: Duration,
     only_tries: bool,
-) -> Option<LockHold> {
+) -> Option<OwnedHold> {
     let (key, mode) = (Key::for_queue_workers(), LockMode::Permits(runs));
     let mut attempt = GrantAttempt::new(store, &key, mode);
     let bell = store.wakeups().subscribe_offers(&attempt.token);

@@ -108,20 +108,20 @@ const STORED_RESPONSE_HEADERS: &[&str] = &[
 ];
 
 /// Headers in order, repeats kept.
-pub(super) type HeaderList = Vec<(String, Vec<u8>)>;
+pub(super) type HeaderPairs = Vec<(String, Vec<u8>)>;
 
 /// Returns the headers of a request that are stored.
 pub(super) fn stored_request_headers(
-    headers: &HeaderList,
+    headers: &HeaderPairs,
     fields: &StoredHeaderFilter,
-) -> HeaderList {
+) -> HeaderPairs {
     headers.iter().filter(|(name, _)| fields.allows(name)).cloned().collect()
 }
 
 /// Returns the size of a request's stored head in bytes: names, values, path and query.
 pub(super) fn stored_head_len(
     target: &str,
-    headers: &HeaderList,
+    headers: &HeaderPairs,
     fields: &StoredHeaderFilter,
 ) -> usize {
     let stored = headers.iter().filter(|(name, _)| fields.allows(name));
@@ -129,7 +129,7 @@ pub(super) fn stored_head_len(
 }
 
 /// Returns the headers of a response that are stored: the default ones and those in `more`.
-pub(super) fn stored_response_headers(headers: HeaderList, more: &[String]) -> HeaderList {
+pub(super) fn stored_response_headers(headers: HeaderPairs, more: &[String]) -> HeaderPairs {
     let kept =
         |name: &String| STORED_RESPONSE_HEADERS.contains(&name.as_str()) || more.contains(name);
     headers.into_iter().filter(|(name, _)| kept(name)).collect()

@@ -4,14 +4,14 @@
 //! machine. A call is therefore judged twice: by host and port before anything is resolved, and by
 //! each address of the host.
 
-mod receiver_health;
+mod receiver_load;
 mod receiver_slot;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use self::receiver_health::{ReceiverHealth, ReceiverId};
+use self::receiver_load::{ReceiverId, ReceiverLoad};
 pub(super) use self::receiver_slot::ReceiverSlot;
 use crate::key::Key;
 
@@ -35,7 +35,7 @@ pub(super) struct WebhookReceivers(Mutex<ReceiverTable>);
 
 #[derive(Default)]
 struct ReceiverTable {
-    receivers: HashMap<ReceiverId, ReceiverHealth>,
+    receivers: HashMap<ReceiverId, ReceiverLoad>,
     /// Active calls to unproven hosts: their last call was not answered in time, or there was none.
     unproven_calls: usize,
     /// Hosts of webhooks that found no slot.
@@ -96,18 +96,18 @@ impl WebhookReceivers {
     }
 
     /// Returns a view of the receivers' free slots. It holds the lock of the table.
-    pub(super) fn availability(&self, room: WebhookLimits) -> ReceiverAvailability<'_> {
-        ReceiverAvailability { table: self.0.lock(), limits: room }
+    pub(super) fn availability(&self, room: WebhookLimits) -> FreeSlotView<'_> {
+        FreeSlotView { table: self.0.lock(), limits: room }
     }
 }
 
 /// View of the free slots of all receivers.
-pub(super) struct ReceiverAvailability<'a> {
+pub(super) struct FreeSlotView<'a> {
     table: MutexGuard<'a, ReceiverTable>,
     limits: WebhookLimits,
 }
 
-impl ReceiverAvailability<'_> {
+impl FreeSlotView<'_> {
     /// Returns true if a webhook is worth a claim: its host is unknown yet, or has a free slot.
     pub(super) fn allows(&self, key: &Key) -> bool {
         self.table
@@ -120,7 +120,7 @@ impl ReceiverAvailability<'_> {
 impl ReceiverTable {
     fn allows_call(&self, host: &Arc<str>, room: WebhookLimits) -> bool {
         let standing = self.receivers.get(&ReceiverId::Host(Arc::clone(host)));
-        let proven = standing.is_some_and(ReceiverHealth::is_proven);
+        let proven = standing.is_some_and(ReceiverLoad::is_proven);
         if !proven && self.unproven_calls >= room.max_unproven_calls() {
             return false;
         }

@@ -4,8 +4,8 @@
 //! Admitting the request would bypass the lock; a shared "unknown" key would let unrelated clients
 //! block each other.
 
-mod conversions;
 mod functions;
+mod trait_impls;
 
 use std::{fmt, str::FromStr, sync::Arc};
 

@@ -37,7 +37,7 @@ pub(crate) use self::{
     method_filter::MethodFilter,
     parking_slot::{AttemptMode, DirectRunTerms, IdempotencyLookup, UnderLockMark},
     refusal_tracker::{GateId, RefusalTracker},
-    replay_marker::{REPLAY_HEADER, RunScopeGuard, current_replay, is_replay},
+    replay_marker::{InFlightRunGuard, REPLAY_HEADER, current_replay, is_replay},
     request_kind::find_extension,
 };
 pub use self::{

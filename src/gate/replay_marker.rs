@@ -28,21 +28,21 @@ use crate::{
 pub(crate) const REPLAY_HEADER: &str = "lockgate-replay";
 
 tokio::task_local! {
-    static CURRENT_REPLAY: RunScopeGuard;
+    static CURRENT_REPLAY: InFlightRunGuard;
 }
 
 /// Counts one future of a run from its creation to its drop, in any task or thread.
 #[derive(Debug)]
-pub(crate) struct RunScopeGuard(ReplayMarker);
+pub(crate) struct InFlightRunGuard(ReplayMarker);
 
-impl RunScopeGuard {
+impl InFlightRunGuard {
     pub(crate) fn enter(replay: &ReplayMarker) -> Self {
         replay.0.active_scopes.fetch_add(1, Ordering::AcqRel);
         Self(replay.clone())
     }
 }
 
-impl Drop for RunScopeGuard {
+impl Drop for InFlightRunGuard {
     fn drop(&mut self) {
         let run = &self.0.0;
         if run.active_scopes.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -182,7 +182,7 @@ impl ReplayMarker {
     /// Runs `run` within this replay, so that layers inside recognize it without the extension. The
     /// run counts as in flight until the returned future completes or is dropped.
     pub fn scope<F: Future>(&self, run: F) -> impl Future<Output = F::Output> + use<F> {
-        CURRENT_REPLAY.scope(RunScopeGuard::enter(self), run)
+        CURRENT_REPLAY.scope(InFlightRunGuard::enter(self), run)
     }
 
     /// Notes that the handler may be called; returns false if the run was abandoned before.

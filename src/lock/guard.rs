@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     key::Key,
-    store::{HoldState, LockHold, LockLease, LockLoss, LockMode, Store},
+    store::{HoldState, LockLease, LockLoss, LockMode, OwnedHold, Store},
 };
 
 /// Lock that is held, and renewed, until the guard is dropped or released.
@@ -62,7 +62,7 @@ pub enum ReleaseStatus {
 /// Release in progress. Dropping it leaves the rest to the background.
 pub(super) enum PendingRelease {
     Done(ReleaseStatus),
-    Release(Arc<HoldState>, LockHold),
+    Release(Arc<HoldState>, OwnedHold),
     /// A queue task releases and reacquires in one call, and reports the status.
     ReleaseAndReacquire(Store, oneshot::Receiver<ReleaseStatus>),
 }
@@ -86,12 +86,12 @@ impl PendingRelease {
 }
 
 impl LockGuard {
-    pub(super) fn new(hold: LockHold, turn: Option<HandoverContext>) -> Self {
+    pub(super) fn new(hold: OwnedHold, turn: Option<HandoverContext>) -> Self {
         Self(GrantShare::Owned(Arc::new(SharedGrant::new(hold, turn))))
     }
 
     /// Creates a guard for the same hold on another lease. Copies of the previous hold follow it.
-    fn replacing(before: &HoldState, hold: LockHold) -> Self {
+    fn replacing(before: &HoldState, hold: OwnedHold) -> Self {
         let (facts, grant) = (Arc::clone(hold.state()), Arc::new(SharedGrant::new(hold, None)));
         let weak = Arc::downgrade(&grant);
         before.set_successor(&facts, weak);
@@ -146,7 +146,7 @@ impl LockGuard {
 
     /// Returns the parts if this is the only guard. They are neither handed over nor released when
     /// they are dropped.
-    pub(super) fn into_parts(self) -> Result<(LockHold, Option<HandoverContext>), Self> {
+    pub(super) fn into_parts(self) -> Result<(OwnedHold, Option<HandoverContext>), Self> {
         match self.0 {
             GrantShare::Owned(grant) => match Arc::try_unwrap(grant) {
                 Ok(grant) => Ok(grant.into_parts()),

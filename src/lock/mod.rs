@@ -106,8 +106,9 @@ mod guard;
 mod held_lock;
 mod held_locks;
 mod idempotent_acquire;
-mod lock_context;
+mod lock_entry_context;
 mod lock_set;
+mod lock_ticket;
 mod outcome;
 mod pending_releases;
 mod policy;
@@ -117,7 +118,6 @@ mod retry;
 mod shared_grant;
 #[cfg(test)]
 pub(crate) mod tests;
-mod ticket;
 mod wait_queue;
 
 pub use self::{
@@ -125,10 +125,10 @@ pub use self::{
     gate::LockLayer,
     guard::{LockGuard, ReleaseStatus},
     held_lock::{HeldLock, HeldLocks},
-    lock_context::LockContext,
+    lock_entry_context::LockEntryContext,
     lock_set::{LockSet, LockSetRequest},
+    lock_ticket::{LockTicket, UnmatchedRequestTicket},
     outcome::{AcquireError, BusyStatus, LockBusy},
     release_settings::{HoldUntil, OnLoss},
     request::LockRequest,
-    ticket::{LockTicket, UnmatchedRequest},
 };

@@ -9,8 +9,8 @@ use std::{
 use super::{
     held_lock::HeldLocks,
     lock_set::LockSet,
+    lock_ticket::{LockTicket, LockTicketKind},
     pending_releases::PendingReleases,
-    ticket::{LockTicket, LockTicketKind},
 };
 use crate::{
     gate::{LeaveAction, ServiceOutcome},

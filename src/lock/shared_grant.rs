@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     error::Error,
-    store::{HoldState, LockHold, ReleaseOutcome, Store},
+    store::{HoldState, OwnedHold, ReleaseOutcome, Store},
 };
 
 /// Grant that one or several guards share.
@@ -25,7 +25,7 @@ pub(super) struct SharedGrant {
 
 #[derive(Debug)]
 struct ActiveGrant {
-    hold: LockHold,
+    hold: OwnedHold,
     /// `None` if it is always released, even if there are waiters.
     handover: Option<HandoverContext>,
 }
@@ -45,12 +45,12 @@ impl fmt::Debug for HandoverContext {
 }
 
 impl SharedGrant {
-    pub(super) fn new(hold: LockHold, turn: Option<HandoverContext>) -> Self {
+    pub(super) fn new(hold: OwnedHold, turn: Option<HandoverContext>) -> Self {
         Self { active: Some(ActiveGrant { hold, handover: turn }) }
     }
 
     #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
-    pub(super) fn hold(&self) -> &LockHold {
+    pub(super) fn hold(&self) -> &OwnedHold {
         &self.active.as_ref().expect("the grant is held until it is consumed").hold
     }
 
@@ -60,7 +60,7 @@ impl SharedGrant {
 
     /// Returns the parts, which are neither handed over nor released when they are dropped.
     #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
-    pub(super) fn into_parts(mut self) -> (LockHold, Option<HandoverContext>) {
+    pub(super) fn into_parts(mut self) -> (OwnedHold, Option<HandoverContext>) {
         let ActiveGrant { hold, handover: turn } =
             self.active.take().expect("the grant is held until it is consumed");
         (hold, turn)
@@ -82,14 +82,14 @@ impl Drop for SharedGrant {
 /// Next step for a hold after its last guard has ended.
 pub(super) enum ReleaseAction {
     HandedOver,
-    Release(LockHold),
+    Release(OwnedHold),
     ReleaseAndReacquire(ReleaseAndReacquire),
 }
 
 /// Release of a hold, with a reacquire for the next waiter of this process in the same call.
 pub(super) struct ReleaseAndReacquire {
     local_queues: Arc<LocalQueues>,
-    hold: LockHold,
+    hold: OwnedHold,
     acquirer_notify: Arc<Notify>,
 }
 
@@ -113,7 +113,7 @@ impl ReleaseAndReacquire {
 }
 
 impl ReleaseAction {
-    pub(super) fn decide(hold: LockHold, turn: Option<HandoverContext>) -> Self {
+    pub(super) fn decide(hold: OwnedHold, turn: Option<HandoverContext>) -> Self {
         let Some(turn) = turn else {
             return Self::Release(hold);
         };

@@ -15,7 +15,7 @@
 //!
 //! The example defers a request without a framework, from the 202 to the response. The worker runs
 //! the stored request through the same service, and the server passes paths below `/deferred` to
-//! the [`StatusGate`](crate::defer::StatusGate).
+//! the [`StatusResource`](crate::defer::StatusResource).
 //!
 //! ```
 //! use std::convert::Infallible;
@@ -25,7 +25,7 @@
 //! use http_body_util::Full;
 //! use lockgate::{
 //!     Key, Store,
-//!     defer::{DeferLayer, DeferWorker, StatusGate, StatusReply},
+//!     defer::{DeferLayer, DeferWorker, StatusResource, StatusReply},
 //!     lock::LockLayer,
 //!     middleware::{PartsView, PlainHttp},
 //! };
@@ -58,7 +58,7 @@
 //! // The client polls for the response; 202 means that there is none yet.
 //! let location = accepted.headers()["location"].to_str()?;
 //! let id = location.trim_start_matches("/deferred/");
-//! let status = StatusGate::<Parts>::new().store(&store);
+//! let status = StatusResource::<Parts>::new().store(&store);
 //! let reply = loop {
 //!     let poll = Request::get(format!("{location}/response")).header("prefer", "wait=10");
 //!     let (mut parts, ()) = poll.body(())?.into_parts();

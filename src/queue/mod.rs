@@ -72,6 +72,7 @@ mod admin;
 mod drain;
 mod handle;
 mod idle_poll;
+mod pending_settlements;
 mod poll;
 mod push_request;
 #[cfg(any(test, feature = "test-kit"))]
@@ -82,7 +83,6 @@ mod renewal;
 mod retry_backoff;
 mod returned_task_schedule;
 mod sealed_payload;
-mod settlements;
 mod task;
 mod task_failure;
 mod task_run;

@@ -15,12 +15,12 @@ use super::{
     idle_poll::{
         IDLE_POLL_INTERVAL, IDLE_REGISTRATION_TTL, IdlePoll, IdlePollOutcome, poll_unless_idle,
     },
+    pending_settlements::settlements_per_poll,
     poll::{AnsweredPoll, NotExecutedFlag},
     queue_worker::QueueWorker,
     renewal::{TaskRenewals, renewal_time},
     returned_task_schedule::ReturnedTaskSchedule,
     sealed_payload::open_for_run,
-    settlements::settlements_per_poll,
     task::{TaskAttemptInfo, UndecodedTask},
     task_run::{RunningTask, TaskRunResult, run_handler},
 };

@@ -9,7 +9,7 @@ use super::quorum_hold::QuorumHold;
 use crate::{
     key::Key,
     lock::ReleaseStatus,
-    store::{LockHold, LockLoss, ReleaseOutcome},
+    store::{LockLoss, OwnedHold, ReleaseOutcome},
 };
 
 /// Lock held by a majority of stores, and renewed, until the guard is dropped or released.
@@ -112,7 +112,7 @@ impl QuorumGuard {
     }
 }
 
-fn release_node(hold: LockHold) -> impl Future<Output = NodeRelease> {
+fn release_node(hold: OwnedHold) -> impl Future<Output = NodeRelease> {
     let (facts, store) = (Arc::clone(hold.state()), hold.store().clone());
     let told = hold.send_release();
     async move {

@@ -19,7 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 use super::vote_request::{NodeVote, PendingVotes};
 use crate::{
     key::Key,
-    store::{HoldState, LockHold, LockLoss},
+    store::{HoldState, LockLoss, OwnedHold},
 };
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct QuorumHold {
 
 #[derive(Debug)]
 struct NodeHolds {
-    holds: BTreeMap<usize, LockHold>,
+    holds: BTreeMap<usize, OwnedHold>,
     /// In this struct, so that the calls are dropped with the leases and not only when a task runs.
     pending: PendingNodeCalls,
     /// Lost or released: no node is added any more.
@@ -49,13 +49,13 @@ struct NodeHolds {
 struct PendingNodeCalls {
     votes: PendingVotes,
     /// Nodes that have voted, with a call in flight that raises their fence.
-    fence_raises: FuturesUnordered<BoxFuture<'static, (usize, LockHold)>>,
+    fence_raises: FuturesUnordered<BoxFuture<'static, (usize, OwnedHold)>>,
 }
 
 /// Result of [`QuorumHold::next_event`].
 pub(super) enum QuorumEvent {
     Vote(NodeVote),
-    FenceRaised(usize, LockHold),
+    FenceRaised(usize, OwnedHold),
 }
 
 impl QuorumHold {
@@ -64,7 +64,7 @@ impl QuorumHold {
         fence: u64,
         nodes: usize,
         max_hold: Duration,
-        holds: BTreeMap<usize, LockHold>,
+        holds: BTreeMap<usize, OwnedHold>,
         votes: PendingVotes,
     ) -> Arc<Self> {
         let lock = key.log_hash();
@@ -102,7 +102,7 @@ impl QuorumHold {
         if seats.is_closed {
             return self.loss.get().copied();
         }
-        let ended = |(at, hold): (&usize, &LockHold)| Some((*at, hold.state().reported_loss()?));
+        let ended = |(at, hold): (&usize, &OwnedHold)| Some((*at, hold.state().reported_loss()?));
         let ended: Vec<_> = seats.holds.iter().filter_map(ended).collect();
         let gone: Vec<_> = ended.iter().filter_map(|(at, _)| seats.holds.remove(at)).collect();
         if seats.holds.len() >= self.majority() {
@@ -177,7 +177,7 @@ impl QuorumHold {
     }
 
     /// Adds a call that raises the fence of a node, before its vote counts.
-    pub(super) fn push_fence_raise(&self, raise: BoxFuture<'static, (usize, LockHold)>) {
+    pub(super) fn push_fence_raise(&self, raise: BoxFuture<'static, (usize, OwnedHold)>) {
         let seats = self.node_holds.lock();
         if !seats.is_closed {
             seats.pending.fence_raises.push(raise);
@@ -202,7 +202,7 @@ impl QuorumHold {
 
     /// Adds a node that voted in addition to the majority, or drops its lease if the lock has
     /// ended.
-    pub(super) fn add_node(&self, at: usize, hold: LockHold) {
+    pub(super) fn add_node(&self, at: usize, hold: OwnedHold) {
         // Before the node counts: it must not complete a majority that was lost in the meantime.
         let _ = self.check_loss();
         let mut seats = self.node_holds.lock();
@@ -218,7 +218,7 @@ impl QuorumHold {
     }
 
     /// Ends the hold and returns the leases to release; none if it has ended already.
-    pub(super) fn close(&self) -> BTreeMap<usize, LockHold> {
+    pub(super) fn close(&self) -> BTreeMap<usize, OwnedHold> {
         let mut seats = self.node_holds.lock();
         seats.is_closed = true;
         let (under_way, holds) =

@@ -14,7 +14,7 @@ use crate::{
     key::Key,
     lock::{AcquireError, LockBusy},
     store::{
-        AcquireCommand, AcquireReply, GrantAttempt, HoldState, LeaseTerms, LockHold, LockMode,
+        AcquireCommand, AcquireReply, GrantAttempt, HoldState, LeaseTerms, LockMode, OwnedHold,
         SPARE_FENCES, Store,
     },
 };
@@ -35,7 +35,7 @@ pub(super) enum VoteRefusal {
 }
 
 /// Answer of one node, with its number.
-pub(super) type NodeVote = (usize, Result<LockHold, VoteRefusal>);
+pub(super) type NodeVote = (usize, Result<OwnedHold, VoteRefusal>);
 
 /// Calls in flight. If one is dropped, a grant that its node may still make is released.
 pub(super) type PendingVotes = FuturesUnordered<BoxFuture<'static, NodeVote>>;
@@ -97,7 +97,7 @@ impl VoteRequest {
     async fn write_back_fence(
         &self,
         fence: u64,
-        got: &mut BTreeMap<usize, LockHold>,
+        got: &mut BTreeMap<usize, OwnedHold>,
         noes: &mut Vec<VoteRefusal>,
     ) {
         let raises = got.iter().map(|(at, hold)| async {
@@ -132,9 +132,9 @@ impl VoteRequest {
     pub(super) fn raise_node_fence(
         &self,
         at: usize,
-        hold: LockHold,
+        hold: OwnedHold,
         fence: u64,
-    ) -> BoxFuture<'static, (usize, LockHold)> {
+    ) -> BoxFuture<'static, (usize, OwnedHold)> {
         let patience = self.node_timeout();
         Box::pin(async move {
             // The lock is valid without it: a majority has the fence.
@@ -211,7 +211,7 @@ async fn acquire_on_node(
     key: Key,
     terms: LeaseTerms,
     patience: Duration,
-) -> Result<LockHold, VoteRefusal> {
+) -> Result<OwnedHold, VoteRefusal> {
     // Each early return, a timeout included, drops the attempt, which undoes it.
     let mut attempt = GrantAttempt::new(store, &key, LockMode::Exclusive);
     let lease = terms.initial_lease();

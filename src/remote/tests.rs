@@ -30,7 +30,7 @@ use crate::{
     lock::SharedSecret,
     store::{
         ClaimCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, GrantAttempt, JobId, JobPolicy,
-        LeaseTerms, LockHold, LockMode, SettleCommand, Settlement, StorageLimits, Store,
+        LeaseTerms, LockMode, OwnedHold, SettleCommand, Settlement, StorageLimits, Store,
     },
 };
 
@@ -102,12 +102,12 @@ async fn enqueue_job(store: &Store) -> JobId {
     id
 }
 
-async fn start_run(store: &Store) -> (LockHold, ReplayMarker) {
+async fn start_run(store: &Store) -> (OwnedHold, ReplayMarker) {
     let id = enqueue_job(store).await;
     start_run_with_lease(store, &id, LEASE).await
 }
 
-async fn start_next_run(store: &Store, id: &JobId) -> (LockHold, ReplayMarker) {
+async fn start_next_run(store: &Store, id: &JobId) -> (OwnedHold, ReplayMarker) {
     start_run_with_lease(store, id, LEASE).await
 }
 
@@ -115,7 +115,7 @@ async fn start_run_with_lease(
     store: &Store,
     id: &JobId,
     lease: Duration,
-) -> (LockHold, ReplayMarker) {
+) -> (OwnedHold, ReplayMarker) {
     let (key, id) = (Key::custom("order"), id.clone());
     let mut attempt = GrantAttempt::for_claim(store, &key, &id);
     let (me, retention) = (attempt.token.clone(), LEASE);

@@ -16,12 +16,12 @@
 
 #[cfg(feature = "seal")]
 mod keyring;
-mod seal_context;
+mod sealing;
 #[cfg(all(test, feature = "seal"))]
 mod tests;
 
 #[cfg(feature = "seal")]
 pub use self::keyring::Keyring;
 #[cfg(feature = "seal")]
-use self::seal_context::{FORMAT_VERSION, SEALED_MARKER};
-pub(crate) use self::seal_context::{SealContext, UnsealError, open, seal};
+use self::sealing::{FORMAT_VERSION, SEALED_MARKER};
+pub(crate) use self::sealing::{SealContext, UnsealError, open, seal};

@@ -8,8 +8,8 @@ use super::{
     Store,
     backend::{AcquireCommand, JobId, LockMode, LockToken},
     lease_agent::{UndoAction, UndoRequest},
-    lock_hold::LockHold,
     lock_lease::{LeaseTerms, LockLease, validity_time},
+    owned_hold::OwnedHold,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -232,7 +232,7 @@ impl GrantAttempt {
         &mut self,
         fence: u64,
         terms: LeaseTerms,
-    ) -> Result<LockHold, Error> {
+    ) -> Result<OwnedHold, Error> {
         let mut valid_until = self.valid_until();
         if self.lease > terms.lease {
             valid_until = valid_until.min(Instant::now() + validity_time(terms.lease));
@@ -246,7 +246,7 @@ impl GrantAttempt {
         fence: u64,
         terms: LeaseTerms,
         valid_until: Instant,
-    ) -> Result<LockHold, Error> {
+    ) -> Result<OwnedHold, Error> {
         let now = Instant::now();
         if valid_until <= now {
             return Err(Error::new(ErrorKind::Timeout, "grant"));
@@ -261,7 +261,7 @@ impl GrantAttempt {
             self.server_generation,
             strays,
         );
-        Ok(LockHold::new(&self.store, lease, fence))
+        Ok(OwnedHold::new(&self.store, lease, fence))
     }
 }
 

@@ -19,9 +19,9 @@ mod job_watch;
 #[cfg(any(feature = "redis", test))]
 mod key_names;
 mod lease_agent;
-mod lock_hold;
 mod lock_lease;
 mod memory;
+mod owned_hold;
 mod rate;
 mod record_completion;
 #[cfg(feature = "redis")]
@@ -73,8 +73,8 @@ pub(crate) use self::{
     direct_run_counter::{DirectRunCounter, DirectRunPermit},
     grant_attempt::GrantAttempt,
     hold_state::HoldState,
-    lock_hold::LockHold,
     lock_lease::{LeaseTerms, LockLease, LossWatcher, ensure_replicated},
+    owned_hold::OwnedHold,
     record_completion::{RecordCompletion, RecordOutcome},
     store_handle::WeakStore,
 };

@@ -255,7 +255,7 @@ impl RenewalScheduler {
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let _mine = ExtensionGuard { scheduler: self, lease: hold };
+        let _mine = ExtensionInFlight { scheduler: self, lease: hold };
         if hold.is_closed() {
             return Ok(false);
         }
@@ -311,12 +311,12 @@ impl RenewalScheduler {
 }
 
 /// Extension in flight. When it ends or is dropped, the timer is set from the time left.
-struct ExtensionGuard<'a> {
+struct ExtensionInFlight<'a> {
     scheduler: &'a Arc<RenewalScheduler>,
     lease: &'a Arc<LockLease>,
 }
 
-impl Drop for ExtensionGuard<'_> {
+impl Drop for ExtensionInFlight<'_> {
     fn drop(&mut self) {
         let Self { scheduler: rounds, lease: hold } = self;
         hold.renewing.store(false, Ordering::Release);

@@ -13,8 +13,8 @@ pub struct ActixFramework;
 
 /// Part of a key, for `by` of the layers: a tuple of up to four parts is one key.
 ///
-/// All constructors are those of the [core's type](lockgate::KeySource).
-pub type KeyPart = lockgate::KeySource<ActixFramework>;
+/// All constructors are those of the [core's type](lockgate::driver::KeySource).
+pub type KeyPart = lockgate::driver::KeySource<ActixFramework>;
 
 impl RequestKind for ActixFramework {
     type Native = HttpRequest;

@@ -1,6 +1,6 @@
 //! `DeferLayer` for actix-web's `wrap`.
 
-mod run_settings;
+mod job_settings;
 
 use std::{
     future::{Ready, ready},

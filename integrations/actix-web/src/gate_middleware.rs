@@ -21,6 +21,7 @@ use lockgate::{
 
 use crate::{
     early_response::{EarlyResponse, GatedResponse, respond_early},
+    measured_payload::time_payload,
     payload_slot::{PayloadSlot, read_within_budget},
     reply_response::{
         ReplyError, append_header, append_headers, error_headers, response_from_reply,
@@ -28,7 +29,6 @@ use crate::{
     },
     request_view::{RequestView, apply_header_changes, request_head},
     ticketed_body::{drop_unsent_body, has_no_sent_body, is_upgraded, ticketed_body},
-    timed_payload::time_payload,
 };
 
 /// Service with a gate around it, created by the layers.

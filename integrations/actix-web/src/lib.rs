@@ -260,6 +260,7 @@ mod early_response;
 mod extractors;
 mod gate_middleware;
 mod lock_layer;
+mod measured_payload;
 mod path_param;
 mod payload_slot;
 mod rate_limit_layer;
@@ -267,7 +268,6 @@ mod reply_response;
 mod request_view;
 mod status_routes;
 mod ticketed_body;
-mod timed_payload;
 
 pub use lockgate::HttpRequestHead;
 #[cfg(feature = "seal")]

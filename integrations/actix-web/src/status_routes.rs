@@ -12,7 +12,7 @@ use actix_web::{
 use futures_util::StreamExt as _;
 use lockgate::{
     Reply, Store,
-    defer::{StatusGate, StatusReply},
+    defer::{StatusReply, StatusResource},
     driver::GateRequest as _,
 };
 
@@ -23,7 +23,7 @@ use crate::{reply_response::response_from_reply, request_view::RequestView};
 #[must_use = "the routes must be mounted"]
 pub struct DeferredRoutes {
     path: String,
-    gate: StatusGate<HttpRequest>,
+    gate: StatusResource<HttpRequest>,
 }
 
 /// Creates the status resource at this path, to which the `Location` of a 202 points.
@@ -51,13 +51,13 @@ pub struct DeferredRoutes {
 pub fn deferred_routes(path: &str) -> DeferredRoutes {
     let path = path.trim_matches('/');
     let path = if path.is_empty() { String::new() } else { format!("/{path}") };
-    DeferredRoutes { path, gate: StatusGate::new() }
+    DeferredRoutes { path, gate: StatusResource::new() }
 }
 
 impl DeferredRoutes {
     /// Uses this store instead of the one that the request provides.
     ///
-    /// See the core's [`store`](lockgate::defer::StatusGate::store).
+    /// See the core's [`store`](lockgate::defer::StatusResource::store).
     pub fn store(self, store: &Store) -> Self {
         Self { gate: self.gate.store(store), ..self }
     }
@@ -65,7 +65,7 @@ impl DeferredRoutes {
     /// Shows a job only to its [owner](crate::DeferLayer::owner), or to the
     /// [identity](crate::DeferLayer::carry_identity) that was carried with it.
     ///
-    /// See the core's [`visible_to`](lockgate::defer::StatusGate::visible_to).
+    /// See the core's [`visible_to`](lockgate::defer::StatusResource::visible_to).
     pub fn visible_to(
         self,
         viewer: impl Fn(&HttpRequest) -> Option<String> + Send + Sync + 'static,
@@ -76,7 +76,7 @@ impl DeferredRoutes {
     /// Like [`visible_to`](Self::visible_to), for a viewer that has to be looked up, such as in a
     /// session or a database.
     ///
-    /// See the core's [`visible_to_async`](lockgate::defer::StatusGate::visible_to_async).
+    /// See the core's [`visible_to_async`](lockgate::defer::StatusResource::visible_to_async).
     pub fn visible_to_async<F>(
         self,
         viewer: impl Fn(&HttpRequest) -> F + Send + Sync + 'static,
@@ -96,13 +96,13 @@ impl HttpServiceFactory for DeferredRoutes {
     }
 }
 
-fn status_resource(path: &str, gate: StatusGate<HttpRequest>, whole: bool) -> Resource {
+fn status_resource(path: &str, gate: StatusResource<HttpRequest>, whole: bool) -> Resource {
     web::resource(path)
         .to(move |request: HttpRequest| status_response(gate.clone(), request, whole))
 }
 
 async fn status_response(
-    gate: StatusGate<HttpRequest>,
+    gate: StatusResource<HttpRequest>,
     request: HttpRequest,
     whole: bool,
 ) -> HttpResponse {

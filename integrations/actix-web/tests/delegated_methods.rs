@@ -73,7 +73,7 @@ fn the_worker_has_all_methods_of_the_core() {
 
 #[test]
 fn the_status_routes_have_all_settings_of_the_core() {
-    let core = public_methods("StatusGate", &["src/defer/status/status_gate.rs"]);
+    let core = public_methods("StatusResource", &["src/defer/status/status_resource.rs"]);
     for routes in ["actix-web", "axum"] {
         let file = format!("integrations/{routes}/src/status_routes.rs");
         let mut settings = core.clone();

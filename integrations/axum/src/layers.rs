@@ -114,5 +114,5 @@ pub type DeferWorker = lockgate::defer::DeferWorker<AxumFramework>;
 
 /// Part of a key, for `by` of the layers: a tuple of up to four parts is one key.
 ///
-/// All constructors are those of the [core's type](lockgate::KeySource).
-pub type KeyPart = lockgate::KeySource<AxumFramework>;
+/// All constructors are those of the [core's type](lockgate::driver::KeySource).
+pub type KeyPart = lockgate::driver::KeySource<AxumFramework>;

@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use http::request::Parts;
 use lockgate::{
     Reply, Store,
-    defer::{StatusGate, StatusReply},
+    defer::{StatusReply, StatusResource},
     middleware::{Framework as _, PartsView, response_from_reply},
 };
 
@@ -18,7 +18,7 @@ use crate::axum_framework::AxumFramework;
 #[must_use = "the routes must be mounted"]
 pub struct DeferredRoutes {
     path: String,
-    gate: StatusGate<Parts>,
+    gate: StatusResource<Parts>,
 }
 
 /// Creates the status resource at this path, to which the `Location` of a 202 points.
@@ -59,13 +59,13 @@ pub struct DeferredRoutes {
 pub fn deferred_routes(path: &str) -> DeferredRoutes {
     let path = path.trim_matches('/');
     let path = if path.is_empty() { String::new() } else { format!("/{path}") };
-    DeferredRoutes { path, gate: StatusGate::new() }
+    DeferredRoutes { path, gate: StatusResource::new() }
 }
 
 impl DeferredRoutes {
     /// Uses this store instead of the one that the request provides.
     ///
-    /// See the core's [`store`](lockgate::defer::StatusGate::store).
+    /// See the core's [`store`](lockgate::defer::StatusResource::store).
     pub fn store(self, store: &Store) -> Self {
         Self { gate: self.gate.store(store), ..self }
     }
@@ -73,7 +73,7 @@ impl DeferredRoutes {
     /// Shows a job only to its [owner](crate::DeferLayer::owner), or to the
     /// [identity](crate::DeferLayer::carry_identity) that was carried with it.
     ///
-    /// See the core's [`visible_to`](lockgate::defer::StatusGate::visible_to).
+    /// See the core's [`visible_to`](lockgate::defer::StatusResource::visible_to).
     ///
     /// ```
     /// # use axum::Router;
@@ -99,7 +99,7 @@ impl DeferredRoutes {
     /// Like [`visible_to`](Self::visible_to), for a viewer that has to be looked up, such as in a
     /// session or a database.
     ///
-    /// See the core's [`visible_to_async`](lockgate::defer::StatusGate::visible_to_async).
+    /// See the core's [`visible_to_async`](lockgate::defer::StatusResource::visible_to_async).
     pub fn visible_to_async<F>(self, viewer: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Option<String>> + Send + 'static,
@@ -124,7 +124,7 @@ impl<S: Clone + Send + Sync + 'static> From<DeferredRoutes> for Router<S> {
     }
 }
 
-async fn status_response(gate: StatusGate<Parts>, request: Request, whole: bool) -> Response {
+async fn status_response(gate: StatusResource<Parts>, request: Request, whole: bool) -> Response {
     let (mut parts, _) = request.into_parts();
     // An id that is not valid UTF-8 is an unknown id.
     let id = AxumFramework::path_param(&mut parts, "id").ok().flatten().unwrap_or_default();

@@ -8,7 +8,7 @@ use crate::{
         envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, encode_response},
         is_event_stream,
         settlement_rules::is_success_status,
-        stored_headers::{HeaderList, stored_response_headers},
+        stored_headers::{HeaderPairs, stored_response_headers},
     },
     gate::{
         IdempotentRun, ParkingSlot, RequestFingerprint, RequestKind, STOPPED_REASON, ServiceOutcome,
@@ -21,7 +21,7 @@ const FAILED_MAY_HAVE_RUN: &str = "failed, may have run";
 /// Response of a direct run, collected as it passes.
 #[derive(Default)]
 pub(super) struct DirectResponse {
-    headers: HeaderList,
+    headers: HeaderPairs,
     /// Length of the body, if it is known.
     content_length: Option<u64>,
     /// The body is an event stream, which has no end worth waiting for.
@@ -156,7 +156,7 @@ impl DirectResponse {
 
     /// Returns headers, body state and body for the record. `ended` is true if the body is
     /// complete.
-    fn into_stored(self, ended: bool) -> (HeaderList, StoredBodyStatus, Bytes) {
+    fn into_stored(self, ended: bool) -> (HeaderPairs, StoredBodyStatus, Bytes) {
         let (stored, body) = match self.body {
             DirectBody::NotRecorded => (StoredBodyStatus::RanDirectly, Bytes::new()),
             _ if self.is_stream => (StoredBodyStatus::Stream, Bytes::new()),

@@ -15,7 +15,7 @@ mod gate_impl;
 mod idempotency_settings;
 mod inspect_request;
 mod limit_settings;
-mod owner_scoping;
+mod request_owner;
 mod request_settings;
 mod run_settings;
 mod selection_settings;

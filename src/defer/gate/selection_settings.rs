@@ -169,7 +169,7 @@ impl<R: RequestKind> DeferLayer<R> {
 impl<R: RequestKind> DeferLayer<R> {
     /// Owner of a request: an account or a tenant. It scopes `Idempotency-Key`,
     /// [`coalesce`](Self::coalesce) and [`supersede`](Self::supersede), and
-    /// [`DeferredRoutes::visible_to`](crate::defer::StatusGate::visible_to) compares viewers with
+    /// [`DeferredRoutes::visible_to`](crate::defer::StatusResource::visible_to) compares viewers with
     /// it.
     ///
     /// Default: the identity of the snapshot that [`carry_identity`](Self::carry_identity) carries,
@@ -229,7 +229,7 @@ impl<R: RequestKind> DeferLayer<R> {
     /// - No other owner may have the same identity, in any layer of the store. If layers carry
     ///   users and tenants, return `user:7` and `tenant:7`, not `7`.
     /// - Identities are compared as they are, also by
-    ///   [`visible_to`](crate::defer::StatusGate::visible_to), and are stored unsealed.
+    ///   [`visible_to`](crate::defer::StatusResource::visible_to), and are stored unsealed.
     /// - A request with an empty identity is not merged with others.
     /// - A request without the value has no owner, and shares its keys with all such requests. If
     ///   it has a credential, [kept](Self::keep_header) or not, it belongs to some user: it is not

@@ -11,9 +11,7 @@ use tokio::time::sleep;
 
 use super::JobDispatcher;
 use crate::{
-    defer::{
-        ready_queue::ReadyQueue, webhook::webhook_job_id, webhook_receivers::ReceiverAvailability,
-    },
+    defer::{ready_queue::ReadyQueue, webhook::webhook_job_id, webhook_receivers::FreeSlotView},
     key::Key,
     store::{JobId, Store},
 };
@@ -103,7 +101,7 @@ impl WebhookReadyQueue {
 
     /// Removes the next webhook: among those with a free receiver slot, the first of the owner with
     /// the oldest last turn.
-    pub(super) fn pop(&mut self, turns: &ReceiverAvailability<'_>) -> Option<(Key, Option<JobId>)> {
+    pub(super) fn pop(&mut self, turns: &FreeSlotView<'_>) -> Option<(Key, Option<JobId>)> {
         if self.blocked {
             return None;
         }

@@ -23,12 +23,12 @@ mod request_headers;
 mod run_time_averages;
 mod status_document;
 mod status_events;
-mod status_gate;
 mod status_request;
+mod status_resource;
 
 pub(super) use self::status_document::gone_reply;
 pub use self::{
     status_events::StatusEvents,
-    status_gate::StatusGate,
     status_request::{StatusReply, StatusRequest},
+    status_resource::StatusResource,
 };

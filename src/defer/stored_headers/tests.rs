@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn headers(list: &[(&str, &str)]) -> HeaderList {
+fn headers(list: &[(&str, &str)]) -> HeaderPairs {
     list.iter().map(|(n, v)| ((*n).to_owned(), v.as_bytes().to_vec())).collect()
 }
 
@@ -19,7 +19,7 @@ fn header_name() -> impl Strategy<Value = String> {
 }
 
 /// Lines of any names; those of `RedisConnection` nominate any other ones.
-fn header_lines() -> impl Strategy<Value = HeaderList> {
+fn header_lines() -> impl Strategy<Value = HeaderPairs> {
     let value = proptest::collection::vec(any::<u8>(), 0..20);
     let line = (header_name(), value);
     let nominates = proptest::collection::vec(header_name(), 0..6)
@@ -33,13 +33,13 @@ proptest! {
     fn header_line_never_removes_another(sent in header_lines(), keep in proptest::option::of(header_name())) {
         let fields = StoredHeaderFilter { keep_headers: keep.into_iter().collect(), ..StoredHeaderFilter::default() };
         let alone = sent.iter().flat_map(|line| stored_request_headers(&vec![line.clone()], &fields));
-        prop_assert_eq!(stored_request_headers(&sent, &fields), alone.collect::<HeaderList>());
+        prop_assert_eq!(stored_request_headers(&sent, &fields), alone.collect::<HeaderPairs>());
         let goes = |name: &str| {
             !fields.is_exempt(name) && (UNSTORED_HEADERS.contains(&name) || matching_credential(name).is_some())
         };
         let stays = |name: &str| !name.starts_with(INTERNAL_HEADER_PREFIX) && !goes(name);
         let kept = sent.iter().filter(|(name, _)| stays(name)).cloned();
-        prop_assert_eq!(stored_request_headers(&sent, &fields), kept.collect::<HeaderList>());
+        prop_assert_eq!(stored_request_headers(&sent, &fields), kept.collect::<HeaderPairs>());
     }
 }
 

@@ -10,7 +10,7 @@ use super::{
     send_enqueue, wait_until_ended,
 };
 use crate::{
-    defer::{ReplayOutcome, StatusGate, StatusReply, tests::DeferWorker},
+    defer::{ReplayOutcome, StatusReply, StatusResource, tests::DeferWorker},
     gate::{HttpRequestHead, fake_request::FakeGateRequest},
     store::{
         BackendFault, CapturedLog, EnqueueCommand, JobId, JobPolicy, JobState, Store, faulty_store,
@@ -151,7 +151,7 @@ async fn status_requests_are_logged_without_secrets() {
     let (store, faults) = faulty_store();
     let ids = [enqueue_job(&store, "/7").await, enqueue_delayed(&store, "/8", SECOND).await];
     let ask = async |method, id: &JobId| {
-        let gate = StatusGate::new().store(&store);
+        let gate = StatusResource::new().store(&store);
         let asked = gate.parse_request(&mut FakeGateRequest::new(method), id.as_str(), false);
         match asked.expect("it is well formed").execute().await {
             StatusReply::Complete(reply) => reply.status,

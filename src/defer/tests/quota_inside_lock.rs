@@ -8,7 +8,7 @@ use crate::{
         Verdict, fake_request::FakeGateRequest,
     },
     rate_limit::{RateLimitLayer, RateLimitTicket},
-    store::{LockHold, Store},
+    store::{OwnedHold, Store},
 };
 
 /// A run that has come past its lock, to a limit of two.
@@ -17,7 +17,7 @@ struct QuotaInsideLock {
     rate_gate: RateLimitLayer<()>,
     view: FakeGateRequest,
     marker: ReplayMarker,
-    _hold: LockHold,
+    _hold: OwnedHold,
 }
 
 fn two_per_minute() -> Policy {

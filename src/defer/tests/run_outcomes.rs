@@ -17,7 +17,7 @@ use super::{
 use crate::{
     LockOutage,
     defer::{
-        DeferLayer, ReplayBody, ReplayOutcome, ReplayResponse, StatusGate,
+        DeferLayer, ReplayBody, ReplayOutcome, ReplayResponse, StatusResource,
         envelope::EnvelopeBinding,
         job_backoff::JobBackoff,
         settlement_rules::{RunContext, SettlementRules},
@@ -30,7 +30,7 @@ use crate::{
     lock::{BusyStatus, LockLayer},
     reply::Reply,
     store::{
-        BackendFault, GrantAttempt, JobId, JobState, LeaseTerms, LockHold, LockMode, Settlement,
+        BackendFault, GrantAttempt, JobId, JobState, LeaseTerms, LockMode, OwnedHold, Settlement,
         Store, faulty_store,
     },
 };
@@ -44,7 +44,7 @@ fn replay_outcome(status: u16) -> ReplayOutcome {
 }
 
 /// A run of a job on `/x`, and the hold it stands on.
-pub(super) fn start_run(store: &Store) -> (LockHold, ReplayMarker) {
+pub(super) fn start_run(store: &Store) -> (OwnedHold, ReplayMarker) {
     let key = lock_key_of("/x");
     let terms = LeaseTerms {
         lease: SECOND,
@@ -93,7 +93,7 @@ async fn error_status_from_outside_the_lock_is_retried() {
 }
 
 /// A run that passed its own lock and came to another one, while the store is away.
-async fn enter_nested_lock_in_outage(outage: LockOutage) -> (bool, ReplayMarker, LockHold) {
+async fn enter_nested_lock_in_outage(outage: LockOutage) -> (bool, ReplayMarker, OwnedHold) {
     let (store, faults) = faulty_store();
     let (hold, marker) = start_run(&store);
     assert!(marker.own_hold(&store, &[lock_key_of("/x")]).unwrap().is_some(), "it is its own");
@@ -241,7 +241,7 @@ async fn resent_enqueue_of_an_ended_job_is_not_run_again() {
 }
 
 async fn get_status(
-    gate: &StatusGate<()>,
+    gate: &StatusResource<()>,
     store: &Store,
     id: &JobId,
     response: bool,
@@ -258,7 +258,7 @@ async fn oversized_response_is_reported_and_not_truncated() {
     let worker = SpawnedWorker::spawn_on(&store, &CountingReplayer::default());
     let id = enqueue_job(&store, "/x/long").await;
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
-    let gate = StatusGate::new();
+    let gate = StatusResource::new();
     let (code, document) = get_status(&gate, &store, &id, false).await;
     assert_eq!((code, &document["response"]["stored"]), (200, &"too long".into()));
     let (code, problem) = get_status(&gate, &store, &id, true).await;

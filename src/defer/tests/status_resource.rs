@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     defer::{
-        ReplayBody, ReplayOutcome, ReplayResponse, StatusEvents, StatusGate, StatusReply,
-        StatusRequest, tests::DeferWorker,
+        ReplayBody, ReplayOutcome, ReplayResponse, StatusEvents, StatusReply, StatusRequest,
+        StatusResource, tests::DeferWorker,
     },
     gate::fake_request::FakeGateRequest,
     reply::Reply,
@@ -32,7 +32,7 @@ fn status_request(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) ->
     let mut view = FakeGateRequest::new("GET");
     view.binary_headers =
         fields.iter().map(|(name, value)| (*name, value.as_bytes().to_vec())).collect();
-    let gate = StatusGate::new().store(store);
+    let gate = StatusResource::new().store(store);
     gate.parse_request(&mut view, id.as_str(), false).expect("it is well formed")
 }
 
@@ -46,7 +46,7 @@ pub(super) async fn get_status(
 
 /// The stored response, as it is told.
 pub(super) async fn get_response(store: &Store, id: &JobId) -> Reply {
-    let gate = StatusGate::<()>::new().store(store);
+    let gate = StatusResource::<()>::new().store(store);
     let asked = gate.parse_request(&mut FakeGateRequest::new("GET"), id.as_str(), true);
     complete_reply(asked.expect("it is well formed").execute().await)
 }
@@ -107,7 +107,7 @@ async fn response_poll_ends_with_the_response() {
         }
     });
     let id = enqueue_job(&store, "/x").await;
-    let gate = StatusGate::new().store(&store);
+    let gate = StatusResource::new().store(&store);
     let response = |wait: &'static str| {
         let mut view = FakeGateRequest::new("GET");
         view.binary_headers = vec![("prefer", wait.as_bytes().to_vec())];
@@ -156,7 +156,8 @@ async fn job_without_owner_is_hidden_where_owners_count() {
     let store = Store::memory();
     let id = enqueue_job(&store, "/x").await;
     for name in [None, Some(""), Some("ada")] {
-        let gate = StatusGate::new().store(&store).visible_to(move |()| name.map(str::to_owned));
+        let gate =
+            StatusResource::new().store(&store).visible_to(move |()| name.map(str::to_owned));
         for (method, response) in [("GET", false), ("GET", true), ("DELETE", false)] {
             let mut view = FakeGateRequest::new(method);
             let request =

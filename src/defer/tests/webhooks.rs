@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     defer::{
-        JobCursor, StatusGate,
+        JobCursor, StatusResource,
         tests::DeferWorker,
         webhook::{DeliveryOutcome, WebhookCall, WebhookSender, new_webhook_job},
     },
@@ -245,7 +245,7 @@ async fn failed_delivery_is_retried_under_its_id() {
     assert_eq!(calls.len(), 4, "{calls:?}");
     assert!(calls.iter().all(|call| *call == calls[0]), "{calls:?}");
     // The call itself is no request of anybody.
-    let gate = StatusGate::new().store(&store);
+    let gate = StatusResource::new().store(&store);
     let (call, _) = calls[0].0.split_once('-').expect("the job, and which end of it");
     let asked =
         gate.parse_request(&mut FakeGateRequest::new("GET"), call, false).expect("well formed");

@@ -14,7 +14,7 @@ use crate::{
         },
         rfc3339::timestamp_or_null,
         settlement_rules::{SettlementRules, age_backoff},
-        stored_headers::HeaderList,
+        stored_headers::HeaderPairs,
         webhook_receivers::ReceiverSlot,
     },
     error::Error,
@@ -76,10 +76,10 @@ pub(in crate::defer) fn new_webhook_job(
 ) -> WebhookJobSpec {
     let key = Key::for_webhook(about.as_str(), about.shard());
     let id = webhook_job_id(&key);
-    let head = HttpRequestHead::new(WEBHOOK_METHOD, url, HeaderList::new(), None);
+    let head = HttpRequestHead::new(WEBHOOK_METHOD, url, HeaderPairs::new(), None);
     let at = EnvelopeBinding { store, id: &id, lock: &key };
     let body = about.as_str().as_bytes();
-    let envelope = encode_request(at, head, HeaderList::new(), Vec::new(), MAX_ATTEMPTS, body);
+    let envelope = encode_request(at, head, HeaderPairs::new(), Vec::new(), MAX_ATTEMPTS, body);
     WebhookJobSpec { key, id, envelope, max_attempts: MAX_ATTEMPTS }
 }
 
@@ -150,7 +150,7 @@ fn classify_delivery(
         DeliveryOutcome::Answered(status @ 200..=299) => {
             let head = StoredResponseHead {
                 status,
-                headers: HeaderList::new(),
+                headers: HeaderPairs::new(),
                 body_status: StoredBodyStatus::Full,
             };
             let response = Some((encode_response(at, &head, b""), status));

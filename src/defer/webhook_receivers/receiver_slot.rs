@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     FIRST_ATTEMPT_TIMEOUT, ReceiverTable, SLOW_THRESHOLD, WebhookLimits, WebhookReceivers,
-    receiver_health::{LastResponse, ReceiverHealth, ReceiverId, receiver_networks},
+    receiver_load::{LastResponse, ReceiverId, ReceiverLoad, receiver_networks},
 };
 use crate::key::Key;
 
@@ -69,7 +69,7 @@ impl ReceiverSlot {
         }
         let most = self.limits.max_calls_per_slow_receiver(self.proven);
         let admits = |place| {
-            let standing: Option<&ReceiverHealth> = state.receivers.get(place);
+            let standing: Option<&ReceiverLoad> = state.receivers.get(place);
             standing.is_none_or(|standing| standing.allows_call(most, self.limits.contended))
         };
         if !places.iter().all(admits) {

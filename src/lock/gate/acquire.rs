@@ -11,10 +11,10 @@ use crate::{
     },
     lock::{
         guard::LockGuard,
-        lock_context::LockContext,
+        lock_entry_context::LockEntryContext,
         lock_set::{LockSet, LockSetRequest},
+        lock_ticket::{LockTicket, LockTicketKind},
         outcome::{AcquireError, LockBusy, LockOutcome},
-        ticket::{LockTicket, LockTicketKind},
         wait_queue::LocalQueues,
     },
     reply::Reply,
@@ -38,9 +38,9 @@ impl<R: RequestKind> LockLayer<R> {
     #[expect(clippy::indexing_slicing, reason = "a key source returns at least one key")]
     pub(super) async fn acquire_locks(
         &self,
-        facts: &LockContext,
+        facts: &LockEntryContext,
     ) -> Result<LockOutcome<LockSet>, AcquireError> {
-        let LockContext { store, keys, mode, slot, .. } = facts;
+        let LockEntryContext { store, keys, mode, slot, .. } = facts;
         // A request that cannot be deferred waits as set for the lock.
         let deferring = slot.as_ref().filter(|_| facts.is_deferrable());
         let waits = deferring.map(|slot| match slot.mode() {
@@ -95,7 +95,7 @@ impl<R: RequestKind> LockLayer<R> {
     /// request may have been accepted while the present lender did not hold them.
     pub(super) async fn enter_reentrant(
         &self,
-        mut facts: LockContext,
+        mut facts: LockEntryContext,
         lent: LockTicketKind,
     ) -> Verdict<LockTicket> {
         clear_slot(facts.slot.as_ref());
@@ -147,10 +147,10 @@ impl<R: RequestKind> LockLayer<R> {
     #[expect(clippy::indexing_slicing, reason = "a key source returns at least one key")]
     async fn find_skip_reason(
         &self,
-        facts: &LockContext,
+        facts: &LockEntryContext,
         lent: &LockTicketKind,
     ) -> Result<Option<SkipReason>, Error> {
-        let LockContext { store, keys, mode, slot, .. } = facts;
+        let LockEntryContext { store, keys, mode, slot, .. } = facts;
         let slot = slot.as_ref().filter(|slot| !slot.has_run());
         let Some((slot, record)) = slot.and_then(|slot| Some((slot, slot.idempotency()?))) else {
             return Ok(None);
@@ -182,7 +182,7 @@ impl<R: RequestKind> LockLayer<R> {
 
     /// Verdict for a request that was accepted before: the outer layer returns its job after it has
     /// read the body.
-    pub(super) fn duplicate_verdict(&self, facts: LockContext) -> Verdict<LockTicket> {
+    pub(super) fn duplicate_verdict(&self, facts: LockEntryContext) -> Verdict<LockTicket> {
         let busy =
             LockBusy { lease_remaining: Duration::from_secs(1), queue_length: 0, waited: None };
         self.busy_verdict(facts, &busy, true)

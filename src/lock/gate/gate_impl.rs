@@ -15,23 +15,23 @@ use crate::{
     },
     lock::{
         held_lock::HeldLocks,
-        lock_context::{LockContext, ReentrancyError},
+        lock_entry_context::{LockEntryContext, ReentrancyError},
+        lock_ticket::{LockTicket, LockTicketKind, UnmatchedRequestTicket},
         outcome::{AcquireError, LockOutcome},
-        ticket::{LockTicket, LockTicketKind, UnmatchedRequest},
     },
     reply::Reply,
 };
 
 impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
-    type EntryContext = LockContext;
+    type EntryContext = LockEntryContext;
     type Ticket = LockTicket;
-    type LightTicket = UnmatchedRequest;
+    type LightTicket = UnmatchedRequestTicket;
     type AcceptTicket = Infallible;
 
     fn inspect<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         view: &mut V,
-    ) -> InitialVerdict<LockContext, UnmatchedRequest> {
+    ) -> InitialVerdict<LockEntryContext, UnmatchedRequestTicket> {
         self.read_request(view)
     }
 
@@ -39,7 +39,10 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
         clippy::manual_async_fn,
         reason = "an async fn stores its arguments twice; a request's future must stay below 1 KiB"
     )]
-    fn enter(&self, mut facts: LockContext) -> impl Future<Output = Verdict<LockTicket>> + Send {
+    fn enter(
+        &self,
+        mut facts: LockEntryContext,
+    ) -> impl Future<Output = Verdict<LockTicket>> + Send {
         async move {
             if let Some(replay) = facts.replay() {
                 replay.clear_busy_status();
@@ -112,7 +115,7 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
         UnderLockMark::set_on(view);
     }
 
-    fn full_ticket(&self, _: UnmatchedRequest) -> LockTicket {
+    fn full_ticket(&self, _: UnmatchedRequestTicket) -> LockTicket {
         LockTicket::new(
             LockTicketKind::Unmatched(Arc::clone(&self.unlocked_success_logged)),
             HeldLocks::default(),

@@ -10,12 +10,12 @@ use crate::{
     gate::{GateId, KeySource, ParkingContext, RequestKind, Verdict},
     lock::{
         average_hold_time::AverageHoldTime,
-        lock_context::LockContext,
+        lock_entry_context::LockEntryContext,
         lock_set::LockSet,
+        lock_ticket::{LockTicket, LockTicketKind},
         outcome::LockBusy,
         policy::LockPolicy,
         release_settings::ReleaseSettings,
-        ticket::{LockTicket, LockTicketKind},
     },
     reply::{Reply, problem},
 };
@@ -95,14 +95,14 @@ impl<R: RequestKind> LockLayer<R> {
     }
 
     /// Records a refusal for the direct run that the request belongs to.
-    pub(super) fn record_refusal(&self, facts: &LockContext, status: u16) {
+    pub(super) fn record_refusal(&self, facts: &LockEntryContext, status: u16) {
         if let Some(run) = facts.remembered_run() {
             run.record_refused(self.gate_id(), status);
         }
     }
 
     /// Leaves the request to an outer layer without an attempt.
-    pub(super) fn defer_without_attempt(&self, facts: LockContext) -> Verdict<LockTicket> {
+    pub(super) fn defer_without_attempt(&self, facts: LockEntryContext) -> Verdict<LockTicket> {
         // The state of the lock is unknown. If the outer layer does not accept the request, the
         // lock may well be free.
         self.busy_verdict(
@@ -114,7 +114,7 @@ impl<R: RequestKind> LockLayer<R> {
 
     pub(super) fn busy_verdict(
         &self,
-        facts: LockContext,
+        facts: LockEntryContext,
         busy: &LockBusy,
         known: bool,
     ) -> Verdict<LockTicket> {
@@ -122,7 +122,7 @@ impl<R: RequestKind> LockLayer<R> {
         self.record_refusal(&facts, status);
         let replay = facts.replay().cloned();
         let unfit = !facts.is_deferrable();
-        let LockContext { store, keys, slot, .. } = facts;
+        let LockEntryContext { store, keys, slot, .. } = facts;
         // Of several locks, the one that the idempotency record is stored beside, if there is one.
         let first = keys.into_iter().min_by(LockSet::compare_keys);
         let Some(key) = first else { return Verdict::Answer(Reply::misconfigured()) };
@@ -170,7 +170,7 @@ impl<R: RequestKind> LockLayer<R> {
 
     pub(super) fn outage_verdict(
         &self,
-        mut facts: LockContext,
+        mut facts: LockEntryContext,
         error: &crate::Error,
     ) -> Verdict<LockTicket> {
         crate::throttle::throttled!(

@@ -2,8 +2,8 @@
 
 mod acquire;
 mod gate_impl;
+mod hold_settings;
 mod keys;
-mod lease_settings;
 mod lock_layer;
 mod settings;
 

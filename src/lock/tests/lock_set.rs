@@ -20,7 +20,7 @@ use crate::{
     key::Key,
     lock::{
         AcquireError, HeldLocks, LockBusy, LockLayer, LockSet, ReleaseStatus,
-        ticket::LockTicketKind,
+        lock_ticket::LockTicketKind,
     },
     outage::LockOutage,
     store::{BackendFault, LockLoss, Store, faulty_store},

@@ -15,7 +15,7 @@ use crate::{
         BodyTicket, Gate as _, GateRequest as _, LeaveAction, NextBodyItem, ReplayMarker,
         RunningJob, ServiceOutcome, Verdict, fake_request::FakeGateRequest,
     },
-    lock::{HoldUntil, LockLayer, LockTicket, OnLoss, ticket::LockTicketKind},
+    lock::{HoldUntil, LockLayer, LockTicket, OnLoss, lock_ticket::LockTicketKind},
     store::{BackendFault, LockLoss, Store, faulty_store},
 };
 

@@ -12,17 +12,17 @@ use super::{
 };
 use crate::{
     lock::{acquire_options::AcquireOptions, guard::LockGuard, shared_grant::HandoverContext},
-    store::{LockHold, LockMode, LossWatcher},
+    store::{LockMode, LossWatcher, OwnedHold},
 };
 
 /// Next step for a lease after its guard has ended.
 pub(in crate::lock) enum HandoverOutcome {
     /// The next waiter of this process has it.
     HandedOver,
-    Release(LockHold),
+    Release(OwnedHold),
     /// The hold is released, and a queue task with this notify reacquires for the next waiter in
     /// the same call.
-    ReleaseAndReacquire(LockHold, Arc<Notify>),
+    ReleaseAndReacquire(OwnedHold, Arc<Notify>),
 }
 
 impl LocalQueues {
@@ -30,7 +30,7 @@ impl LocalQueues {
     /// with an exclusive one, newcomers of this process queue behind it.
     pub(in crate::lock) fn register_grant(
         self: &Arc<Self>,
-        hold: LockHold,
+        hold: OwnedHold,
         asking: &AcquireOptions,
         word: QueueSnapshot,
     ) -> LockGuard {
@@ -96,7 +96,7 @@ impl LocalQueues {
     /// it.
     pub(in crate::lock) fn hand_over_or_release(
         self: &Arc<Self>,
-        mut hold: LockHold,
+        mut hold: OwnedHold,
         mut turn: HandoverContext,
     ) -> HandoverOutcome {
         let lease = Arc::clone(hold.lease());

@@ -8,7 +8,7 @@ use super::{local_queue::LocalQueueId, local_queues::QueueHead, queue_snapshot::
 use crate::{
     error::Error,
     lock::{acquire_options::AcquireOptions, outcome::LockBusy},
-    store::{AcquireCommand, AcquireReply, GrantAttempt, LockHold, Store},
+    store::{AcquireCommand, AcquireReply, GrantAttempt, OwnedHold, Store},
 };
 
 /// Longest time for which the store keeps an entry after its last poll: ten poll intervals, and
@@ -37,7 +37,7 @@ pub(in crate::lock) struct QueueEntry {
 /// Outcome of one poll.
 pub(super) enum AcquireOutcome {
     /// Contains the sequence number of the entry; 0 if it had none.
-    Granted(LockHold, QueueSnapshot, u64),
+    Granted(OwnedHold, QueueSnapshot, u64),
     Busy(QueueEntry, LockBusy),
     /// Granted, but the answer came too late to be certain of the lease.
     Overdue(QueueEntry, Error),

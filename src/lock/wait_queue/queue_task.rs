@@ -20,7 +20,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     lock::{acquire_options::AcquireOptions, guard::ReleaseStatus, shared_grant::release_status},
-    store::{HoldState, LockHold, LockMode, OFFER_TIMEOUT, ReleaseOutcome, Store},
+    store::{HoldState, LockMode, OFFER_TIMEOUT, OwnedHold, ReleaseOutcome, Store},
 };
 
 /// Longest time between two polls, whatever the lease. It limits the cost of a lost message, and
@@ -45,7 +45,7 @@ pub(in crate::lock) enum QueueTaskStart {
     /// Keeps an existing entry, which is polled after this pause.
     ExistingEntry(QueueEntry, Duration),
     /// Releases a hold and reacquires in the same call. The sender reports the release status.
-    ReleaseAndReacquire(LockHold, Option<oneshot::Sender<ReleaseStatus>>),
+    ReleaseAndReacquire(OwnedHold, Option<oneshot::Sender<ReleaseStatus>>),
 }
 
 pub(in crate::lock) struct QueueTask {
@@ -139,7 +139,7 @@ impl QueueTask {
     /// Releases this process's hold and reacquires for the next waiter, in one call.
     async fn release_and_reacquire(
         &mut self,
-        hold: LockHold,
+        hold: OwnedHold,
         tell: Option<oneshot::Sender<ReleaseStatus>>,
     ) -> QueueTaskStep {
         let facts = Arc::clone(hold.state());
@@ -225,7 +225,7 @@ impl QueueTask {
     /// the other modes further grants may be available, so the store is polled again.
     async fn serve_waiters(
         &mut self,
-        hold: LockHold,
+        hold: OwnedHold,
         word: QueueSnapshot,
         seq: u64,
         asking: &AcquireOptions,

@@ -11,7 +11,7 @@ use tower::service_fn;
 use super::lock_gate;
 use crate::{
     gate::{CallCompletion, Gate, InitialVerdict, ServiceOutcome, Verdict},
-    lock::{LockContext, LockLayer, LockTicket},
+    lock::{LockEntryContext, LockLayer, LockTicket},
     middleware::{
         PlainHttp,
         framework::PartsView,
@@ -37,7 +37,7 @@ fn shared_lock_gate() -> Arc<LockLayer<PlainHttp>> {
     Arc::new(lock_gate(&Store::memory()))
 }
 
-fn inspect_request(lock: &LockLayer<PlainHttp>) -> (LockContext, Parts, SizedRequestBody) {
+fn inspect_request(lock: &LockLayer<PlainHttp>) -> (LockEntryContext, Parts, SizedRequestBody) {
     let request = Request::post("/").header("order", "7").body(UnsyncBoxBody::new(Empty::new()));
     let (mut parts, body) = request.expect("valid").into_parts();
     match lock.inspect(&mut PartsView::<PlainHttp>::new(&mut parts)) {

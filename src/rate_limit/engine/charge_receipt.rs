@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{
     RateLimitEngine,
+    background_settlement::SettlementHandle,
     check_request::{CheckRequest, PolicyCheck},
-    counter_map::{CounterId, CounterRef},
-    pending_settlement::PendingSettlement,
+    counter_map::{BorrowedCounterId, CounterId},
     quota_lease::LeasedUnit,
 };
 use crate::{
@@ -55,7 +55,12 @@ impl ChargeReceipt {
         });
     }
 
-    pub(super) fn add_leased_unit(&mut self, spot: CounterRef<'_>, at: usize, unit: LeasedUnit) {
+    pub(super) fn add_leased_unit(
+        &mut self,
+        spot: BorrowedCounterId<'_>,
+        at: usize,
+        unit: LeasedUnit,
+    ) {
         self.leased_units.push((at, CounterId::from_ref(spot), unit));
     }
 
@@ -76,7 +81,7 @@ impl ChargeReceipt {
     }
 
     /// Refunds all charges.
-    pub(super) fn refund_all(&mut self) -> Option<PendingSettlement> {
+    pub(super) fn refund_all(&mut self) -> Option<SettlementHandle> {
         self.settle_costs(|_, _| 0)
     }
 
@@ -87,11 +92,11 @@ impl ChargeReceipt {
     pub(in crate::rate_limit) fn settle(
         mut self,
         costs: impl Fn(usize, u64) -> u64,
-    ) -> Option<PendingSettlement> {
+    ) -> Option<SettlementHandle> {
         self.settle_costs(costs)
     }
 
-    fn settle_costs(&mut self, costs: impl Fn(usize, u64) -> u64) -> Option<PendingSettlement> {
+    fn settle_costs(&mut self, costs: impl Fn(usize, u64) -> u64) -> Option<SettlementHandle> {
         let (engine, store) = self.engine_and_store.as_ref()?;
         let mut calls: Vec<SettleChargeCommand> = Vec::new();
         for (at, place, unit) in self.leased_units.drain(..) {
@@ -129,7 +134,7 @@ impl RateLimitEngine {
         store: &Store,
         ask: &CheckRequest,
         charges: impl Fn(usize) -> bool,
-    ) -> Option<PendingSettlement> {
+    ) -> Option<SettlementHandle> {
         let mut calls: Vec<SettleChargeCommand> = Vec::new();
         for question in ask.checks.iter().filter(|each| charges(each.policy_index) && each.cost > 0)
         {

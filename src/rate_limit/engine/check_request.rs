@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::counter_map::CounterRef;
+use super::counter_map::BorrowedCounterId;
 use crate::{
     key::Key,
     rate_limit::{decision::QuotaReading, policy::Policy, quota::Quota},
@@ -123,8 +123,8 @@ impl CheckRequest {
         self.group.as_ref().unwrap_or(&question.key)
     }
 
-    pub(super) fn counter_ref<'a>(&'a self, question: &'a PolicyCheck) -> CounterRef<'a> {
-        CounterRef {
+    pub(super) fn counter_ref<'a>(&'a self, question: &'a PolicyCheck) -> BorrowedCounterId<'a> {
+        BorrowedCounterId {
             policy: question.policy.counter_name(),
             tag: self.tag(question),
             subject: &question.key,

@@ -4,7 +4,7 @@
 //! shard evicts by CLOCK-Pro ([`quick_cache`]): a flood of keys that each occur once does not
 //! displace the keys in use. A pinned entry is never evicted.
 
-mod counter_ref;
+mod counter_id;
 #[cfg(test)]
 mod tests;
 
@@ -14,9 +14,9 @@ use parking_lot::Mutex;
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, UnitWeighter, unsync::Cache};
 use smallvec::SmallVec;
 
-pub(super) use self::counter_ref::CounterId;
-use self::counter_ref::CounterKey;
-pub(in crate::rate_limit) use self::counter_ref::CounterRef;
+pub(in crate::rate_limit) use self::counter_id::BorrowedCounterId;
+pub(super) use self::counter_id::CounterId;
+use self::counter_id::CounterKey;
 use crate::rate_limit::quota::Quota;
 
 /// Number of shards, each with its own mutex.
@@ -85,7 +85,7 @@ impl<V: CounterState> CounterMap<V> {
     /// Applies `act` to the state of this counter under its quota, if there is one.
     pub(in crate::rate_limit) fn with<R>(
         &self,
-        spot: CounterRef<'_>,
+        spot: BorrowedCounterId<'_>,
         act: impl FnOnce(&mut V) -> R,
     ) -> Option<R> {
         let shard = self.shard_for(spot).lock();
@@ -94,7 +94,7 @@ impl<V: CounterState> CounterMap<V> {
     }
 
     /// Applies `act` to the states of this counter under all quotas.
-    pub(super) fn for_each_quota(&self, spot: CounterRef<'_>, mut act: impl FnMut(&mut V)) {
+    pub(super) fn for_each_quota(&self, spot: BorrowedCounterId<'_>, mut act: impl FnMut(&mut V)) {
         let shard = self.shard_for(spot).lock();
         if let Some(states) = shard.get(&spot) {
             states.borrow_mut().0.iter_mut().for_each(|(_, state)| act(state));
@@ -105,7 +105,7 @@ impl<V: CounterState> CounterMap<V> {
     /// it, because all others are pinned.
     pub(in crate::rate_limit) fn with_or_insert<R>(
         &self,
-        spot: CounterRef<'_>,
+        spot: BorrowedCounterId<'_>,
         make: impl FnOnce() -> V,
         act: impl FnOnce(&mut V) -> R,
     ) -> Option<R> {
@@ -142,7 +142,7 @@ impl<V: CounterState> CounterMap<V> {
     }
 
     #[expect(clippy::indexing_slicing, reason = "the index is a remainder of the length")]
-    fn shard_for(&self, spot: CounterRef<'_>) -> &Mutex<CounterMapShard<V>> {
+    fn shard_for(&self, spot: BorrowedCounterId<'_>) -> &Mutex<CounterMapShard<V>> {
         // The cache uses the lowest and the highest bits of the same hash.
         let middle = self.hasher.hash_one(spot) >> 32;
         let index = (middle % SHARD_COUNT as u64) as usize;

@@ -9,6 +9,7 @@
 //! - [`outage_state`] and [`outage_limiter`] decide in this process while the store is unavailable.
 //! - [`background_task`] does the work that no check triggers.
 
+mod background_settlement;
 mod background_task;
 mod background_work;
 mod charge_receipt;
@@ -16,7 +17,6 @@ mod check_request;
 mod counter_map;
 mod outage_limiter;
 mod outage_state;
-mod pending_settlement;
 mod quota_lease;
 mod rate_check;
 mod rate_limit_engine;
@@ -24,9 +24,9 @@ mod refusal_cache;
 
 pub(super) use self::rate_limit_engine::RateLimitEngine;
 pub(super) use self::{
+    background_settlement::SettlementHandle,
     charge_receipt::ChargeReceipt,
     check_request::{CheckRequest, PolicyCheck},
-    counter_map::{CounterMap, CounterRef, CounterState},
-    pending_settlement::PendingSettlement,
+    counter_map::{BorrowedCounterId, CounterMap, CounterState},
     rate_check::RateCheckOutcome,
 };

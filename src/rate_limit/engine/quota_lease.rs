@@ -17,7 +17,7 @@ use self::lease_refill::LeaseRefill;
 use super::{
     RateLimitEngine,
     check_request::{CheckRequest, PolicyCheck},
-    counter_map::{CounterId, CounterRef, CounterState},
+    counter_map::{BorrowedCounterId, CounterId, CounterState},
 };
 use crate::{
     error::Error,
@@ -185,7 +185,7 @@ impl RateLimitEngine {
     pub(super) async fn acquire_leased_unit(
         self: &Arc<Self>,
         store: &Store,
-        spot: CounterRef<'_>,
+        spot: BorrowedCounterId<'_>,
         question: &PolicyCheck,
         most: u32,
     ) -> Result<Option<LeaseSpend>, Error> {
@@ -219,7 +219,7 @@ impl RateLimitEngine {
     async fn refill_lease(
         self: &Arc<Self>,
         store: &Store,
-        spot: CounterRef<'_>,
+        spot: BorrowedCounterId<'_>,
         item: Option<ChargeItem>,
         times: u32,
     ) -> Result<Option<LeaseSpend>, Error> {
@@ -243,12 +243,12 @@ impl RateLimitEngine {
         store.await_reply(rx).await.unwrap_or(Ok(None))
     }
 
-    pub(super) fn has_leased_units(&self, spot: CounterRef<'_>) -> bool {
+    pub(super) fn has_leased_units(&self, spot: BorrowedCounterId<'_>) -> bool {
         self.leased_units(spot) > 0
     }
 
     /// Returns the number of units to spend.
-    pub(super) fn leased_units(&self, spot: CounterRef<'_>) -> u64 {
+    pub(super) fn leased_units(&self, spot: BorrowedCounterId<'_>) -> u64 {
         let now = Instant::now();
         let good = |lease: &mut QuotaLease| if now < lease.valid_until { lease.units } else { 0 };
         self.leases.with(spot, good).unwrap_or(0)

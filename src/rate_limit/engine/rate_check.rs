@@ -1,17 +1,17 @@
 //! Rate check of one request: the calls, their order, and the rollback.
 
-mod charge_answer;
 mod outage;
 mod rollback;
 mod shadow;
+mod store_charge;
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
 
-pub(super) use self::charge_answer::ChargeAnswer;
-use self::charge_answer::start_charge;
+pub(super) use self::store_charge::ChargeAnswer;
+use self::store_charge::start_charge;
 use super::{
     RateLimitEngine,
     charge_receipt::ChargeReceipt,

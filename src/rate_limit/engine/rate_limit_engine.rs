@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use super::{
     background_work::BackgroundWork,
     check_request::CheckRequest,
-    counter_map::{CounterMap, CounterRef},
+    counter_map::{BorrowedCounterId, CounterMap},
     outage_state::OutageState,
     quota_lease::QuotaLease,
     refusal_cache::RefusalCacheEntry,
@@ -72,7 +72,8 @@ impl RateLimitEngine {
             // Leased units are part of the usage to be reset, whatever quota they were charged by.
             self.leases.for_each_quota(ask.counter_ref(question), QuotaLease::invalidate);
             let Some(counter) = question.counter() else { continue };
-            let _forgets = InvalidateOnDrop { engine: self, counter: ask.counter_ref(question) };
+            let _forgets =
+                InvalidateAfterReset { engine: self, counter: ask.counter_ref(question) };
             store.backend().reset_counters(ask.tag(question).clone(), vec![counter]).await?;
         }
         Ok(())
@@ -81,12 +82,12 @@ impl RateLimitEngine {
 
 /// Invalidates everything cached or leased before a reset. It does so when dropped, even if the
 /// reset has failed or was cancelled: the store may have run it.
-pub(super) struct InvalidateOnDrop<'a> {
+pub(super) struct InvalidateAfterReset<'a> {
     engine: &'a RateLimitEngine,
-    counter: CounterRef<'a>,
+    counter: BorrowedCounterId<'a>,
 }
 
-impl Drop for InvalidateOnDrop<'_> {
+impl Drop for InvalidateAfterReset<'_> {
     fn drop(&mut self) {
         // Units fetched meanwhile are included: only the store knows if they were charged before
         // the reset.

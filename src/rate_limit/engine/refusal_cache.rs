@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{
     RateLimitEngine,
     check_request::{CheckRequest, PolicyCheck},
-    counter_map::{CounterRef, CounterState},
+    counter_map::{BorrowedCounterId, CounterState},
     rate_check::ChargeAnswer,
 };
 use crate::{
@@ -178,7 +178,7 @@ impl RateLimitEngine {
     /// unit now, so the refusal is dropped as by [`invalidate_counter`](Self::invalidate_counter).
     pub(super) fn record_lease_refill(
         &self,
-        spot: CounterRef<'_>,
+        spot: BorrowedCounterId<'_>,
         sent: Instant,
         state: &QuotaSnapshot,
     ) {
@@ -192,7 +192,7 @@ impl RateLimitEngine {
     /// Records the remaining units after an adjustment. Refusals stay.
     pub(super) fn record_settled(
         &self,
-        spot: CounterRef<'_>,
+        spot: BorrowedCounterId<'_>,
         sent: Instant,
         state: &QuotaSnapshot,
     ) {
@@ -205,7 +205,7 @@ impl RateLimitEngine {
     }
 
     /// Adds refunded units to the remaining units.
-    pub(super) fn record_refund(&self, spot: CounterRef<'_>, units: u64) {
+    pub(super) fn record_refund(&self, spot: BorrowedCounterId<'_>, units: u64) {
         let most = spot.quota.capacity();
         let back = |known: &mut RefusalCacheEntry| {
             known.remaining = known.remaining.saturating_add(units).min(most);
@@ -214,7 +214,7 @@ impl RateLimitEngine {
     }
 
     /// Drops the refusal of this counter, because more units are available from now on.
-    pub(super) fn invalidate_counter(&self, spot: CounterRef<'_>) {
+    pub(super) fn invalidate_counter(&self, spot: BorrowedCounterId<'_>) {
         let now = Instant::now();
         self.refusal_cache.with_or_insert(
             spot,
@@ -224,7 +224,7 @@ impl RateLimitEngine {
     }
 
     /// Drops the refusals of this counter under all quotas.
-    pub(super) fn invalidate_all_quotas(&self, spot: CounterRef<'_>) {
+    pub(super) fn invalidate_all_quotas(&self, spot: BorrowedCounterId<'_>) {
         let now = Instant::now();
         self.refusal_cache.for_each_quota(spot, |known| known.invalidate(now));
         self.invalidate_counter(spot);

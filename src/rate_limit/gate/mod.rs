@@ -2,7 +2,7 @@
 
 mod gate_impl;
 mod keys;
-mod policy_settings;
+mod last_policy_settings;
 mod quota_lookup;
 mod rate_limit_context;
 mod rate_limit_layer;

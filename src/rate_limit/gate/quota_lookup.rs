@@ -9,7 +9,7 @@ use crate::{
     clock::MAX_DURATION,
     key::Key,
     rate_limit::{
-        engine::{CounterMap, CounterRef, CounterState},
+        engine::{BorrowedCounterId, CounterMap, CounterState},
         policy::Policy,
         quota::Quota,
     },
@@ -78,8 +78,13 @@ impl<N: ?Sized> QuotaLookup<N> {
     }
 }
 
-fn counter_ref<'a>(policy: &'a Policy, key: &'a Key) -> CounterRef<'a> {
-    CounterRef { policy: policy.counter_name(), tag: key, subject: key, quota: policy.quota() }
+fn counter_ref<'a>(policy: &'a Policy, key: &'a Key) -> BorrowedCounterId<'a> {
+    BorrowedCounterId {
+        policy: policy.counter_name(),
+        tag: key,
+        subject: key,
+        quota: policy.quota(),
+    }
 }
 
 impl fmt::Debug for QuotaLookupResult {

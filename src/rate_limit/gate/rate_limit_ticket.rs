@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::rate_limit::{
     decision::{Decision, PolicyDecision},
-    engine::{ChargeReceipt, PendingSettlement},
+    engine::{ChargeReceipt, SettlementHandle},
     gate::{rate_status::RateStatus, run_charge::RunCharge},
     policy_status::PolicyStatus,
 };
@@ -49,7 +49,7 @@ impl RateLimitTicket {
         &mut self,
         status: u16,
         refunds: impl Fn(usize) -> bool,
-    ) -> Option<PendingSettlement> {
+    ) -> Option<SettlementHandle> {
         self.run_charge.take()?.charge_answered(status, refunds)
     }
 
@@ -67,7 +67,7 @@ impl RateLimitTicket {
     pub(super) fn settle_charges(
         &mut self,
         refunds: impl Fn(usize) -> bool,
-    ) -> Option<PendingSettlement> {
+    ) -> Option<SettlementHandle> {
         let receipt = self.receipt.take()?;
         let set = self.status.as_ref().and_then(RateStatus::take_handler_cost);
         let cost = |at: usize, was: u64| match (self.check_policies.get(at), set) {

@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc};
 use super::rate_limit_context::RateLimitContext;
 use crate::{
     gate::ReplayMarker,
-    rate_limit::engine::{CheckRequest, PendingSettlement, RateLimitEngine},
+    rate_limit::engine::{CheckRequest, RateLimitEngine, SettlementHandle},
     store::Store,
 };
 
@@ -30,7 +30,7 @@ impl RunCharge {
         self,
         status: u16,
         refunds: impl Fn(usize) -> bool,
-    ) -> Option<PendingSettlement> {
+    ) -> Option<SettlementHandle> {
         if self.replay.as_ref().is_none_or(|run| run.met_busy_lock_with(status)) {
             return None;
         }
@@ -46,7 +46,7 @@ impl RunCharge {
         }
     }
 
-    fn settle_in_background(&self, charges: impl Fn(usize) -> bool) -> Option<PendingSettlement> {
+    fn settle_in_background(&self, charges: impl Fn(usize) -> bool) -> Option<SettlementHandle> {
         let (store, engine) = &self.store_and_engine;
         engine.charge_unconditionally(store, &self.request, charges)
     }

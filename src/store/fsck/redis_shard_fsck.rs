@@ -44,7 +44,7 @@ static TASKS_SCRIPT: LuaScript = LuaScript::new(
     concat!(
         include_str!("../lua/publish_channel.lua"),
         include_str!("../lua/server_time.lua"),
-        include_str!("../lua/tasks_common.lua"),
+        include_str!("../lua/tasks_wakeups.lua"),
         include_str!("lua/fsck_tasks.lua")
     ),
     true,

@@ -57,7 +57,7 @@ impl StoreCheck {
     ///
     /// The errors of any call to the store. The findings up to then are lost: run the check again.
     pub async fn run(self) -> Result<CheckReport, Error> {
-        let mut pass = FsckPass::default();
+        let mut pass = FsckProgress::default();
         pass.report.is_complete_scan = true;
         // Keys first: they reveal locks that no index names.
         let mut next = Some(KeyScanCursor::default());
@@ -97,7 +97,7 @@ impl std::fmt::Debug for StoreCheck {
 }
 
 #[derive(Default)]
-struct FsckPass {
+struct FsckProgress {
     report: CheckReport,
     /// A problem may be found twice: by its key, and by an entry that names it.
     findings: BTreeSet<CheckFinding>,
@@ -105,7 +105,7 @@ struct FsckPass {
     task_queues: BTreeSet<Key>,
 }
 
-impl FsckPass {
+impl FsckProgress {
     /// Runs one step and merges its result; the rest of the returned result is about the keys.
     async fn run_part(
         &mut self,

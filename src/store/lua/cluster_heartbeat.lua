@@ -1,5 +1,5 @@
 -- Heartbeat of a worker in a cluster, first part: registers the worker. shard_watch.lua does the
--- part of each shard. live_workers.lua precedes this file.
+-- part of each shard. worker_registry.lua precedes this file.
 --
 -- Input:
 --   KEYS[1]  workers (STRING)

@@ -1,5 +1,5 @@
 -- Heartbeat of a worker on a single server: registers it, keeps or takes its share of the shards,
--- and reports those with work that is due now or later. live_workers.lua precedes this file.
+-- and reports those with work that is due now or later. worker_registry.lua precedes this file.
 --
 -- Input:
 --   KEYS[1]  workers (STRING)

@@ -1,6 +1,6 @@
 -- Adjusts quota counters after their requests: refunds units, or charges further ones.
 --
--- Expects rate_counters.lua.
+-- Expects counter_state.lua.
 --
 -- Input, per counter (at most 100):
 --   KEYS[1]    counter (STRING)

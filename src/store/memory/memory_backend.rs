@@ -180,7 +180,7 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
-/// `live_workers.lua`: registers a node, or removes it if the lease is zero. Returns true if a node
+/// `worker_registry.lua`: registers a node, or removes it if the lease is zero. Returns true if a node
 /// has joined, left or expired, and the number of live nodes.
 pub(super) fn update_live_nodes(
     nodes: &mut HashMap<NodeId, u64>,

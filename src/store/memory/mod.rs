@@ -37,13 +37,13 @@ mod memory_backend;
 mod memory_shard;
 #[cfg(test)]
 mod model_snapshot;
-mod owner_expiry_index;
 mod pending_jobs;
 mod poll_due;
 mod rate_counters;
+mod records_per_owner;
 mod shard_state;
 mod tasks;
-mod worker_heartbeat;
+mod worker_membership;
 
 pub(crate) use self::memory_backend::MemoryBackend;
 use self::memory_backend::{ready_ok, update_live_nodes};

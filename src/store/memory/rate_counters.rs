@@ -1,11 +1,11 @@
 //! Counters of quotas: `charge_batch_fast.lua`, `settle_charge.lua` and `reset_charges.lua`.
 
-mod counter_usage;
+mod stored_counter;
 
 use std::sync::Arc;
 
-use self::counter_usage::{CounterUsage, SlidingWindowPair, remaining_debt};
-pub(super) use self::counter_usage::{StoredCounter, StoredCounterKey};
+use self::stored_counter::{SlidingWindowPair, UsedUnits, remaining_debt};
+pub(super) use self::stored_counter::{StoredCounter, StoredCounterKey};
 use super::memory_shard::{MemoryShard, SWEEP_LIMIT, ServerTime};
 use crate::{
     clock::ceil_millis,
@@ -19,7 +19,7 @@ use crate::{
 /// Counter during an operation.
 struct OpenCounter {
     name: StoredCounterKey,
-    usage: CounterUsage,
+    usage: UsedUnits,
     /// Remaining time of a penalty block, in ms.
     blocked_ms: u64,
 }
@@ -137,11 +137,11 @@ impl MemoryShard {
                     // The window of a longer quota, or of a clock that was set back.
                     self.counters.set_expiry(&name, Some(whole));
                 }
-                CounterUsage::Fixed { spent, end_ms: end.min(whole) }
+                UsedUnits::Fixed { spent, end_ms: end.min(whole) }
             }
             QuotaRule::Sliding { .. } => {
                 let length = ceil_millis(window);
-                CounterUsage::Sliding(match kept {
+                UsedUnits::Sliding(match kept {
                     Some((StoredCounter::Sliding(windows), _)) => {
                         repair = windows.start_ms > now.ms || windows.length_ms != length;
                         windows.advanced_to(now.ms, length)
@@ -171,7 +171,7 @@ impl MemoryShard {
                     which = if parts[1] > 0 && !repair { kept } else { 0 };
                 }
                 let [debt, gross] = parts;
-                CounterUsage::Gcra { debt, gross_debt: gross, debt_id: which, pace }
+                UsedUnits::Gcra { debt, gross_debt: gross, debt_id: which, pace }
             }
         };
         let blocked = item
@@ -195,13 +195,11 @@ impl MemoryShard {
 
     fn store_counter(&mut self, open: &mut OpenCounter, now: ServerTime) {
         let (kept, end) = match &mut open.usage {
-            CounterUsage::Fixed { spent, end_ms: end } => {
+            UsedUnits::Fixed { spent, end_ms: end } => {
                 (StoredCounter::Fixed { spent: *spent }, *end)
             }
-            CounterUsage::Sliding(windows) => {
-                (StoredCounter::Sliding(*windows), windows.expiry_ms())
-            }
-            CounterUsage::Gcra { debt, gross_debt: gross, debt_id: which, pace } => {
+            UsedUnits::Sliding(windows) => (StoredCounter::Sliding(*windows), windows.expiry_ms()),
+            UsedUnits::Gcra { debt, gross_debt: gross, debt_id: which, pace } => {
                 if *which == 0 && *gross > 0 {
                     self.last_debt_id += 1;
                     *which = self.last_debt_id;

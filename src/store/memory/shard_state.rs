@@ -8,7 +8,7 @@ use super::{
     job_record::JobRecord,
     lock_transaction::LockScopedName,
     memory_shard::ServerTime,
-    owner_expiry_index::OwnerExpiryIndex,
+    records_per_owner::RecordsPerOwner,
 };
 use crate::{
     key::Key,
@@ -43,9 +43,9 @@ pub(super) struct ShardState {
     /// Latest job of each merge group of a lock.
     pub(super) latest_by_group: ExpiringMap<LockScopedName, JobId>,
     /// Tombstones of each owner.
-    pub(super) owner_tombstones: OwnerExpiryIndex<JobId>,
+    pub(super) owner_tombstones: RecordsPerOwner<JobId>,
     /// Idempotency records of each owner.
-    pub(super) owner_records: OwnerExpiryIndex<LockScopedName>,
+    pub(super) owner_records: RecordsPerOwner<LockScopedName>,
     /// Jobs that requests were merged into, by the id of the merged request.
     pub(super) merged_into: ExpiringMap<JobId, JobId>,
     /// Webhooks of the jobs that this operation has ended, each with the end and the owner. Each

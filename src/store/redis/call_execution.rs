@@ -13,7 +13,7 @@ use super::{
     call_fault::{CallFault, classify_outcome, classify_reply},
     connection_lanes::TrackedConnection,
     lane_health::LaneHealth,
-    lock_command::LockCommand,
+    lock_command_encoding::LockCommand,
     lock_transport::RawReply,
     scripts::{LOCK_BATCH, LuaScript},
 };

@@ -12,7 +12,7 @@ use super::{
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    lock_command::{write_concatenated, write_number, write_texts},
+    lock_command_encoding::{write_concatenated, write_number, write_texts},
     raw_charge_reply::{ChargeReplyReader, RawChargeReply},
     scripts::CHARGE_BATCH,
 };

@@ -11,7 +11,9 @@ use super::{
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    lock_command::{write_concatenated, write_number, write_texts, write_verb_and_numbers},
+    lock_command_encoding::{
+        write_concatenated, write_number, write_texts, write_verb_and_numbers,
+    },
     scripts::ENQUEUE_BATCH,
 };
 use crate::store::key_names::KeyNames;

@@ -9,7 +9,7 @@ use super::{
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    lock_command::{self, LockCommand},
+    lock_command_encoding::{self, LockCommand},
     scripts::LOCK_BATCH,
 };
 use crate::error::{Error, ErrorKind};
@@ -64,7 +64,7 @@ impl BatchTransport for LockTransport {
         steps: impl Iterator<Item = &'a LockCommand> + Clone,
         by_text: bool,
     ) -> Cmd {
-        lock_command::build_command(&self.keys, steps, by_text)
+        lock_command_encoding::build_command(&self.keys, steps, by_text)
     }
 
     async fn send(

@@ -12,16 +12,16 @@ use super::super::key_names::KeyNames;
 use super::{
     batcher::CallBatcher,
     charge_transport::ChargeTransport,
+    claim_settle_transport::{ClaimSettleCommand, ClaimSettleTransport},
     connection_lanes::ConnectionLanes,
+    connection_monitor::ConnectionMonitor,
     enqueue_transport::EnqueueTransport,
-    failover_monitor::FailoverMonitor,
     lane_health::LaneHealth,
-    lock_command::LockCommand,
+    lock_command_encoding::LockCommand,
     lock_transport::LockTransport,
-    push_transport::PushTransport,
     replica_acks::ReplicaAcks,
-    run_transport::{RunCommand, RunTransport},
     target::ConnectionTarget,
+    task_push_transport::TaskPushTransport,
 };
 use crate::error::{Error, ErrorKind};
 
@@ -35,16 +35,16 @@ pub(in super::super) struct RedisBackend {
     /// lane. No undo has to follow a charge on the same lane, and batches split over several lanes
     /// would cost more per charge.
     pub(super) charge_batchers: Vec<CallBatcher<ChargeTransport>>,
-    pub(super) run_batchers: Vec<CallBatcher<RunTransport>>,
+    pub(super) run_batchers: Vec<CallBatcher<ClaimSettleTransport>>,
     pub(super) enqueue_batchers: Vec<CallBatcher<EnqueueTransport>>,
-    pub(super) push_batchers: Vec<CallBatcher<PushTransport>>,
+    pub(super) push_batchers: Vec<CallBatcher<TaskPushTransport>>,
     /// Sequence number of the next push.
     pub(super) next_push: AtomicU64,
     pub(super) lane_health: Vec<Arc<LaneHealth>>,
     pub(super) replica_acks: Arc<ReplicaAcks>,
     pub(super) keys: KeyNames,
     pub(super) deadline: Duration,
-    pub(super) _failover_monitor: Option<FailoverMonitor>,
+    pub(super) _failover_monitor: Option<ConnectionMonitor>,
 }
 
 impl RedisBackend {
@@ -62,7 +62,10 @@ impl RedisBackend {
 
     /// Sends a claim or a settlement, batched with others of its lane.
     #[expect(clippy::indexing_slicing, reason = "there is one for each lane")]
-    pub(super) async fn send_run_command(&self, ask: RunCommand) -> Result<redis::Value, Error> {
+    pub(super) async fn send_run_command(
+        &self,
+        ask: ClaimSettleCommand,
+    ) -> Result<redis::Value, Error> {
         let shard = ask.key().shard();
         self.check_breaker(shard, super::scripts::RUN_BATCH.name)?;
         let until = Instant::now() + self.deadline;

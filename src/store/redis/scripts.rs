@@ -56,7 +56,7 @@ macro_rules! task_script {
             concat!(
                 include_str!("../lua/publish_channel.lua"),
                 include_str!("../lua/server_time.lua"),
-                include_str!("../lua/tasks_common.lua"),
+                include_str!("../lua/tasks_wakeups.lua"),
                 include_str!(concat!("../lua/", $name, ".lua"))
             ),
             repeatable: $repeatable
@@ -148,13 +148,13 @@ script!(ADVANCE_FENCES_AFTER_FAILOVER, "advance_fences_after_failover", include_
 script!(
     HEARTBEAT,
     "heartbeat",
-    concat!(include_str!("../lua/live_workers.lua"), include_str!("../lua/heartbeat.lua")),
+    concat!(include_str!("../lua/worker_registry.lua"), include_str!("../lua/heartbeat.lua")),
     repeatable: true
 );
 script!(
     CLUSTER_HEARTBEAT,
     "cluster_heartbeat",
-    concat!(include_str!("../lua/live_workers.lua"), include_str!("../lua/cluster_heartbeat.lua")),
+    concat!(include_str!("../lua/worker_registry.lua"), include_str!("../lua/cluster_heartbeat.lua")),
     repeatable: true
 );
 script!(SHARD_WATCH, "shard_watch", include_str!("../lua/shard_watch.lua"), repeatable: true);
@@ -178,9 +178,9 @@ script!(
     "charge_batch",
     concat!(
         include_str!("../lua/server_time.lua"),
-        include_str!("../lua/window_expiry.lua"),
+        include_str!("../lua/read_window_end.lua"),
         include_str!("../lua/charge_batch_fast.lua"),
-        include_str!("../lua/rate_counters.lua"),
+        include_str!("../lua/counter_state.lua"),
         include_str!("../lua/charge_batch.lua")
     ),
     repeatable: false
@@ -190,8 +190,8 @@ script!(
     "settle_charge",
     concat!(
         include_str!("../lua/server_time.lua"),
-        include_str!("../lua/window_expiry.lua"),
-        include_str!("../lua/rate_counters.lua"),
+        include_str!("../lua/read_window_end.lua"),
+        include_str!("../lua/counter_state.lua"),
         include_str!("../lua/settle_charge.lua")
     ),
     repeatable: false
@@ -203,7 +203,7 @@ script!(
         include_str!("../lua/tasks_push_fast.lua"),
         include_str!("../lua/publish_channel.lua"),
         include_str!("../lua/server_time.lua"),
-        include_str!("../lua/tasks_common.lua"),
+        include_str!("../lua/tasks_wakeups.lua"),
         include_str!("../lua/tasks_push.lua")
     ),
     repeatable: true

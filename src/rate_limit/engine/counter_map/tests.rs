@@ -23,7 +23,7 @@ fn per_second(n: u64) -> Quota {
 /// Keys that share a shard.
 fn keys_in_first_shard(map: &CounterMap<u32>, policy: &Arc<str>, n: usize) -> Vec<Key> {
     let is_of_first = |key: &Key| {
-        let spot = CounterRef { policy, tag: key, subject: key, quota: per_second(1) };
+        let spot = BorrowedCounterId { policy, tag: key, subject: key, quota: per_second(1) };
         std::ptr::eq(map.shard_for(spot), &raw const map.shards[0])
     };
     let all = (0..).map(|n| Key::custom(&format!("{n}")));
@@ -42,7 +42,8 @@ fn allocated_bytes(map: &CounterMap<u32>) -> usize {
 fn key_flood_neither_grows_the_map_nor_evicts_a_used_key() {
     let (map, policy) = (CounterMap::default(), "default".into());
     let keys = keys_in_first_shard(&map, &policy, 3 * SHARD_CAPACITY);
-    let spot = |key| CounterRef { policy: &policy, tag: key, subject: key, quota: per_second(1) };
+    let spot =
+        |key| BorrowedCounterId { policy: &policy, tag: key, subject: key, quota: per_second(1) };
     let mut memories = Vec::new();
     for some in keys.chunks(SHARD_CAPACITY) {
         for key in some {
@@ -63,7 +64,8 @@ fn key_flood_neither_grows_the_map_nor_evicts_a_used_key() {
 fn pinned_state_is_never_evicted_and_full_map_rejects_keys() {
     let (map, policy) = (CounterMap::default(), "default".into());
     let keys = keys_in_first_shard(&map, &policy, 2 * SHARD_CAPACITY);
-    let spot = |key| CounterRef { policy: &policy, tag: key, subject: key, quota: per_second(1) };
+    let spot =
+        |key| BorrowedCounterId { policy: &policy, tag: key, subject: key, quota: per_second(1) };
     let enter = |key| map.with_or_insert(spot(key), || PINNED, |_| ()).is_some();
     let admitted: Vec<_> = keys.iter().filter(|key| enter(key)).collect();
     assert_eq!((admitted.len(), count_counters(&map)), (SHARD_CAPACITY, SHARD_CAPACITY));
@@ -83,7 +85,7 @@ fn each_counter_has_its_own_state() {
     for policy in &policies {
         for subject in &keys {
             for tag in &keys {
-                let spot = |n| CounterRef { policy, tag, subject, quota: per_second(n) };
+                let spot = |n| BorrowedCounterId { policy, tag, subject, quota: per_second(n) };
                 spots.extend([spot(1), spot(2)]);
             }
         }
@@ -110,7 +112,7 @@ fn each_counter_has_its_own_state() {
     assert!(map.is_empty());
 }
 
-fn counter_position(spots: &[CounterRef<'_>], place: &CounterId) -> Option<usize> {
+fn counter_position(spots: &[BorrowedCounterId<'_>], place: &CounterId) -> Option<usize> {
     let of = place.to_ref();
     spots.iter().position(|spot| {
         (spot.policy, spot.tag, spot.subject, spot.quota)
@@ -121,7 +123,8 @@ fn counter_position(spots: &[CounterRef<'_>], place: &CounterId) -> Option<usize
 #[test]
 fn quotas_of_one_counter_are_visited_together_and_bounded() {
     let (map, policy, key) = (CounterMap::default(), "default".into(), Key::custom("k"));
-    let spot = |n| CounterRef { policy: &policy, tag: &key, subject: &key, quota: per_second(n) };
+    let spot =
+        |n| BorrowedCounterId { policy: &policy, tag: &key, subject: &key, quota: per_second(n) };
     map.with_or_insert(spot(1), || 1, |_| ());
     assert_eq!(map.with_or_insert(spot(2), || 2, |state| *state), Some(3), "it inherits");
     map.for_each_quota(spot(3), |state| *state += 10);

@@ -9,7 +9,7 @@ use crate::{
     error::Error,
     rate_limit::engine::{
         RateLimitEngine,
-        counter_map::{CounterId, CounterRef},
+        counter_map::{BorrowedCounterId, CounterId},
         refusal_cache::add_capped,
     },
     store::{ChargeCommand, QuotaSnapshot, Store},
@@ -24,7 +24,7 @@ pub(super) struct LeaseRefill {
 }
 
 impl LeaseRefill {
-    pub(super) fn new(engine: &Arc<RateLimitEngine>, spot: CounterRef<'_>) -> Self {
+    pub(super) fn new(engine: &Arc<RateLimitEngine>, spot: BorrowedCounterId<'_>) -> Self {
         let voids = engine.leases.with(spot, |lease| lease.generation).unwrap_or(0);
         Self { engine: Arc::clone(engine), counter: CounterId::from_ref(spot), generation: voids }
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{LeaseRefill, LeaseSpend, QuotaLease};
 use crate::{
-    rate_limit::engine::{RateLimitEngine, counter_map::CounterRef},
+    rate_limit::engine::{RateLimitEngine, counter_map::BorrowedCounterId},
     store::{ChargeCommand, ChargeItem, Store},
 };
 
@@ -45,7 +45,7 @@ impl RateLimitEngine {
     pub(super) fn prefetch_lease(
         self: &Arc<Self>,
         store: &Store,
-        spot: CounterRef<'_>,
+        spot: BorrowedCounterId<'_>,
         item: Option<ChargeItem>,
         times: u32,
     ) {

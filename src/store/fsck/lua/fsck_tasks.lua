@@ -1,6 +1,6 @@
 -- Checks a part of a task queue, and repairs its faults if requested.
 --
--- Expects server_time.lua and tasks_common.lua.
+-- Expects server_time.lua and tasks_wakeups.lua.
 --
 -- Input:
 --   KEYS[1]  waiting tasks, `z` (ZSET)

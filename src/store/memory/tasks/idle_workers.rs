@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{QueueTransaction, TimerWorker, task_poll::DueTasks};
+use super::{NextEventPoller, QueueTransaction, task_poll::DueTasks};
 use crate::{
     clock::saturating_micros,
     store::{backend::NodeId, tasks::TaskPollCommand},
@@ -30,8 +30,11 @@ impl QueueTransaction<'_> {
             let takes = |event: &u64| guarded.is_none_or(|(own, known)| own || *event < known);
             let event = event.filter(takes);
             if let Some(event) = event {
-                self.queue.timer_worker =
-                    Some(TimerWorker { idle_until_us: until, next_event_us: event, worker: me });
+                self.queue.timer_worker = Some(NextEventPoller {
+                    idle_until_us: until,
+                    next_event_us: event,
+                    worker: me,
+                });
             }
             let wait = event.map(|at| Duration::from_micros(at.saturating_sub(self.now_us)));
             return (wait, true);

@@ -42,7 +42,7 @@ pub(in super::super) struct MemoryTaskQueue {
     pub(super) dead_letters: DeadLetterIndex,
     /// Workers as `<node>:<worker>`.
     pub(super) idle_workers: TimeIndex<Arc<str>>,
-    pub(super) timer_worker: Option<TimerWorker>,
+    pub(super) timer_worker: Option<NextEventPoller>,
     pub(super) last_polls: ExpiringMap<Arc<str>, LastPollReply>,
     pub(super) stats: QueueStats,
     pub(super) last_wakeup_us: u64,
@@ -54,7 +54,7 @@ pub(in super::super) struct MemoryTaskQueue {
 }
 
 /// Worker that polls at the next event of the queue.
-pub(super) struct TimerWorker {
+pub(super) struct NextEventPoller {
     pub(super) idle_until_us: u64,
     pub(super) next_event_us: u64,
     pub(super) worker: Arc<str>,
@@ -99,7 +99,7 @@ impl MemoryBackend {
 }
 
 impl QueueTransaction<'_> {
-    /// `wake_idle_worker` of `tasks_common.lua`.
+    /// `wake_idle_worker` of `tasks_wakeups.lua`.
     pub(super) fn wake_idle_worker(&mut self) {
         while let Some((until, who)) = self.queue.idle_workers.first() {
             self.queue.idle_workers.remove(&who);
@@ -109,7 +109,7 @@ impl QueueTransaction<'_> {
         }
     }
 
-    pub(super) fn timer_worker(&self) -> Option<&TimerWorker> {
+    pub(super) fn timer_worker(&self) -> Option<&NextEventPoller> {
         self.queue.timer_worker.as_ref().filter(|guard| guard.idle_until_us > self.now_us)
     }
 

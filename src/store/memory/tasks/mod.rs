@@ -11,4 +11,4 @@ mod tests;
 mod waiting_tasks;
 
 pub(super) use self::memory_task_queue::MemoryTaskQueues;
-use self::memory_task_queue::{QueueTransaction, TimerWorker};
+use self::memory_task_queue::{NextEventPoller, QueueTransaction};

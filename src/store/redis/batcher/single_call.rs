@@ -12,7 +12,7 @@ use super::{
 use crate::error::{Error, ErrorKind};
 
 /// Progress of a call that is sent alone.
-struct SingleCall<P> {
+struct SingleCallProgress<P> {
     attempts: u32,
     connection: Option<P>,
 }
@@ -21,7 +21,7 @@ impl<F: BatchTransport> BatchSlot<F> {
     /// Sends the call in the caller's own future.
     pub(super) async fn send_single(self, step: F::Command, until: Instant) -> CallOutcome<F> {
         let (flights, name) = (&self.inner.transport, self.inner.script_name);
-        let mut lone = SingleCall { attempts: 0, connection: None };
+        let mut lone = SingleCallProgress { attempts: 0, connection: None };
         match timeout_at(until, self.inner.try_send_single(&step, &mut lone)).await {
             Ok(outcome) => outcome,
             Err(_) => {
@@ -40,7 +40,7 @@ impl<F: BatchTransport> BatcherInner<F> {
     async fn try_send_single(
         &self,
         step: &F::Command,
-        lone: &mut SingleCall<F::BatchConnection>,
+        lone: &mut SingleCallProgress<F::BatchConnection>,
     ) -> CallOutcome<F> {
         let (flights, mut by_text) = (&self.transport, false);
         loop {

@@ -27,7 +27,7 @@ use crate::{
             RedisBackend,
             batcher::BatchedCall,
             charge_transport::{ChargeTransport, QueuedCharge, write_counter},
-            lock_command::{write_number, write_texts},
+            lock_command_encoding::{write_number, write_texts},
             raw_charge_reply::{self, decode_count, item_error, value_count},
             scripts::{CHARGE_BATCH, RESET_CHARGES, SETTLE_CHARGE},
         },

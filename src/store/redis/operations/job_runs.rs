@@ -10,14 +10,15 @@ use crate::{
             ClaimCommand, ClaimOutcome, ClaimedRun, JobId, LockToken, SettleCommand, SettleOutcome,
         },
         redis::{
-            RedisBackend, reply_reader::ReplyReader, run_transport::RunCommand, scripts::RUN_BATCH,
+            RedisBackend, claim_settle_transport::ClaimSettleCommand, reply_reader::ReplyReader,
+            scripts::RUN_BATCH,
         },
     },
 };
 
 impl RedisBackend {
     pub(super) async fn do_claim(&self, call: ClaimCommand) -> Result<ClaimOutcome, Error> {
-        let mut row = checked_reply(self.send_run_command(RunCommand::Claim(call)).await?)?;
+        let mut row = checked_reply(self.send_run_command(ClaimSettleCommand::Claim(call)).await?)?;
         match row.read_text()?.as_str() {
             "claimed" => Ok(ClaimOutcome::Claimed(parse_claimed_run(&mut row)?)),
             "busy" => Ok(ClaimOutcome::Busy(row.read_millis()?)),
@@ -30,7 +31,7 @@ impl RedisBackend {
     }
 
     pub(super) async fn do_settle(&self, call: SettleCommand) -> Result<SettleOutcome, Error> {
-        self.send_settlement(RunCommand::Settle(call)).await
+        self.send_settlement(ClaimSettleCommand::Settle(call)).await
     }
 
     pub(super) async fn do_unclaim(
@@ -39,11 +40,12 @@ impl RedisBackend {
         me: LockToken,
         id: Option<JobId>,
     ) -> Result<bool, Error> {
-        let settled = self.send_settlement(RunCommand::UndoClaim { key, id, token: me }).await?;
+        let settled =
+            self.send_settlement(ClaimSettleCommand::UndoClaim { key, id, token: me }).await?;
         Ok(settled != SettleOutcome::RunLost)
     }
 
-    async fn send_settlement(&self, ask: RunCommand) -> Result<SettleOutcome, Error> {
+    async fn send_settlement(&self, ask: ClaimSettleCommand) -> Result<SettleOutcome, Error> {
         let mut row = checked_reply(self.send_run_command(ask).await?)?;
         match row.read_text()?.as_str() {
             "ok" => Ok(SettleOutcome::Settled(None)),

@@ -15,7 +15,7 @@ use crate::{
             LockToken, ReleaseOutcome, StoreFuture,
         },
         redis::{
-            RedisBackend, lock_command::LockCommand, lock_transport::RawReply,
+            RedisBackend, lock_command_encoding::LockCommand, lock_transport::RawReply,
             reply_reader::ReplyReader, scripts,
         },
     },

@@ -3,7 +3,6 @@
 mod backend_impl;
 mod batched_charge;
 mod cluster_fan_out;
-mod connectivity;
 #[cfg(any(test, feature = "fsck"))]
 #[path = "../../fsck/redis_shard_fsck.rs"]
 mod fsck;
@@ -14,6 +13,7 @@ mod job_runs;
 mod job_submission;
 mod job_workers;
 mod locks;
+mod store_probes;
 mod task_poll;
 mod task_queue_impl;
 

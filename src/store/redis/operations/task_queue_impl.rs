@@ -18,7 +18,7 @@ use crate::{
         backend::{NodeId, StoreFuture},
         redis::{
             RedisBackend, batcher::CallReply, call_execution::ResendPolicy,
-            push_transport::QueuedPush, reply_reader::ReplyReader, scripts,
+            reply_reader::ReplyReader, scripts, task_push_transport::QueuedPush,
         },
         tasks::{
             DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskBackend, TaskHistory,

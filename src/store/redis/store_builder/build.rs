@@ -7,15 +7,15 @@ use super::{
         RedisBackend,
         batcher::CallBatcher,
         charge_transport::ChargeTransport,
+        claim_settle_transport::ClaimSettleTransport,
         connection_lanes::ConnectionLanes,
+        connection_monitor::ConnectionMonitor,
         enqueue_transport::EnqueueTransport,
-        failover_monitor::FailoverMonitor,
         lane_health::LaneHealth,
         lock_transport::LockTransport,
-        push_transport::PushTransport,
         replica_acks::ReplicaAcks,
-        run_transport::RunTransport,
         scripts::{CHARGE_BATCH, ENQUEUE_BATCH, LOCK_BATCH, RUN_BATCH, TASKS_PUSH},
+        task_push_transport::TaskPushTransport,
     },
     StoreBuilder,
 };
@@ -51,7 +51,7 @@ impl StoreBuilder {
             CallBatcher::new(charges, CHARGE_BATCH.name, self.deadline)
         };
         let runs = |lane| {
-            let runs = RunTransport { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
+            let runs = ClaimSettleTransport { lanes: Arc::clone(&lanes), lane, keys: keys.clone() };
             CallBatcher::new(runs, RUN_BATCH.name, self.deadline)
         };
         let enqueues = |lane| {
@@ -61,7 +61,7 @@ impl StoreBuilder {
         let process = random_hex_id();
         let pushes = |lane| {
             let process = Arc::clone(&process);
-            let pushes = PushTransport {
+            let pushes = TaskPushTransport {
                 lanes: Arc::clone(&lanes),
                 lane,
                 keys: keys.clone(),
@@ -85,7 +85,7 @@ impl StoreBuilder {
                 self.deadline,
                 self.replicas_on_disk,
             ),
-            _failover_monitor: FailoverMonitor::spawn(&target, &lanes, self.deadline),
+            _failover_monitor: ConnectionMonitor::spawn(&target, &lanes, self.deadline),
             lanes,
             target,
             keys,

@@ -106,7 +106,7 @@ async fn old_server_is_config_error_and_replica_is_outage() {
     store.ping().await.expect("it is there");
     let error = connect_to_scripted_server("6.0.16", "master").await.expect_err("it is too old");
     assert_eq!(error.kind(), ErrorKind::Config);
-    assert!(error.to_string().contains("version 6.0; lockgate needs Redis 6.2"), "{error}");
+    assert!(error.to_string().contains("version 6.0 is too old; use Redis 6.2"), "{error}");
     let store =
         connect_to_scripted_server("7.2.0", "slave").await.expect("an outage is no mistake");
     let error = store.ping().await.expect_err("it is not used");

@@ -23,7 +23,7 @@ use crate::{
         backend::{LockMode, LockToken},
         key_names::{COMMON_SHARD, KeyNames},
         redis::{
-            lock_command::{self, LockCommand},
+            lock_command_encoding::{self, LockCommand},
             reply_reader::ReplyReader,
         },
     },
@@ -216,7 +216,7 @@ async fn full_server_runs_release_batched_behind_acquire() {
     let free = cluster::acquire_command(&Key::custom("free"), &LockToken::new(store.node()));
     let (key, me, mode) = (lease.key.clone(), lease.token.clone(), LockMode::Exclusive);
     let asks = [LockCommand::Acquire(free), LockCommand::Release { key, token: me, mode }];
-    let words = lock_command::build_command(&KeyNames::new("test"), asks.iter(), true);
+    let words = lock_command_encoding::build_command(&KeyNames::new("test"), asks.iter(), true);
     let words: Vec<_> = words.args_iter().filter_map(|arg| argument_text(&arg)).collect();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     let redis::Value::Array(answers) = server.query(&words).await else { panic!("no list") };

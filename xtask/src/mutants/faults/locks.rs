@@ -143,7 +143,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "l3",
         broken_behavior: "a client that leaves keeps the lock for its lease",
         edits: &[edit(
-            "src/store/lock_hold.rs",
+            "src/store/owned_hold.rs",
             "        self.start_release(None);\n    }\n}",
             "        if FAULT {\n            self.forget();\n        }\n        ORIGINAL",
         )],
@@ -176,7 +176,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "l11",
         broken_behavior: "a renewal that a release overtakes tells of a loss",
         edits: &[edit(
-            "src/store/lock_hold.rs",
+            "src/store/owned_hold.rs",
             "        self.close();\n        let outcome = self.store.backend().release(",
             "        if !FAULT {\n            self.close();\n        }\n        let outcome = self.store.backend().release(",
         )],

@@ -30,7 +30,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q1",
         broken_behavior: "a fixed window lets in one more",
         edits: &[edit(
-            "src/store/memory/rate_counters/counter_usage.rs",
+            "src/store/memory/rate_counters/stored_counter.rs",
             "fits(*limit, *spent, cost)\n",
             "fits(*limit + u64::from(FAULT), *spent, cost)\n",
         )],
@@ -41,7 +41,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q5",
         broken_behavior: "a debt is paid off twice as fast as the quota says",
         edits: &[edit(
-            "src/store/lua/rate_counters.lua",
+            "src/store/lua/counter_state.lua",
             "floor(max(now_us - since_us, 0) / tick_us) * tick_parts",
             "2 * floor(max(now_us - since_us, 0) / tick_us) * tick_parts",
         )],
@@ -52,7 +52,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q1",
         broken_behavior: "the share of the window before is rounded down",
         edits: &[edit(
-            "src/store/memory/rate_counters/counter_usage.rs",
+            "src/store/memory/rate_counters/stored_counter.rs",
             "scale_ceil(self.previous, self.left_ms(now), self.length_ms)",
             "(if FAULT { self.previous * self.left_ms(now) / self.length_ms } else { ORIGINAL })",
         )],
@@ -63,7 +63,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q4",
         broken_behavior: "a correction begins the window anew",
         edits: &[edit(
-            "src/store/lua/rate_counters.lua",
+            "src/store/lua/counter_state.lua",
             "call('INCRBY', counter.key, integer(counter.spent - counter.used_before))",
             "call('SET', counter.key, integer(counter.spent), 'PX', integer(counter.window_ms))",
         )],
@@ -74,7 +74,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q4",
         broken_behavior: "a refund of the window before is taken from this one",
         edits: &[edit(
-            "src/store/memory/rate_counters/counter_usage.rs",
+            "src/store/memory/rate_counters/stored_counter.rs",
             "Self::Fixed { spent, end_ms: end } if end.abs_diff(window.boundary) <= near => {",
             "Self::Fixed { spent, end_ms: end } if FAULT || end.abs_diff(window.boundary) <= near => {",
         )],

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     ClusterTarget, Endpoint,
-    node_config::{NODE_TIMEOUT_SETTING, is_permanently_refused, parse_node_timeout},
+    node_timeout::{NODE_TIMEOUT_SETTING, is_permanently_refused, parse_node_timeout},
     topology_view::TopologyView,
 };
 use crate::store::redis::target::ConnectError;

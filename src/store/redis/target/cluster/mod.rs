@@ -40,7 +40,7 @@
 
 mod cluster_target;
 mod connection_cache;
-mod node_config;
+mod node_timeout;
 mod topology_refresh;
 mod topology_view;
 

@@ -42,7 +42,7 @@ pub(crate) fn time_payload(
     let (reading, patience) = BodyTimerHandle::new(limit.unwrap_or_default());
     let reading = limit.map(|_| reading);
     request.set_payload(Payload::Stream {
-        payload: Box::pin(TimedPayload {
+        payload: Box::pin(MeasuredPayload {
             first_chunk: first.flatten(),
             payload: Some(payload),
             body_timer: patience,
@@ -52,7 +52,7 @@ pub(crate) fn time_payload(
     reading
 }
 
-struct TimedPayload {
+struct MeasuredPayload {
     /// Chunk that was polled before.
     first_chunk: Option<Result<Bytes, PayloadError>>,
     /// `None` after a failure.
@@ -61,7 +61,7 @@ struct TimedPayload {
     fingerprint: Option<RequestFingerprint>,
 }
 
-impl Stream for TimedPayload {
+impl Stream for MeasuredPayload {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

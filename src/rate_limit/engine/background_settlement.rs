@@ -13,7 +13,9 @@ use std::{sync::Arc, time::Duration};
 use futures_util::future::join_all;
 use tokio::{sync::oneshot, time::Instant};
 
-use super::{RateLimitEngine, background_work::BackgroundWorkGuard, counter_map::CounterRef};
+use super::{
+    RateLimitEngine, background_work::BackgroundWorkGuard, counter_map::BorrowedCounterId,
+};
 use crate::{
     error::ErrorKind,
     rate_limit::quota::Quota,
@@ -32,12 +34,12 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 const MAX_RETRY_TIME: Duration = Duration::from_secs(300);
 
 /// Adjustments that run to their end even if this is dropped.
-pub(in crate::rate_limit) struct PendingSettlement {
+pub(in crate::rate_limit) struct SettlementHandle {
     store: Store,
     completion: oneshot::Receiver<()>,
 }
 
-impl PendingSettlement {
+impl SettlementHandle {
     /// Resolves when the adjustments are made, are to be retried, or were given up.
     pub(in crate::rate_limit) async fn wait(self) {
         // An error means that the runtime has ended, or that the store's wait has timed out.
@@ -51,7 +53,7 @@ impl RateLimitEngine {
         self: &Arc<Self>,
         store: &Store,
         calls: Vec<SettleChargeCommand>,
-    ) -> PendingSettlement {
+    ) -> SettlementHandle {
         let (done, settled) = oneshot::channel::<()>();
         let (with, begun) = (store.clone(), self.background_work.start());
         let engine = Arc::clone(self);
@@ -66,7 +68,7 @@ impl RateLimitEngine {
                 retry_settlements(&engine, store, left, since, &begun).await;
             }
         });
-        PendingSettlement { store: store.clone(), completion: settled }
+        SettlementHandle { store: store.clone(), completion: settled }
     }
 
     /// Sends the adjustments, and returns those that have not run.
@@ -112,7 +114,7 @@ impl RateLimitEngine {
         for (item, state) in call.items.iter().zip(states) {
             let quota = Quota::from_rule(item.rule);
             let (policy, tag, subject) = (&item.policy, &call.tag, &item.subject);
-            self.record_settled(CounterRef { policy, tag, subject, quota }, sent, state);
+            self.record_settled(BorrowedCounterId { policy, tag, subject, quota }, sent, state);
         }
     }
 }

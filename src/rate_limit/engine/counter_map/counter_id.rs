@@ -16,14 +16,14 @@ use crate::{
 /// Counter and quota. A changed quota has a state of its own, even if the counter in the store is
 /// the same: an answer about one limit says nothing about another.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::rate_limit) struct CounterRef<'a> {
+pub(in crate::rate_limit) struct BorrowedCounterId<'a> {
     pub(in crate::rate_limit) policy: &'a Arc<str>,
     pub(in crate::rate_limit) tag: &'a Key,
     pub(in crate::rate_limit) subject: &'a Key,
     pub(in crate::rate_limit) quota: Quota,
 }
 
-/// Owned form of [`CounterRef`].
+/// Owned form of [`BorrowedCounterId`].
 #[derive(Debug, Clone)]
 pub(in crate::rate_limit::engine) struct CounterId {
     key: CounterKey,
@@ -39,7 +39,7 @@ pub(in crate::rate_limit::engine) struct CounterKey {
 }
 
 /// The tag is compared but not hashed: it is the subject itself, or shared by few.
-impl Hash for CounterRef<'_> {
+impl Hash for BorrowedCounterId<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (self.policy, self.subject).hash(state);
     }
@@ -51,7 +51,7 @@ impl Hash for CounterKey {
     }
 }
 
-impl Equivalent<CounterKey> for CounterRef<'_> {
+impl Equivalent<CounterKey> for BorrowedCounterId<'_> {
     fn equivalent(&self, counter: &CounterKey) -> bool {
         *self.subject == counter.subject
             && *self.policy == counter.policy
@@ -60,8 +60,8 @@ impl Equivalent<CounterKey> for CounterRef<'_> {
 }
 
 impl CounterKey {
-    pub(super) fn from_ref(spot: CounterRef<'_>) -> Self {
-        let CounterRef { policy, tag, subject, .. } = spot;
+    pub(super) fn from_ref(spot: BorrowedCounterId<'_>) -> Self {
+        let BorrowedCounterId { policy, tag, subject, .. } = spot;
         Self { policy: Arc::clone(policy), tag: tag.clone(), subject: subject.clone() }
     }
 
@@ -71,7 +71,7 @@ impl CounterKey {
 }
 
 impl CounterId {
-    pub(in crate::rate_limit::engine) fn from_ref(spot: CounterRef<'_>) -> Self {
+    pub(in crate::rate_limit::engine) fn from_ref(spot: BorrowedCounterId<'_>) -> Self {
         Self { key: CounterKey::from_ref(spot), quota: spot.quota }
     }
 
@@ -85,8 +85,8 @@ impl CounterId {
         Some(SettleChargeCommand { tag, items: vec![settled] })
     }
 
-    pub(in crate::rate_limit::engine) fn to_ref(&self) -> CounterRef<'_> {
+    pub(in crate::rate_limit::engine) fn to_ref(&self) -> BorrowedCounterId<'_> {
         let CounterKey { policy, tag, subject } = &self.key;
-        CounterRef { policy, tag, subject, quota: self.quota }
+        BorrowedCounterId { policy, tag, subject, quota: self.quota }
     }
 }

@@ -11,12 +11,12 @@ const MAX_QUEUED_REQUESTS: usize = 1_000;
 /// Separate queues, so that neither blocks the other: requests may wait hours for a permit, and
 /// webhook receivers may be slow.
 #[derive(Default)]
-pub(super) struct ReadyQueues {
+pub(super) struct RequestAndWebhookQueues {
     requests: ReadyQueue,
     pub(super) webhooks: WebhookReadyQueue,
 }
 
-impl ReadyQueues {
+impl RequestAndWebhookQueues {
     /// Returns the queue for this lock. Call it only to push the lock.
     pub(super) fn queue_for(&mut self, key: &Key) -> &mut ReadyQueue {
         if key.is_webhook() { self.webhooks.queue_for(key) } else { &mut self.requests }

@@ -11,7 +11,7 @@ use super::{
     batcher::{self, BatchTransport, MAX_BATCH_WEIGHT},
     call_fault::{CallFault, classify_reply},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    lock_command::{write_concatenated, write_number, write_texts},
+    lock_command_encoding::{write_concatenated, write_number, write_texts},
     scripts::RUN_BATCH,
 };
 use crate::store::key_names::KeyNames;
@@ -30,7 +30,7 @@ const SIZE_HINT: (usize, usize) = (320, 11);
 const RESPONSE_BYTES_PER_WEIGHT: usize = 32 * 1024;
 
 /// Command about a run.
-pub(super) enum RunCommand {
+pub(super) enum ClaimSettleCommand {
     Claim(ClaimCommand),
     Settle(SettleCommand),
     /// Undoes the claim under this token, because no caller is left to run the job. `id` is `None`
@@ -42,7 +42,7 @@ pub(super) enum RunCommand {
     },
 }
 
-impl RunCommand {
+impl ClaimSettleCommand {
     pub(super) fn key(&self) -> &Key {
         match self {
             Self::Claim(ClaimCommand { key, .. })
@@ -134,14 +134,14 @@ fn write_next_run(next: Option<&NextClaim>, out: &mut Cmd) {
 }
 
 /// Transport of one lane.
-pub(super) struct RunTransport {
+pub(super) struct ClaimSettleTransport {
     pub(super) lanes: Arc<ConnectionLanes>,
     pub(super) lane: usize,
     pub(super) keys: KeyNames,
 }
 
-impl BatchTransport for RunTransport {
-    type Command = RunCommand;
+impl BatchTransport for ClaimSettleTransport {
+    type Command = ClaimSettleCommand;
     type Reply = Value;
     type BatchConnection = TrackedConnection;
     type Payload = Cmd;
@@ -151,11 +151,11 @@ impl BatchTransport for RunTransport {
     /// higher threshold, the server and the worker would take turns waiting for each other.
     const PIPELINE_THRESHOLD: usize = 8;
 
-    fn weight(step: &RunCommand) -> usize {
+    fn weight(step: &ClaimSettleCommand) -> usize {
         (1 + step.payload_len() / RESPONSE_BYTES_PER_WEIGHT).min(MAX_BATCH_WEIGHT)
     }
 
-    fn reply_count(_: &RunCommand) -> usize {
+    fn reply_count(_: &ClaimSettleCommand) -> usize {
         1
     }
 
@@ -165,7 +165,7 @@ impl BatchTransport for RunTransport {
 
     fn encode<'a>(
         &self,
-        steps: impl Iterator<Item = &'a RunCommand> + Clone,
+        steps: impl Iterator<Item = &'a ClaimSettleCommand> + Clone,
         by_text: bool,
     ) -> Cmd {
         build_command(&self.keys, steps, by_text)
@@ -200,7 +200,7 @@ impl BatchTransport for RunTransport {
 /// in a cluster they are of one.
 fn build_command<'a>(
     keys: &KeyNames,
-    steps: impl Iterator<Item = &'a RunCommand> + Clone,
+    steps: impl Iterator<Item = &'a ClaimSettleCommand> + Clone,
     by_text: bool,
 ) -> Cmd {
     let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.payload_len()));

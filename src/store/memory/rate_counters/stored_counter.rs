@@ -88,7 +88,7 @@ impl SlidingWindowPair {
 
 /// Usage of a counter at the moment of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum CounterUsage {
+pub(super) enum UsedUnits {
     /// `end_ms` is the end of the window, or of the one that would begin now.
     Fixed {
         spent: u64,
@@ -104,7 +104,7 @@ pub(super) enum CounterUsage {
     },
 }
 
-impl CounterUsage {
+impl UsedUnits {
     pub(super) fn value_at(&self, now: ServerTime) -> CounterValue {
         match self {
             Self::Fixed { spent, end_ms: end } => {

@@ -1,4 +1,4 @@
-//! `StatusGate`: parser of requests to the status resource.
+//! `StatusResource`: parser of requests to the status resource.
 
 use std::{fmt, sync::Arc};
 
@@ -42,12 +42,12 @@ impl<N: ?Sized> Clone for ViewerSource<N> {
 }
 
 /// The status resource, for an integration to mount.
-pub struct StatusGate<N: ?Sized> {
+pub struct StatusResource<N: ?Sized> {
     store: Option<Store>,
     viewer: Option<ViewerSource<N>>,
 }
 
-impl<N: ?Sized> StatusGate<N> {
+impl<N: ?Sized> StatusResource<N> {
     /// Creates a gate under which every job is visible to any client that knows its id.
     #[must_use]
     pub fn new() -> Self {
@@ -128,20 +128,20 @@ impl<N: ?Sized> StatusGate<N> {
     }
 }
 
-impl<N: ?Sized> Default for StatusGate<N> {
+impl<N: ?Sized> Default for StatusResource<N> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<N: ?Sized> Clone for StatusGate<N> {
+impl<N: ?Sized> Clone for StatusResource<N> {
     fn clone(&self) -> Self {
         Self { store: self.store.clone(), viewer: self.viewer.clone() }
     }
 }
 
-impl<N: ?Sized> fmt::Debug for StatusGate<N> {
+impl<N: ?Sized> fmt::Debug for StatusResource<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StatusGate").field("store", &self.store).finish_non_exhaustive()
+        f.debug_struct("StatusResource").field("store", &self.store).finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use super::{
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    lock_command::{write_concatenated, write_number, write_texts},
+    lock_command_encoding::{write_concatenated, write_number, write_texts},
     scripts::TASKS_PUSH,
 };
 use crate::store::key_names::KeyNames;
@@ -27,7 +27,7 @@ const RECORD_BYTES_PER_WEIGHT: usize = 8192;
 const DEDUP_SLOTS: u64 = 4096;
 
 /// Transport of one lane.
-pub(super) struct PushTransport {
+pub(super) struct TaskPushTransport {
     pub(super) lanes: Arc<ConnectionLanes>,
     pub(super) lane: usize,
     pub(super) keys: KeyNames,
@@ -58,7 +58,7 @@ impl QueuedPush {
     }
 }
 
-impl BatchTransport for PushTransport {
+impl BatchTransport for TaskPushTransport {
     type Command = QueuedPush;
     type Reply = Result<TaskPushOutcome, Error>;
     type BatchConnection = TrackedConnection;
@@ -128,7 +128,7 @@ impl BatchTransport for PushTransport {
     }
 }
 
-impl PushTransport {
+impl TaskPushTransport {
     #[expect(clippy::indexing_slicing, reason = "a group has at least one push")]
     fn write_keys(&self, group: &[&QueuedPush], out: &mut Cmd) {
         let queue = &group[0].push.queue;

@@ -25,9 +25,9 @@ use super::{
 /// Pause while the longest silence of lanes is not known yet.
 const INITIAL_PAUSE: Duration = Duration::from_millis(500);
 
-pub(super) struct FailoverMonitor(JoinHandle<()>);
+pub(super) struct ConnectionMonitor(JoinHandle<()>);
 
-impl FailoverMonitor {
+impl ConnectionMonitor {
     pub(super) fn spawn(
         target: &ConnectionTarget,
         lanes: &Arc<ConnectionLanes>,
@@ -53,7 +53,7 @@ impl FailoverMonitor {
     }
 }
 
-impl Drop for FailoverMonitor {
+impl Drop for ConnectionMonitor {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -6,7 +6,7 @@ use super::{
     delegation,
     gate::{LockLayer, would_deadlock_reply},
     held_lock::{HeldLock, HeldLocks},
-    ticket::{LockTicketKind, UnmatchedRequest},
+    lock_ticket::{LockTicketKind, UnmatchedRequestTicket},
 };
 use crate::{
     error::Error,
@@ -22,7 +22,7 @@ use crate::{
 /// Entry context of a lock. It is moved with the future of every request, so the parts that few
 /// requests have are boxed.
 #[derive(Debug)]
-pub struct LockContext {
+pub struct LockEntryContext {
     pub(super) store: Store,
     /// At least one, without duplicates.
     pub(super) keys: Vec<Key>,
@@ -48,7 +48,7 @@ pub(super) struct InheritedContext {
     pub(super) is_unresolved: bool,
 }
 
-impl LockContext {
+impl LockEntryContext {
     /// Returns true if the request can be deferred. A job runs under one exclusive lock, so other
     /// requests cannot.
     pub(super) fn is_deferrable(&self) -> bool {
@@ -180,7 +180,7 @@ impl<R: RequestKind> LockLayer<R> {
     pub(super) fn read_request<V: GateRequest<NativeRequest = R::Native>>(
         &self,
         view: &mut V,
-    ) -> InitialVerdict<LockContext, UnmatchedRequest> {
+    ) -> InitialVerdict<LockEntryContext, UnmatchedRequestTicket> {
         self.policy.strip_headers(view);
         let Some(mode) = self.policy.mode_for(view.method()) else {
             return InitialVerdict::Skip;
@@ -188,7 +188,7 @@ impl<R: RequestKind> LockLayer<R> {
         let keys = match self.read_keys(view) {
             Ok(keys) => keys,
             // Without a matching route there is nothing to protect, as far as is known.
-            Err(KeyError::Unmatched) => return InitialVerdict::PassLight(UnmatchedRequest),
+            Err(KeyError::Unmatched) => return InitialVerdict::PassLight(UnmatchedRequestTicket),
             Err(fault) => {
                 return fault
                     .into_reply("LockLayer")
@@ -245,7 +245,7 @@ impl<R: RequestKind> LockLayer<R> {
             slot = slot.filter(|slot| !runs && (fits || slot.records_direct_runs()));
         }
         let brought = brought.has_content().then(|| Box::new(brought));
-        InitialVerdict::Enter(LockContext { store, keys, mode, slot, inherited: brought })
+        InitialVerdict::Enter(LockEntryContext { store, keys, mode, slot, inherited: brought })
     }
 }
 

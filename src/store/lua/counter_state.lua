@@ -1,7 +1,7 @@
 -- Provides quota counters: fixed windows (kind 'f'), sliding windows ('s') and GCRA ('g').
 --
 -- Included by charge_batch and settle_charge. Expects `now_us` of server_time.lua, and
--- window_expiry.lua.
+-- read_window_end.lua.
 -- Provides:
 --   parse_counter  reads a counter's arguments
 --   load_counter   reads its value, and repairs it

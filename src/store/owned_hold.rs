@@ -1,4 +1,4 @@
-//! `LockHold`: use of a lease by one guard, and its release.
+//! `OwnedHold`: use of a lease by one guard, and its release.
 //!
 //! A hold releases its lock when it is dropped. Dropping never waits, needs no runtime and cannot
 //! fail: it hands an undo to the lease agent.
@@ -19,14 +19,14 @@ use crate::error::Error;
 
 /// Hold on a lease. Dropping it releases the lock.
 #[derive(Debug)]
-pub(crate) struct LockHold {
+pub(crate) struct OwnedHold {
     store: Store,
     state: Arc<HoldState>,
     /// Nothing is left to release.
     is_released: bool,
 }
 
-impl LockHold {
+impl OwnedHold {
     pub(super) fn new(store: &Store, lease: Arc<LockLease>, fence: u64) -> Self {
         let facts = HoldState::new(lease, fence);
         facts.lease.begin_hold(&facts);
@@ -206,7 +206,7 @@ impl LockHold {
     }
 }
 
-impl LockHold {
+impl OwnedHold {
     /// Releases the lock as a drop does, and returns a receiver for the outcome of the first call.
     /// It receives nothing if no runtime can send the call.
     pub(crate) fn send_release(mut self) -> oneshot::Receiver<Result<ReleaseOutcome, Error>> {
@@ -261,7 +261,7 @@ impl LockHold {
     }
 }
 
-impl Drop for LockHold {
+impl Drop for OwnedHold {
     fn drop(&mut self) {
         if !self.is_released && self.state.expires_on_drop() {
             self.close_without_release();

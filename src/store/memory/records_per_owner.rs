@@ -9,9 +9,9 @@ use super::{
 };
 
 /// Names with their expiries, by owner.
-pub(super) struct OwnerExpiryIndex<K>(ExpiringMap<String, TimeIndex<K>>);
+pub(super) struct RecordsPerOwner<K>(ExpiringMap<String, TimeIndex<K>>);
 
-impl<K: Clone + Eq + Hash + Ord> OwnerExpiryIndex<K> {
+impl<K: Clone + Eq + Hash + Ord> RecordsPerOwner<K> {
     /// Counts a name until its expiry; replaces an earlier one.
     pub(super) fn set(&mut self, owner: &str, name: &K, end: u64, now: ServerTime) {
         let owner = owner.to_owned();
@@ -54,7 +54,7 @@ impl<K: Clone + Eq + Hash + Ord> OwnerExpiryIndex<K> {
     }
 }
 
-impl<K> Default for OwnerExpiryIndex<K> {
+impl<K> Default for RecordsPerOwner<K> {
     fn default() -> Self {
         Self(ExpiringMap::default())
     }

@@ -12,7 +12,7 @@ use super::{
     outcome::AcquireError,
 };
 use crate::{
-    gate::{ParkingSlot, ReplayMarker, RunScopeGuard},
+    gate::{InFlightRunGuard, ParkingSlot, ReplayMarker},
     key::Key,
     store::{LockMode, Store},
 };
@@ -20,7 +20,7 @@ use crate::{
 /// Light ticket of a request that matched no route and has no lock. It is checked again after its
 /// response.
 #[derive(Debug)]
-pub struct UnmatchedRequest;
+pub struct UnmatchedRequestTicket;
 
 /// Ticket of a request that passed; dropping it releases its lock.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub(super) enum LockTicketKind {
     /// layer has responded for it.
     JobRun(
         HeldLocks,
-        #[expect(dead_code, reason = "it is counted until it is dropped")] RunScopeGuard,
+        #[expect(dead_code, reason = "it is counted until it is dropped")] InFlightRunGuard,
     ),
     /// No route matched, so there is no lock. True once the layer has logged that such a request
     /// was served.
@@ -122,7 +122,7 @@ impl LockTicketKind {
         if let (Some((lock, run)), [_]) = (run, keys) {
             return Ok(Some(Self::JobRun(
                 HeldLocks::from_lock(lock.clone()),
-                RunScopeGuard::enter(run),
+                InFlightRunGuard::enter(run),
             )));
         }
         let found = keys.iter().map(|key| held.find_guard(store, key, mode));

@@ -32,7 +32,7 @@ pub(super) enum LastResponse {
     Unresponsive,
 }
 
-pub(super) struct ReceiverHealth {
+pub(super) struct ReceiverLoad {
     pub(super) active_calls: usize,
     pub(super) last_response: LastResponse,
     pub(super) last_call_ended_at: Instant,
@@ -40,7 +40,7 @@ pub(super) struct ReceiverHealth {
     pub(super) networks: Vec<ReceiverId>,
 }
 
-impl Default for ReceiverHealth {
+impl Default for ReceiverLoad {
     fn default() -> Self {
         Self {
             active_calls: 0,
@@ -51,7 +51,7 @@ impl Default for ReceiverHealth {
     }
 }
 
-impl ReceiverHealth {
+impl ReceiverLoad {
     /// Returns true if the last call was answered in time.
     pub(super) fn is_proven(&self) -> bool {
         self.last_response == LastResponse::Prompt
