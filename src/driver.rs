@@ -13,9 +13,9 @@
 //! needing a runtime.
 //!
 //! A driver holds no policy: it extracts, enters, calls, leaves and translates. Three gates
-//! ([`LockLayer`](crate::lock::LockLayer), [`RateLimitLayer`](crate::rate_limit::RateLimitLayer) and
-//! [`DeferLayer`](crate::defer::DeferLayer)) and two drivers thus make six middlewares. The drivers
-//! of this project are [`middleware`](crate::middleware) for tower, and the one in
+//! ([`LockLayer`](crate::lock::LockLayer), [`RateLimitLayer`](crate::rate_limit::RateLimitLayer)
+//! and [`DeferLayer`](crate::defer::DeferLayer)) and two drivers thus make six middlewares. The
+//! drivers of this project are [`middleware`](crate::middleware) for tower, and the one in
 //! `lockgate-actix-web`.
 //!
 //! The enums by which a gate instructs a driver are exhaustive: a driver could only guess at a

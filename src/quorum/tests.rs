@@ -136,7 +136,7 @@ fn quorum_requires_an_odd_number_of_distinct_stores() {
 async fn ping_succeeds_while_a_majority_answers() {
     let rig = TestQuorum::new(5);
     let away = |nodes: &[usize]| {
-        nodes.iter().for_each(|at| rig.faults[*at].set("ping", BackendFault::Unavailable, 1))
+        nodes.iter().for_each(|at| rig.faults[*at].set("ping", BackendFault::Unavailable, 1));
     };
     away(&[0, 4]);
     assert!(rig.quorum.ping().await.is_ok());

@@ -207,8 +207,8 @@ impl Store {
     ///
     /// An id is the address of a stored response, which this service opens for any client that asks
     /// for it there. If others can read the store, or a copy of it, restrict the viewers of a
-    /// status ([`StatusResource::visible_to`](crate::defer::StatusResource)). A process with write access
-    /// to the store can also change a request's owner there.
+    /// status ([`StatusResource::visible_to`](crate::defer::StatusResource)). A process with write
+    /// access to the store can also change a request's owner there.
     #[must_use]
     pub fn with_keyring(self, keyring: Keyring) -> Self {
         *self.extension::<StoreKeyring>().0.write() = Some(keyring);

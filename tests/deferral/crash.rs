@@ -238,7 +238,7 @@ async fn check_killed_direct_run(framework: WebFramework, put: bool) {
         match retry_while_running(async || request(other, 0).send().await).await {
             SendOutcome::RanDirectly(200, _) => {}
             SendOutcome::Accepted(id) => {
-                assert_eq!(fleet.wait_for_outcome(other, &id).await.state, "done")
+                assert_eq!(fleet.wait_for_outcome(other, &id).await.state, "done");
             }
             told => panic!("{told:?}"),
         }

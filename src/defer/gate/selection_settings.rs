@@ -169,8 +169,8 @@ impl<R: RequestKind> DeferLayer<R> {
 impl<R: RequestKind> DeferLayer<R> {
     /// Owner of a request: an account or a tenant. It scopes `Idempotency-Key`,
     /// [`coalesce`](Self::coalesce) and [`supersede`](Self::supersede), and
-    /// [`DeferredRoutes::visible_to`](crate::defer::StatusResource::visible_to) compares viewers with
-    /// it.
+    /// [`DeferredRoutes::visible_to`](crate::defer::StatusResource::visible_to) compares viewers
+    /// with it.
     ///
     /// Default: the identity of the snapshot that [`carry_identity`](Self::carry_identity) carries,
     /// or no owner.

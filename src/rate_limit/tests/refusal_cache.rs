@@ -247,7 +247,7 @@ async fn compare_limiters(policy: Policy, ops: &[LimiterOperation]) -> Result<()
                 prop_assert!(apart <= Duration::from_millis(2), "{:?} {:?}", one, other);
             }
             LimiterOperation::Sleep { millis } => {
-                tokio::time::sleep(Duration::from_millis(millis)).await
+                tokio::time::sleep(Duration::from_millis(millis)).await;
             }
             LimiterOperation::Reset { key } => {
                 for limit in &limits {

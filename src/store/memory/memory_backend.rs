@@ -180,8 +180,8 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
-/// `worker_registry.lua`: registers a node, or removes it if the lease is zero. Returns true if a node
-/// has joined, left or expired, and the number of live nodes.
+/// `worker_registry.lua`: registers a node, or removes it if the lease is zero. Returns true if a
+/// node has joined, left or expired, and the number of live nodes.
 pub(super) fn update_live_nodes(
     nodes: &mut HashMap<NodeId, u64>,
     node: NodeId,

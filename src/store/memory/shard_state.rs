@@ -79,7 +79,8 @@ impl ShardState {
     }
 
     /// `heartbeat.lua`: renews the watch of this node, or releases it to other workers, which have
-    /// until `left` to take it. Returns true if it was renewed, and `None` if the node has no watch.
+    /// until `left` to take it. Returns true if it was renewed, and `None` if the node has no
+    /// watch.
     pub(super) fn renew_or_release_watch(
         &mut self,
         node: &str,

@@ -93,7 +93,7 @@ async fn late_claim_starts_no_second_run(rig: &StoreHarness) {
         claim_with_short_lease(rig, &key, &id, &run).await;
         match end {
             "settled" => {
-                assert!(rig.settle(settle_command(&key, &id, &run, RETURN_TO_QUEUE)).await)
+                assert!(rig.settle(settle_command(&key, &id, &run, RETURN_TO_QUEUE)).await);
             }
             "given back" => assert_eq!(rig.release(&key, &run).await, ReleaseOutcome::Released),
             _ => {}
@@ -326,7 +326,7 @@ async fn active_run_is_reported_while_lock_is_held(rig: &StoreHarness) {
         assert_eq!(running().await, Some(told), "{end}");
         match end {
             "handed over" => {
-                assert!(rig.settle(settle_command(&key, &id, &run, RETURN_TO_QUEUE)).await)
+                assert!(rig.settle(settle_command(&key, &id, &run, RETURN_TO_QUEUE)).await);
             }
             "lapsed" => {}
             _ => assert!(rig.finish_run(&key, &id, &run).await),

@@ -115,7 +115,7 @@ async fn timed_out_writer_admits_readers_behind_it(rig: &StoreHarness) {
     }
     match rig.acquire(try_acquire_command_as(Exclusive, &key, &writer)).await {
         AcquireReply::Busy { queue_length: 0, lease_remaining: left, .. } => {
-            assert!(left > SHORT_TIME)
+            assert!(left > SHORT_TIME);
         }
         other => panic!("{other:?}"),
     }

@@ -233,7 +233,7 @@ impl SimulatedClients {
     pub(super) fn observe_call(&mut self, call: &StoreCall, reply: &StoreReply) {
         match (call, reply) {
             (StoreCall::Acquire(call), StoreReply::Acquired(reply)) => {
-                self.observe_acquire(call, reply)
+                self.observe_acquire(call, reply);
             }
             (StoreCall::Release(_, me, _), _) => self.observe_release(me),
             (

@@ -73,7 +73,7 @@ impl StoreModel {
     pub(super) fn check_reply(&mut self, call: &StoreCall, reply: &StoreReply) {
         match (call, reply) {
             (StoreCall::Acquire(c), StoreReply::Acquired(r)) => {
-                self.lock_mut(&c.key).check_acquire(c, r)
+                self.lock_mut(&c.key).check_acquire(c, r);
             }
             (StoreCall::Release(key, me, mode), StoreReply::Released(r)) => {
                 self.lock_mut(key).check_release(me, *mode, *r);
@@ -87,7 +87,7 @@ impl StoreModel {
                 lock.check_acquire(next, then);
             }
             (StoreCall::RefreshGrant(key, me), StoreReply::GrantRefreshed(r)) => {
-                self.lock_mut(key).check_refresh(me, *r)
+                self.lock_mut(key).check_refresh(me, *r);
             }
             (StoreCall::Downgrade(key, me, lease), StoreReply::Downgraded(r)) => {
                 self.lock_mut(key).check_downgrade(me, *lease, *r);
@@ -100,10 +100,10 @@ impl StoreModel {
                 self.lock_mut(&c.key).check_enqueue(c, r, (jobs, bytes));
             }
             (StoreCall::Claim(c), StoreReply::Claimed(r)) => {
-                self.lock_mut(&c.key).check_claim(c, r)
+                self.lock_mut(&c.key).check_claim(c, r);
             }
             (StoreCall::Settle(c), StoreReply::Settled(r)) => {
-                self.lock_mut(&c.key).check_settle(c, r)
+                self.lock_mut(&c.key).check_settle(c, r);
             }
             (StoreCall::Unclaim(key, me, id), StoreReply::Unclaimed(r)) => {
                 self.lock_mut(key).check_unclaim(me, id.as_ref(), *r);
@@ -122,7 +122,7 @@ impl StoreModel {
             },
             (StoreCall::Charge(c), StoreReply::Charged(r)) => self.check_charge(c, r),
             (StoreCall::Heartbeat(node, lease), StoreReply::Heartbeat(r)) => {
-                self.check_heartbeat(node, *lease, r)
+                self.check_heartbeat(node, *lease, r);
             }
             (StoreCall::SetPaused(paused), StoreReply::PauseChanged) => {
                 self.is_paused = *paused;

@@ -184,7 +184,7 @@ async fn failover_raises_fences_only_once() {
         // Each of their lanes has a connection once it is used.
         join_all(all.iter().flat_map(|store| {
             (0..8).map(async |n: u32| {
-                drop(acquire_with_retries(&store.lock(n.to_string()).wait(MAX_WAIT)).await)
+                drop(acquire_with_retries(&store.lock(n.to_string()).wait(MAX_WAIT)).await);
             })
         }))
         .await;

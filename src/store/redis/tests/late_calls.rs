@@ -180,7 +180,7 @@ async fn short_freeze_loses_no_locks_and_causes_no_call_storm() {
         match lost {
             Ok(()) => return,
             Err(wrong) => {
-                assert!(left > 0 && pause > MAX_PROCESS_PAUSE, "{wrong}; paused for {pause:?}")
+                assert!(left > 0 && pause > MAX_PROCESS_PAUSE, "{wrong}; paused for {pause:?}");
             }
         }
     }

@@ -84,7 +84,7 @@ async fn silent_or_half_answering_server_is_an_outage() {
         ("a greeting alone", b"%1\r\n$5\r\nproto\r\n:3\r\n+OK\r\n+OK\r\n"),
     ];
     join_all(texts.map(async |(what, text)| {
-        assert_outage_for_each_url_kind(what, start_half_answering_server(text).await).await
+        assert_outage_for_each_url_kind(what, start_half_answering_server(text).await).await;
     }))
     .await;
 }

@@ -45,10 +45,10 @@ impl<D: FleetDomain> ProcessFleet<D> {
     async fn inject_server_fault(&mut self, fault: InjectedFault, dice: &mut SeededRng) {
         match fault {
             InjectedFault::CutMessages => {
-                drop(self.send_server_command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await)
+                drop(self.send_server_command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await);
             }
             InjectedFault::CutCalls => {
-                drop(self.send_server_command(&["CLIENT", "KILL", "TYPE", "normal"]).await)
+                drop(self.send_server_command(&["CLIENT", "KILL", "TYPE", "normal"]).await);
             }
             InjectedFault::Freeze => {
                 self.server.pause();

@@ -44,7 +44,7 @@ pub async fn run_contenders(url: &str, log: &Path) {
     let log = Arc::new(EventLog::open(log).expect("the log can be made"));
     let notes = Arc::clone(&log);
     tokio::spawn(stalls::report_process_stalls(move |since, _| {
-        notes.record(&LockEvent::Stalled(since))
+        notes.record(&LockEvent::Stalled(since));
     }));
     let request = || store.lock("x").wait(ACQUIRE_TIMEOUT);
     let mut begun = 0;

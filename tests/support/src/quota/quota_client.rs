@@ -42,7 +42,7 @@ pub async fn run_quota_client(job: ProcessArgs) {
     });
     let notes = Arc::clone(&log);
     tokio::spawn(stalls::report_process_stalls(move |since, _| {
-        notes.record(&QuotaEvent::Stalled(since))
+        notes.record(&QuotaEvent::Stalled(since));
     }));
     let mut dice = SeededRng::new(job.seed);
     let mut tasks = Vec::new();

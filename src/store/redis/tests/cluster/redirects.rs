@@ -141,10 +141,10 @@ async fn assert_each_call_runs_once(word: &str, socket: SocketOutcome) {
     let used = node.script.sockets.lock().clone();
     match socket {
         SocketOutcome::Reused => {
-            assert_eq!(used, sockets, "the node is well, and so is its socket: {word}")
+            assert_eq!(used, sockets, "the node is well, and so is its socket: {word}");
         }
         SocketOutcome::Replaced => {
-            assert!(used.len() >= sockets.len() + 4, "{word}: {used:?} {sockets:?}")
+            assert!(used.len() >= sockets.len() + 4, "{word}: {used:?} {sockets:?}");
         }
     }
 }

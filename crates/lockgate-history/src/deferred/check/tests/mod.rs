@@ -179,7 +179,8 @@ fn dead_job_history(most: u32, status: u16, reason: &str) -> DeferredHistoryBuil
     story.0.accepted[1].terms = AcceptedTerms::retryable(most);
     match status {
         0 => {
-            (story.run_mut(1).end, story.run_mut(1).dropped_at) = (None, Some(25 * NANOS_PER_MILLI))
+            (story.run_mut(1).end, story.run_mut(1).dropped_at) =
+                (None, Some(25 * NANOS_PER_MILLI));
         }
         status => story.run_mut(1).end.as_mut().expect("it ended").status = status,
     }
