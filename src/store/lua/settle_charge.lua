@@ -18,7 +18,7 @@
 -- - A charge may exceed the limit.
 -- - A refund is valid for the charged window only, and never moves its end. A counter that is 0
 --   again keeps its TTL.
--- - A GCRA refund is valid for the charged debt only. It gives back at most the part of the charge
+-- - A GCRA refund is valid for the charged debt only. It returns at most the part of the charge
 --   that is certainly still owed, if charges are paid off in their order and all earlier refunds
 --   were of charges before this one.
 local apply_refund = {}

@@ -1,7 +1,7 @@
 //! Histories under random faults: processes on one server or cluster, the faults that strike them, and the checks that
 //! every domain shares.
 //!
-//! [`conduct`] runs one. The processes are processes of the same program, `lockgate-faults`. A `Domain` supplies what
+//! [`run_history`] runs one. The processes are processes of the same program, `lockgate-faults`. A `Domain` supplies what
 //! its processes do and write down, the checks of its own, and its figures; `DomainRules` say which faults it meets and how
 //! often. Shared by all of them:
 //!

@@ -1,7 +1,8 @@
 //! The history check of locks: processes hammer a few locks on one server while they are killed, stopped and cut
 //! off; each writes down what it sees, and at the end a checker reads it all.
 //!
-//! [`Locks`] is the [domain](crate::fleet); the workers are processes of the same program ([`work`]). What is checked, by
+//! [`LockDomain`] is the [domain](crate::fleet); the workers are processes of the same program
+//! ([`run_lock_worker`]). What is checked, by
 //! the checker of histories:
 //!
 //! | | |

@@ -96,7 +96,7 @@ impl JobDomain {
 
 impl JobFleet {
     /// Without any process yet, on a server of its own. The program is the one whose `node` mode is
-    /// [`node`](super::node).
+    /// [`run_node`](super::run_node).
     ///
     /// # Panics
     ///

@@ -16,13 +16,13 @@
 //! | D3 | nothing runs that no client has sent |
 //! | D4, D3 | in the long run: what a client is given at once is what one handler said, and each that ran at once has its client |
 //! | L1 | in the long run: a client that asks a process to which nothing is done is served, accepted or told that its resource is busy, within a bound |
-//! | N1 | nothing is left in the store: [`Fleet::settle`] looks at its keys and counters, at channels and clients |
+//! | N1 | nothing is left in the store: [`JobFleet::finish_and_check`] looks at its keys and counters, at channels and clients |
 //! | N1 | nobody calls anything any more, but for the signs of life of idle workers |
 //! | N2 | calls per request stay under a ceiling |
 //! | N1 | each job is in one place, each key has an owner or an end: [`Store::check`](lockgate::Store::check) says so |
 //!
 //! A run is `[its start, min(its end, its process's death, the last time it was sure of its lock))`, on one
-//! clock for all processes of a host, as in the [check of locks](crate::history). [`Fleet`] sends the requests and keeps
+//! clock for all processes of a host, as in the [check of locks](crate::history). [`JobFleet`] sends the requests and keeps
 //! the books; its processes, and the faults of the long run, are those of every [fleet](crate::fleet).
 
 mod deferrable_request;

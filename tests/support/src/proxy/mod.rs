@@ -42,7 +42,7 @@ pub struct FaultProxy {
     unanswered_calls: Arc<AtomicU64>,
     delivered_messages: Arc<AtomicU64>,
     conditions: Arc<watch::Sender<NetworkConditions>>,
-    /// How many connections there are that calls are made on, by what was [silent](Weather::silent) when they were made.
+    /// How many connections there are that calls are made on, by what was [half open](NetworkConditions) when they were made.
     connection_counts: Arc<watch::Sender<BTreeMap<u64, usize>>>,
     /// The server's port.
     server_port: Arc<AtomicU16>,

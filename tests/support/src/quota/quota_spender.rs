@@ -15,7 +15,7 @@ const REFUSALS_TO_STOP: usize = 3;
 /// What all of them spend.
 pub const SHARED_KEY: &str = "hot";
 
-/// One of the quotas of [`spender`].
+/// One of the quotas of [`run_quota_spender`].
 #[derive(Debug)]
 pub struct SpenderQuota {
     /// Used by a limiter of its own, without a layer.

@@ -77,7 +77,7 @@ impl TestSite {
         self.send_held(self.post(""), target).await
     }
 
-    /// As [`hold`](Self::hold), with a request that has more to it.
+    /// As [`post_held`](Self::post_held), with a request that has more to it.
     pub async fn send_held(&self, request: TestRequest, target: &str) -> HeldRequest {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let gate = format!("hold{}", NUMBER.fetch_add(1, Ordering::Relaxed));
