@@ -14,7 +14,7 @@ use super::{
     connection_lanes::TrackedConnection,
     lane_health::LaneHealth,
     lock_command_encoding::LockCommand,
-    lock_transport::RawReply,
+    lock_transport::RawLockReply,
     scripts::{LOCK_BATCH, LuaScript},
 };
 use crate::{
@@ -51,12 +51,12 @@ impl RedisBackend {
     /// Sends a lock command, batched with others of its lane.
     pub(super) async fn call_lock_command(
         &self,
-        ask: LockCommand,
-    ) -> Result<CallReply<RawReply>, Error> {
-        let shard = ask.key().shard();
+        command: LockCommand,
+    ) -> Result<CallReply<RawLockReply>, Error> {
+        let shard = command.key().shard();
         self.check_breaker(shard, LOCK_BATCH.name)?;
-        let until = Instant::now() + self.deadline;
-        let outcome = self.lock_batcher(&ask).call(ask, until).await;
+        let deadline = Instant::now() + self.deadline;
+        let outcome = self.lock_batcher(&command).call(command, deadline).await;
         self.record_outcome(shard, &outcome);
         outcome
     }
@@ -65,14 +65,14 @@ impl RedisBackend {
     /// sent even if the future is dropped. `None` if there is no runtime to send it.
     pub(super) fn submit_lock_command(
         &self,
-        ask: LockCommand,
-    ) -> Option<StoreFuture<'static, CallReply<RawReply>>> {
-        let shard = ask.key().shard();
+        command: LockCommand,
+    ) -> Option<StoreFuture<'static, CallReply<RawLockReply>>> {
+        let shard = command.key().shard();
         if let Err(error) = self.check_breaker(shard, LOCK_BATCH.name) {
             return Some(Box::pin(ready(Err(error))));
         }
-        let until = Instant::now() + self.deadline;
-        let outcome = self.lock_batcher(&ask).submit(ask, until)?;
+        let deadline = Instant::now() + self.deadline;
+        let outcome = self.lock_batcher(&command).submit(command, deadline)?;
         let health = Arc::clone(self.lane_health(shard));
         Some(Box::pin(async move {
             let outcome = outcome.await;
@@ -90,9 +90,9 @@ impl RedisBackend {
         args: &[Vec<u8>],
     ) -> Result<Value, Error> {
         self.check_breaker(shard, script.name)?;
-        let (until, mut progress) = (Instant::now() + self.deadline, SendProgress::default());
+        let (deadline, mut progress) = (Instant::now() + self.deadline, SendProgress::default());
         let call = self.send_script(shard, script, keys, args, &mut progress);
-        let outcome = resolve_outcome(script.name, timeout_at(until, call).await, &progress);
+        let outcome = resolve_outcome(script.name, timeout_at(deadline, call).await, &progress);
         self.record_outcome(shard, &outcome);
         outcome
     }
@@ -105,38 +105,42 @@ impl RedisBackend {
         args: &[Vec<u8>],
         progress: &mut SendProgress,
     ) -> Result<Value, Error> {
-        let command = |verb: &str, text: &str| {
+        let guard_key = self.keys.slot_guard_key(shard).map(|parts| parts.concat());
+        let build_command = |verb: &str, text: &str| {
             let mut command = redis::cmd(verb);
-            let never = self.keys.slot_guard_key(shard).map(|parts| parts.concat());
-            command.arg(text).arg(keys.len() + never.iter().len()).arg(keys).arg(never).arg(args);
+            let key_count = keys.len() + guard_key.iter().len();
+            command.arg(text).arg(key_count).arg(keys).arg(&guard_key).arg(args);
             command
         };
-        let by_hash = command("EVALSHA", script.sha1());
+        let by_hash = build_command("EVALSHA", script.sha1());
         loop {
             // Once a copy may have run, no later error may claim that none has.
-            let before = progress.copy_lost;
-            let doubtful = |error| if before { in_doubt_error(script.name, error) } else { error };
+            let was_copy_lost = progress.copy_lost;
+            let with_doubt =
+                |error| if was_copy_lost { in_doubt_error(script.name, error) } else { error };
             progress.pending_connection = None;
-            let socket =
-                self.lanes.connection(self.lanes.lane_of_shard(shard)).await.map_err(doubtful)?;
-            let socket = progress.pending_connection.insert(socket);
-            let mut answer = send_command(socket, &by_hash).await;
-            if let Err((CallFault::NoScript, _)) = answer {
-                answer = send_command(socket, &command("EVAL", script.source)).await;
+            let connection =
+                self.lanes.connection(self.lanes.lane_of_shard(shard)).await.map_err(with_doubt)?;
+            let connection = progress.pending_connection.insert(connection);
+            let mut reply = send_command(connection, &by_hash).await;
+            if let Err((CallFault::NoScript, _)) = reply {
+                reply = send_command(connection, &build_command("EVAL", script.source)).await;
             }
             progress.pending_connection = None;
-            match answer {
+            match reply {
                 Ok(value) => return Ok(value),
                 // Ends with the deadline around this loop. Each iteration asks for a connection
                 // again.
                 Err((CallFault::NotExecuted, _)) => tokio::time::sleep(RETRY_PAUSE).await,
                 Err((CallFault::ConnectionLost, _)) if script.repeatable => {
                     progress.copy_lost = true;
-                    if before {
+                    if was_copy_lost {
                         tokio::time::sleep(RETRY_PAUSE).await;
                     }
                 }
-                Err((fault, error)) => return Err(doubtful(fault.into_error(script.name, error))),
+                Err((fault, error)) => {
+                    return Err(with_doubt(fault.into_error(script.name, error)));
+                }
             }
         }
     }
@@ -149,10 +153,10 @@ impl RedisBackend {
         name: &'static str,
         pipeline: &redis::Pipeline,
     ) -> Result<Vec<Value>, Error> {
-        let trial = self.lane_health(shard).is_breaker_open();
+        let is_trial = self.lane_health(shard).is_breaker_open();
         self.check_breaker(shard, name)?;
         let outcome = self.run_pipeline(shard, name, pipeline, ResendPolicy::UntilAnswered).await;
-        if !self.lane_health(shard).record_failure(&outcome) && trial {
+        if !self.lane_health(shard).record_failure(&outcome) && is_trial {
             // The trial must show that the server runs scripts, and this call could not.
             let _ = self.probe_write(shard).await;
         }
@@ -163,7 +167,7 @@ impl RedisBackend {
     pub(super) async fn probe_write(&self, shard: u16) -> Result<(), Error> {
         let mut pipe = redis::pipe();
         match self.keys.slot_guard_key(shard) {
-            Some(never) => pipe.cmd("DEL").arg(never.concat()),
+            Some(guard_key) => pipe.cmd("DEL").arg(guard_key.concat()),
             None => pipe.cmd("HDEL").arg(self.keys.namespace_meta()).arg("never"),
         };
         let outcome = self.run_pipeline(shard, "reaches", &pipe, ResendPolicy::UntilAnswered).await;
@@ -177,10 +181,10 @@ impl RedisBackend {
         shard: u16,
         name: &'static str,
         pipeline: &redis::Pipeline,
-        copies: ResendPolicy,
+        resend_policy: ResendPolicy,
     ) -> Result<Vec<Value>, Error> {
         self.check_breaker(shard, name)?;
-        let outcome = self.run_pipeline(shard, name, pipeline, copies).await;
+        let outcome = self.run_pipeline(shard, name, pipeline, resend_policy).await;
         self.record_outcome(shard, &outcome);
         outcome
     }
@@ -190,11 +194,11 @@ impl RedisBackend {
         shard: u16,
         name: &'static str,
         pipeline: &redis::Pipeline,
-        copies: ResendPolicy,
+        resend_policy: ResendPolicy,
     ) -> Result<Vec<Value>, Error> {
-        let (until, mut progress) = (Instant::now() + self.deadline, SendProgress::default());
-        let call = self.send_pipeline(shard, name, pipeline, copies, &mut progress);
-        resolve_outcome(name, timeout_at(until, call).await, &progress)
+        let (deadline, mut progress) = (Instant::now() + self.deadline, SendProgress::default());
+        let call = self.send_pipeline(shard, name, pipeline, resend_policy, &mut progress);
+        resolve_outcome(name, timeout_at(deadline, call).await, &progress)
     }
 
     async fn send_pipeline(
@@ -202,19 +206,19 @@ impl RedisBackend {
         shard: u16,
         name: &'static str,
         pipeline: &redis::Pipeline,
-        copies: ResendPolicy,
+        resend_policy: ResendPolicy,
         progress: &mut SendProgress,
     ) -> Result<Vec<Value>, Error> {
         loop {
-            let socket = self.lanes.connection(self.lanes.lane_of_shard(shard)).await?;
-            let socket = progress.pending_connection.insert(socket);
-            let answer = pipeline.query_async(&mut socket.connection).await;
-            let answer = classify_outcome(socket, answer);
+            let connection = self.lanes.connection(self.lanes.lane_of_shard(shard)).await?;
+            let connection = progress.pending_connection.insert(connection);
+            let reply = pipeline.query_async(&mut connection.connection).await;
+            let reply = classify_outcome(connection, reply);
             progress.pending_connection = None;
-            match answer {
+            match reply {
                 Ok(values) => return Ok(values),
                 // Other commands of the pipeline may have run.
-                Err((fault, error)) if copies == ResendPolicy::Never => {
+                Err((fault, error)) if resend_policy == ResendPolicy::Never => {
                     return Err(fault.into_error(name, error));
                 }
                 Err((CallFault::NotExecuted, _)) => tokio::time::sleep(RETRY_PAUSE).await,
@@ -253,8 +257,8 @@ fn resolve_outcome<T>(
     progress: &SendProgress,
 ) -> Result<T, Error> {
     outcome.unwrap_or_else(|_| {
-        if let Some(socket) = &progress.pending_connection {
-            socket.record_timeout();
+        if let Some(connection) = &progress.pending_connection {
+            connection.record_timeout();
         }
         let in_doubt = progress.may_have_executed();
         let kind = if in_doubt { ErrorKind::Timeout } else { ErrorKind::Unavailable };
@@ -263,11 +267,11 @@ fn resolve_outcome<T>(
 }
 
 async fn send_command(
-    socket: &mut TrackedConnection,
+    connection: &mut TrackedConnection,
     command: &Cmd,
 ) -> Result<Value, (CallFault, RedisError)> {
-    let answer = socket.connection.send_packed_command(command).await;
-    classify_reply(socket, answer)
+    let reply = connection.connection.send_packed_command(command).await;
+    classify_reply(connection, reply)
 }
 
 /// Error of a call that was sent before: an earlier copy may have run.

@@ -25,14 +25,14 @@ pub(super) enum CallFault {
 /// Classifies a reply, which may be an error of the server, and records it for the connection. (A
 /// dropped call says nothing about its connection.)
 pub(super) fn classify_reply(
-    socket: &TrackedConnection,
-    answer: Result<Value, RedisError>,
+    connection: &TrackedConnection,
+    outcome: Result<Value, RedisError>,
 ) -> Result<Value, (CallFault, RedisError)> {
-    let answer = match answer {
+    let outcome = match outcome {
         Ok(Value::ServerError(error)) => Err(error.into()),
         other => other,
     };
-    classify_outcome(socket, answer.map_err(unwrap_script_error))
+    classify_outcome(connection, outcome.map_err(unwrap_script_error))
 }
 
 /// Returns the error that a command met inside of a script. Before Redis 7.0 it is part of the text
@@ -41,31 +41,33 @@ pub(super) fn classify_reply(
 fn unwrap_script_error(error: RedisError) -> RedisError {
     let inner = error.detail().and_then(|text| {
         let (_, inner) = text.strip_prefix("Error running script")?.split_once("@user_script: ")?;
-        let (line, told) = inner.split_once(": -")?;
-        let is_one = line.bytes().all(|byte| byte.is_ascii_digit())
-            && told.starts_with(|c: char| c.is_ascii_uppercase());
-        is_one.then_some(told)
+        let (line_number, message) = inner.split_once(": -")?;
+        let is_server_error = line_number.bytes().all(|byte| byte.is_ascii_digit())
+            && message.starts_with(|c: char| c.is_ascii_uppercase());
+        is_server_error.then_some(message)
     });
-    match inner.map(|told| parse_redis_value(format!("-{told}\r\n").as_bytes())) {
+    match inner.map(|message| parse_redis_value(format!("-{message}\r\n").as_bytes())) {
         Some(Ok(Value::ServerError(inner))) => inner.into(),
         _ => error,
     }
 }
 
 pub(super) fn classify_outcome<T>(
-    socket: &TrackedConnection,
-    answer: Result<T, RedisError>,
+    connection: &TrackedConnection,
+    outcome: Result<T, RedisError>,
 ) -> Result<T, (CallFault, RedisError)> {
-    match &answer {
+    match &outcome {
         // No reply came: the connection may be half open.
-        Err(error) if error.is_timeout() => socket.record_timeout(),
-        _ => socket.record_answer(),
+        Err(error) if error.is_timeout() => connection.record_timeout(),
+        _ => connection.record_answer(),
     }
-    if answer.is_ok() && socket.is_untrusted() {
-        let left = (RedisErrorKind::Io, "the connection was given up before the reply");
-        return Err((CallFault::ConnectionLost, left.into()));
+    if outcome.is_ok() && connection.is_untrusted() {
+        let abandoned = (RedisErrorKind::Io, "the connection was given up before the reply");
+        return Err((CallFault::ConnectionLost, abandoned.into()));
     }
-    answer.map_err(first_server_error).map_err(|error| (CallFault::classify(&error, socket), error))
+    outcome
+        .map_err(first_server_error)
+        .map_err(|error| (CallFault::classify(&error, connection), error))
 }
 
 /// Returns the error of the first command that failed. For a pipeline as a whole, redis-rs reports
@@ -78,7 +80,7 @@ fn first_server_error(error: RedisError) -> RedisError {
 }
 
 impl CallFault {
-    fn classify(error: &RedisError, socket: &TrackedConnection) -> Self {
+    fn classify(error: &RedisError, connection: &TrackedConnection) -> Self {
         match error.kind() {
             RedisErrorKind::Server(ServerErrorKind::NoScript) => Self::NoScript,
             RedisErrorKind::Server(
@@ -86,7 +88,7 @@ impl CallFault {
                 | ServerErrorKind::BusyLoading
                 | ServerErrorKind::MasterDown,
             ) => {
-                socket.mark_dead();
+                connection.mark_dead();
                 Self::NotExecuted
             }
             // Only in a cluster. The slot has moved (the map learns where), is migrating (no script
@@ -97,12 +99,12 @@ impl CallFault {
                 | ServerErrorKind::Ask
                 | ServerErrorKind::TryAgain
                 | ServerErrorKind::ClusterDown,
-            ) if let Some(place) = &socket.node => {
-                place.handle_redirect(error);
+            ) if let Some(node) = &connection.node => {
+                node.handle_redirect(error);
                 Self::NotExecuted
             }
             RedisErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::TryAgain) => {
-                socket.mark_dead();
+                connection.mark_dead();
                 Self::NotExecuted
             }
             // redis-rs reports codes that it has no name for as extensions. A script of another
@@ -117,7 +119,7 @@ impl CallFault {
             | RedisErrorKind::UnexpectedReturnType => Self::Rejected,
             _ if error.is_timeout() => Self::TimedOut,
             _ => {
-                socket.mark_broken();
+                connection.mark_broken();
                 Self::ConnectionLost
             }
         }

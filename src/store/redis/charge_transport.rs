@@ -11,14 +11,14 @@ use self::charge_groups::{ChargeGroup, ChargeGroups, GroupMember};
 use super::{
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
+    command_arg_writers::{write_concatenated, write_number, write_texts},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    lock_command_encoding::{write_concatenated, write_number, write_texts},
     raw_charge_reply::{ChargeReplyReader, RawChargeReply},
     scripts::CHARGE_BATCH,
 };
 use crate::store::key_names::KeyNames;
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     error::{Error, ErrorKind},
     key::Key,
     store::{
@@ -27,8 +27,11 @@ use crate::{
     },
 };
 
-/// Approximate bytes and arguments of one counter.
-const SIZE_HINT: (usize, usize) = (128, 8);
+/// Approximate number of bytes of one counter.
+const BYTES_PER_COUNTER: usize = 128;
+
+/// Approximate number of arguments of one counter.
+const ARGS_PER_COUNTER: usize = 8;
 
 /// Transport of one lane.
 pub(super) struct ChargeTransport {
@@ -84,8 +87,8 @@ impl BatchTransport for ChargeTransport {
     // A repeated charge would count twice.
     const REPEATABLE: bool = false;
 
-    fn weight(step: &QueuedCharge) -> usize {
-        step.charge.items.len()
+    fn weight(queued: &QueuedCharge) -> usize {
+        queued.charge.items.len()
     }
 
     fn reply_count(_: &QueuedCharge) -> usize {
@@ -98,24 +101,24 @@ impl BatchTransport for ChargeTransport {
 
     fn encode<'a>(
         &self,
-        steps: impl Iterator<Item = &'a QueuedCharge> + Clone,
+        commands: impl Iterator<Item = &'a QueuedCharge> + Clone,
         by_text: bool,
     ) -> ChargePayload {
-        let mut firsts = ChargeGroups::default();
-        let places = steps.map(|step| firsts.assign(step)).collect();
-        let command = build_command(&self.keys, &firsts.groups, by_text);
-        let groups = firsts.groups.into_iter().map(|(_, group)| group).collect();
-        ChargePayload { command, groups, members: places }
+        let mut charge_groups = ChargeGroups::default();
+        let members = commands.map(|queued| charge_groups.assign(queued)).collect();
+        let command = build_command(&self.keys, &charge_groups.groups, by_text);
+        let groups = charge_groups.groups.into_iter().map(|(_, group)| group).collect();
+        ChargePayload { command, groups, members }
     }
 
     async fn send(
         &self,
-        path: &mut TrackedConnection,
-        load: &ChargePayload,
+        connection: &mut TrackedConnection,
+        payload: &ChargePayload,
     ) -> Result<Vec<Self::Reply>, batcher::BatchFault> {
-        let answer = path.connection.send_packed_command(&load.command).await;
-        match classify_reply(path, answer) {
-            Ok(reply) => load.split_reply(reply).map_err(batcher::BatchFault::Failed),
+        let reply = connection.connection.send_packed_command(&payload.command).await;
+        match classify_reply(connection, reply) {
+            Ok(reply) => payload.split_reply(reply).map_err(batcher::BatchFault::Failed),
             Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
             Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
             Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
@@ -125,8 +128,8 @@ impl BatchTransport for ChargeTransport {
         }
     }
 
-    fn handle_timeout(&self, path: &TrackedConnection) {
-        path.record_timeout();
+    fn handle_timeout(&self, connection: &TrackedConnection) {
+        connection.record_timeout();
     }
 }
 
@@ -134,43 +137,43 @@ impl ChargePayload {
     /// Splits the reply of a batch into one reply per charge.
     #[expect(clippy::indexing_slicing, reason = "the indices belong to the counted groups")]
     fn split_reply(&self, reply: Value) -> Result<Vec<Result<RawChargeReply, Error>>, Error> {
-        let odd = || Error::new(ErrorKind::Protocol, CHARGE_BATCH.name);
-        let Value::BulkString(packed) = reply else { return Err(odd()) };
+        let protocol_error = || Error::new(ErrorKind::Protocol, CHARGE_BATCH.name);
+        let Value::BulkString(packed) = reply else { return Err(protocol_error()) };
         let mut reader = ChargeReplyReader::new(&packed)?;
-        let mut group = |group: &ChargeGroup| {
+        let mut read_reply = |group: &ChargeGroup| {
             reader.next_reply(group.value_count, group.times, group.fixed_window)
         };
         if let [only] = &*self.groups {
-            let counted = group(only)?;
-            return Ok(self.members.iter().map(|place| place.extract_reply(&counted)).collect());
+            let reply = read_reply(only)?;
+            return Ok(self.members.iter().map(|member| member.extract_reply(&reply)).collect());
         }
         // Allocated once; `collect` into a `Result` does not know the length.
-        let mut counted = Vec::with_capacity(self.groups.len());
-        for each in &self.groups {
-            counted.push(group(each)?);
+        let mut replies = Vec::with_capacity(self.groups.len());
+        for group in &self.groups {
+            replies.push(read_reply(group)?);
         }
-        Ok(self.members.iter().map(|place| place.extract_reply(&counted[place.group])).collect())
+        Ok(self.members.iter().map(|member| member.extract_reply(&replies[member.group])).collect())
     }
 }
 
 /// Builds one call of these groups, in this order. On a single server they may be of any shards, in
 /// a cluster they are of one.
 fn build_command(keys: &KeyNames, groups: &[(&QueuedCharge, ChargeGroup)], by_text: bool) -> Cmd {
-    let counters: usize = groups.iter().map(|(step, _)| step.charge.items.len()).sum();
-    let names: usize = groups.iter().map(|(step, _)| key_count(&step.charge)).sum();
+    let counter_count: usize = groups.iter().map(|(queued, _)| queued.charge.items.len()).sum();
+    let key_count: usize = groups.iter().map(|(queued, _)| counter_key_count(&queued.charge)).sum();
     let script =
         if by_text { ["EVAL", CHARGE_BATCH.source] } else { ["EVALSHA", CHARGE_BATCH.sha1()] };
     let mut out = Cmd::with_capacity(
-        3 + SIZE_HINT.1 * counters,
-        script[1].len() + 64 + SIZE_HINT.0 * counters,
+        3 + ARGS_PER_COUNTER * counter_count,
+        script[1].len() + 64 + BYTES_PER_COUNTER * counter_count,
     );
     write_texts(&mut out, script);
-    let never = groups.first().and_then(|(step, _)| keys.slot_guard_key(step.shard()));
-    write_number(&mut out, (names + never.iter().len()) as u64);
-    for (step, _) in groups {
-        write_keys(keys, step, &mut out);
+    let guard_key = groups.first().and_then(|(queued, _)| keys.slot_guard_key(queued.shard()));
+    write_number(&mut out, (key_count + guard_key.iter().len()) as u64);
+    for (queued, _) in groups {
+        write_keys(keys, queued, &mut out);
     }
-    never.iter().for_each(|parts| write_concatenated(&mut out, parts));
+    guard_key.iter().for_each(|parts| write_concatenated(&mut out, parts));
     write_groups(groups, &mut out);
     out
 }
@@ -178,24 +181,24 @@ fn build_command(keys: &KeyNames, groups: &[(&QueuedCharge, ChargeGroup)], by_te
 /// Writes the groups. Consecutive groups of one charge each, by one fixed window with the terms of
 /// the group before them, are written as their number.
 fn write_groups(groups: &[(&QueuedCharge, ChargeGroup)], out: &mut Cmd) {
-    let (mut last, mut alike) = (None, 0);
-    for (step, group) in groups {
-        let terms = single_fixed_window(&step.charge);
-        if terms.is_some() && terms == last && group.times == 1 {
-            alike += 1;
+    let (mut previous_terms, mut repeats) = (None, 0);
+    for (queued, group) in groups {
+        let terms = single_fixed_window(&queued.charge);
+        if terms.is_some() && terms == previous_terms && group.times == 1 {
+            repeats += 1;
             continue;
         }
-        write_repeats(&mut alike, out);
-        write_args(&step.charge, group.times, out);
-        last = terms;
+        write_repeats(&mut repeats, out);
+        write_args(&queued.charge, group.times, out);
+        previous_terms = terms;
     }
-    write_repeats(&mut alike, out);
+    write_repeats(&mut repeats, out);
 }
 
-fn write_repeats(alike: &mut u64, out: &mut Cmd) {
-    if *alike > 0 {
+fn write_repeats(repeats: &mut u64, out: &mut Cmd) {
+    if *repeats > 0 {
         write_texts(out, ["="]);
-        write_number(out, std::mem::take(alike));
+        write_number(out, std::mem::take(repeats));
     }
 }
 
@@ -209,22 +212,22 @@ fn single_fixed_window(charge: &ChargeCommand) -> Option<(QuotaRule, u64)> {
     }
 }
 
-fn key_count(charge: &ChargeCommand) -> usize {
+fn counter_key_count(charge: &ChargeCommand) -> usize {
     charge.items.iter().map(|item| 1 + usize::from(item.penalty.is_some())).sum()
 }
 
-fn write_keys(keys: &KeyNames, step: &QueuedCharge, out: &mut Cmd) {
-    let (tag, shard) = (&step.charge.tag, step.shard());
-    for item in &*step.charge.items {
-        let (algorithm, of) = (item.rule.algorithm(), (&*item.policy, &item.subject));
+fn write_keys(keys: &KeyNames, queued: &QueuedCharge, out: &mut Cmd) {
+    let (tag, shard) = (&queued.charge.tag, queued.shard());
+    for item in &*queued.charge.items {
+        let (algorithm, counter_name) = (item.rule.algorithm(), (&*item.policy, &item.subject));
         write_concatenated(
             out,
-            &keys.counter_parts(tag, shard, CounterKeyKind::spent_units(algorithm), of),
+            &keys.counter_parts(tag, shard, CounterKeyKind::spent_units(algorithm), counter_name),
         );
         if item.penalty.is_some() {
             write_concatenated(
                 out,
-                &keys.counter_parts(tag, shard, CounterKeyKind::refusals(algorithm), of),
+                &keys.counter_parts(tag, shard, CounterKeyKind::refusals(algorithm), counter_name),
             );
         }
     }
@@ -241,10 +244,10 @@ fn write_args(charge: &ChargeCommand, times: u64, out: &mut Cmd) {
     write_number(out, times);
     for item in &*charge.items {
         write_counter(&item.rule, item.cost, out);
-        let (after, block) =
+        let (max_refusals, block_ms) =
             item.penalty.map_or((0, 0), |p| (p.after_refusals.max(1), ceil_millis(p.block_for)));
-        write_number(out, after.into());
-        write_number(out, block);
+        write_number(out, max_refusals.into());
+        write_number(out, block_ms);
     }
 }
 
@@ -262,11 +265,11 @@ pub(super) fn write_counter(rule: &QuotaRule, cost: u64, out: &mut Cmd) {
             [limit, ceil_millis(window), units].iter().for_each(|n| write_number(out, *n));
         }
         QuotaRule::Gcra { limit, window, burst } => {
-            let pace = GcraRate::new(limit, window, burst);
+            let rate = GcraRate::new(limit, window, burst);
             write_texts(out, ["g"]);
-            let numbers = [pace.max_debt, ceil_millis(window), pace.units_to_parts(cost)];
+            let numbers = [rate.max_debt, ceil_millis(window), rate.units_to_parts(cost)];
             numbers.iter().for_each(|n| write_number(out, *n));
-            [pace.parts_per_unit, pace.parts_per_tick, pace.tick_us]
+            [rate.parts_per_unit, rate.parts_per_tick, rate.tick_us]
                 .iter()
                 .for_each(|n| write_number(out, *n));
         }

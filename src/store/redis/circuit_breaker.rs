@@ -52,10 +52,10 @@ pub(super) struct CircuitBreaker {
 }
 
 impl CircuitBreaker {
-    /// `look` is the longest duration of one probe. Calls take less, so a call sent before the
-    /// breaker opened has ended when the first trial is let through, unless its runtime was
-    /// blocked.
-    pub(super) fn new(look: Duration) -> Self {
+    /// `max_probe_time` is the longest duration of one probe. Calls take less, so a call sent
+    /// before the breaker opened has ended when the first trial is let through, unless its runtime
+    /// was blocked.
+    pub(super) fn new(max_probe_time: Duration) -> Self {
         Self {
             consecutive_failures: AtomicU32::new(0),
             last_failure_at: Mutex::default(),
@@ -63,7 +63,7 @@ impl CircuitBreaker {
             trial_in_flight: AtomicBool::new(false),
             probe_task: Mutex::default(),
             last_probe_at: Arc::new(Mutex::new(Instant::now())),
-            probe_timeout: look.saturating_add(2 * PROBE_INTERVAL),
+            probe_timeout: max_probe_time.saturating_add(2 * PROBE_INTERVAL),
         }
     }
 
@@ -84,8 +84,8 @@ impl CircuitBreaker {
 
     /// Returns true if the breaker is open after this failure.
     pub(super) fn record_failure(&self) -> bool {
-        let last = self.last_failure_at.lock().replace(Instant::now());
-        if last.is_some_and(|last| last.elapsed() > FAILURE_WINDOW) {
+        let previous_failure = self.last_failure_at.lock().replace(Instant::now());
+        if previous_failure.is_some_and(|time| time.elapsed() > FAILURE_WINDOW) {
             self.consecutive_failures.store(0, Ordering::Relaxed);
         }
         let failures = self.consecutive_failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
@@ -115,53 +115,54 @@ impl CircuitBreaker {
         *self.last_probe_at.lock() = Instant::now() - self.probe_timeout - PROBE_INTERVAL;
     }
 
-    /// Ensures that a probe runs. `look` resolves to true if the server answers, or if the probe is
-    /// no longer needed.
+    /// Ensures that a probe runs. `probe` resolves to true if the server answers, or if the probe
+    /// is no longer needed.
     ///
     /// A probe on a runtime that has ended or is blocked is replaced by the next call. Returns true
     /// if that call is let through as a trial, since there may never be another probe.
-    pub(super) fn ensure_probe<F, L>(&self, look: L) -> bool
+    pub(super) fn ensure_probe<F, P>(&self, probe: P) -> bool
     where
-        L: Fn() -> F + Send + 'static,
+        P: Fn() -> F + Send + 'static,
         F: Future<Output = bool> + Send,
     {
-        let mut probe = self.probe_task.lock();
-        let silent = self.last_probe_at.lock().elapsed() > self.probe_timeout;
-        let runs = probe.as_ref().is_some_and(|task| !task.is_finished());
-        if runs && !silent {
+        let mut probe_task = self.probe_task.lock();
+        let is_stalled = self.last_probe_at.lock().elapsed() > self.probe_timeout;
+        let is_running = probe_task.as_ref().is_some_and(|task| !task.is_finished());
+        if is_running && !is_stalled {
             return false;
         }
         let Ok(runtime) = Handle::try_current() else {
             return false;
         };
-        let sign = Arc::clone(&self.last_probe_at);
+        let last_probe_at = Arc::clone(&self.last_probe_at);
         let task = runtime.spawn(async move {
             for pause in probe_intervals() {
-                *sign.lock() = Instant::now();
-                if look().await {
+                *last_probe_at.lock() = Instant::now();
+                if probe().await {
                     return;
                 }
                 // A pause longer than `PROBE_INTERVAL` must not count as a stall.
-                *sign.lock() = Instant::now() + pause.saturating_sub(PROBE_INTERVAL);
+                *last_probe_at.lock() = Instant::now() + pause.saturating_sub(PROBE_INTERVAL);
                 tokio::time::sleep(pause).await;
             }
         });
-        if let Some(before) = probe.replace(task) {
-            before.abort();
+        if let Some(previous) = probe_task.replace(task) {
+            previous.abort();
         }
-        if silent {
+        if is_stalled {
             // One trial per `probe_timeout`: each waits for its deadline if the server is still
             // unavailable.
             *self.last_probe_at.lock() = Instant::now();
             self.trial_in_flight.store(true, Ordering::Release);
         }
-        silent
+        is_stalled
     }
 }
 
 /// Pauses between probes, without an end.
 fn probe_intervals() -> impl Iterator<Item = Duration> {
-    let longer = |pause: &Duration| Some((*pause * 3 / 2).min(MAX_PROBE_INTERVAL));
-    let later = std::iter::successors(longer(&PROBE_INTERVAL), longer).map(with_jitter);
-    (0..FAST_PROBES).map(|_| PROBE_INTERVAL).chain(later)
+    let next_interval = |pause: &Duration| Some((*pause * 3 / 2).min(MAX_PROBE_INTERVAL));
+    let slow_intervals =
+        std::iter::successors(next_interval(&PROBE_INTERVAL), next_interval).map(with_jitter);
+    (0..FAST_PROBES).map(|_| PROBE_INTERVAL).chain(slow_intervals)
 }

@@ -1,4 +1,4 @@
-//! Transport of claims and settlements: batches of `RUN_BATCH` on one lane.
+//! Transport of claims and settlements of jobs: batches of `CLAIM_SETTLE_BATCH` on one lane.
 //!
 //! The undo of a claim goes over the same lane, so it never overtakes the claim (see [`batcher`]).
 
@@ -10,20 +10,23 @@ use redis::{Cmd, RedisWrite as _, Value};
 use super::{
     batcher::{self, BatchTransport, MAX_BATCH_WEIGHT},
     call_fault::{CallFault, classify_reply},
+    command_arg_writers::{write_concatenated, write_number, write_texts},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    lock_command_encoding::{write_concatenated, write_number, write_texts},
-    scripts::RUN_BATCH,
+    scripts::CLAIM_SETTLE_BATCH,
 };
 use crate::store::key_names::KeyNames;
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     error::{Error, ErrorKind},
     key::Key,
     store::backend::{ClaimCommand, JobId, LockToken, NextClaim, SettleCommand, Settlement},
 };
 
-/// Approximate bytes and arguments of one command, without its response.
-const SIZE_HINT: (usize, usize) = (320, 11);
+/// Approximate number of bytes of one command, without its response.
+const BYTES_PER_COMMAND: usize = 320;
+
+/// Approximate number of arguments of one command, without its response.
+const ARGS_PER_COMMAND: usize = 11;
 
 /// Response bytes that weigh as much as another command. A batch is about a megabyte at most, or
 /// one response.
@@ -74,60 +77,57 @@ impl ClaimSettleCommand {
     }
 
     fn write_args(&self, out: &mut Cmd) {
-        let mut digits = itoa::Buffer::new();
         match self {
-            Self::Claim(ClaimCommand { id, token: me, lease, retention, .. }) => {
-                write_texts(out, ["c", id.as_str(), me.as_str()]);
+            Self::Claim(ClaimCommand { id, token, lease, retention, .. }) => {
+                write_texts(out, ["c", id.as_str(), token.as_str()]);
                 [lease, retention]
                     .into_iter()
-                    .for_each(|time| write_number(out, ceil_millis(*time)));
+                    .for_each(|duration| write_number(out, ceil_millis(*duration)));
             }
-            Self::Settle(SettleCommand {
-                id,
-                token: me,
-                settlement: verdict,
-                next_claim: next,
-                ..
-            }) => {
-                let words;
-                let (verb, time, reason) = match verdict {
-                    Settlement::Done { status, retention, .. } => {
-                        ("done", retention, digits.format(*status))
-                    }
-                    Settlement::Dead { reason, retention } => ("dead", retention, *reason),
-                    Settlement::Retry { delay, reason } => ("retry", delay, *reason),
-                    Settlement::Postpone { delay, reason } => ("back", delay, *reason),
-                    Settlement::ReturnToQueue { delay, reason } => ("hand", delay, *reason),
-                    Settlement::WebhookSettled { ended_us, response, reason, retention } => {
-                        let status = response.as_ref().map_or(0, |(_, status)| *status);
-                        words = format!("{ended_us} {status} {reason}");
-                        ("told", retention, &*words)
-                    }
-                };
-                write_texts(out, ["s", id.as_str(), me.as_str(), verb]);
-                write_number(out, ceil_millis(*time));
-                write_texts(out, [reason]);
-                out.write_arg(self.response().map_or(&[], |response| response));
-                write_next_run(next.as_ref(), out);
-            }
-            Self::UndoClaim { id, token: me, .. } => {
+            Self::Settle(command) => write_settlement(command, self.response(), out),
+            Self::UndoClaim { id, token, .. } => {
                 write_texts(
                     out,
-                    ["s", id.as_ref().map_or("-", JobId::as_str), me.as_str(), "undo"],
+                    ["s", id.as_ref().map_or("-", JobId::as_str), token.as_str(), "undo"],
                 );
                 write_number(out, 1);
                 write_texts(out, ["not started", ""]);
-                write_next_run(None, out);
+                write_next_claim(None, out);
             }
         }
     }
 }
 
-fn write_next_run(next: Option<&NextClaim>, out: &mut Cmd) {
-    match next {
-        Some(NextClaim { token: me, lease, retention }) => {
-            write_texts(out, [me.as_str()]);
-            [lease, retention].into_iter().for_each(|time| write_number(out, ceil_millis(*time)));
+fn write_settlement(command: &SettleCommand, response: Option<&Bytes>, out: &mut Cmd) {
+    let SettleCommand { id, token, settlement, next_claim, .. } = command;
+    let mut digits = itoa::Buffer::new();
+    let webhook_result;
+    let (verb, duration, reason) = match settlement {
+        Settlement::Done { status, retention, .. } => ("done", retention, digits.format(*status)),
+        Settlement::Dead { reason, retention } => ("dead", retention, *reason),
+        Settlement::Retry { delay, reason } => ("retry", delay, *reason),
+        Settlement::Postpone { delay, reason } => ("back", delay, *reason),
+        Settlement::ReturnToQueue { delay, reason } => ("hand", delay, *reason),
+        Settlement::WebhookSettled { ended_us, response, reason, retention } => {
+            let status = response.as_ref().map_or(0, |(_, status)| *status);
+            webhook_result = format!("{ended_us} {status} {reason}");
+            ("told", retention, &*webhook_result)
+        }
+    };
+    write_texts(out, ["s", id.as_str(), token.as_str(), verb]);
+    write_number(out, ceil_millis(*duration));
+    write_texts(out, [reason]);
+    out.write_arg(response.map_or(&[], |response| response));
+    write_next_claim(next_claim.as_ref(), out);
+}
+
+fn write_next_claim(next_claim: Option<&NextClaim>, out: &mut Cmd) {
+    match next_claim {
+        Some(NextClaim { token, lease, retention }) => {
+            write_texts(out, [token.as_str()]);
+            [lease, retention]
+                .into_iter()
+                .for_each(|duration| write_number(out, ceil_millis(*duration)));
         }
         None => write_texts(out, ["", "0", "0"]),
     }
@@ -151,8 +151,8 @@ impl BatchTransport for ClaimSettleTransport {
     /// higher threshold, the server and the worker would take turns waiting for each other.
     const PIPELINE_THRESHOLD: usize = 8;
 
-    fn weight(step: &ClaimSettleCommand) -> usize {
-        (1 + step.payload_len() / RESPONSE_BYTES_PER_WEIGHT).min(MAX_BATCH_WEIGHT)
+    fn weight(command: &ClaimSettleCommand) -> usize {
+        (1 + command.payload_len() / RESPONSE_BYTES_PER_WEIGHT).min(MAX_BATCH_WEIGHT)
     }
 
     fn reply_count(_: &ClaimSettleCommand) -> usize {
@@ -165,34 +165,35 @@ impl BatchTransport for ClaimSettleTransport {
 
     fn encode<'a>(
         &self,
-        steps: impl Iterator<Item = &'a ClaimSettleCommand> + Clone,
+        commands: impl Iterator<Item = &'a ClaimSettleCommand> + Clone,
         by_text: bool,
     ) -> Cmd {
-        build_command(&self.keys, steps, by_text)
+        build_command(&self.keys, commands, by_text)
     }
 
     async fn send(
         &self,
-        path: &mut TrackedConnection,
-        load: &Cmd,
+        connection: &mut TrackedConnection,
+        payload: &Cmd,
     ) -> Result<Vec<Value>, batcher::BatchFault> {
-        let answer = path.connection.send_packed_command(load).await;
-        match classify_reply(path, answer) {
+        let reply = connection.connection.send_packed_command(payload).await;
+        match classify_reply(connection, reply) {
             Ok(Value::Array(replies)) => Ok(replies),
-            Ok(_) => {
-                Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, RUN_BATCH.name)))
-            }
+            Ok(_) => Err(batcher::BatchFault::Failed(Error::new(
+                ErrorKind::Protocol,
+                CLAIM_SETTLE_BATCH.name,
+            ))),
             Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
             Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
             Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
             Err((fault, error)) => {
-                Err(batcher::BatchFault::Failed(fault.into_error(RUN_BATCH.name, error)))
+                Err(batcher::BatchFault::Failed(fault.into_error(CLAIM_SETTLE_BATCH.name, error)))
             }
         }
     }
 
-    fn handle_timeout(&self, path: &TrackedConnection) {
-        path.record_timeout();
+    fn handle_timeout(&self, connection: &TrackedConnection) {
+        connection.record_timeout();
     }
 }
 
@@ -200,19 +201,27 @@ impl BatchTransport for ClaimSettleTransport {
 /// in a cluster they are of one.
 fn build_command<'a>(
     keys: &KeyNames,
-    steps: impl Iterator<Item = &'a ClaimSettleCommand> + Clone,
+    commands: impl Iterator<Item = &'a ClaimSettleCommand> + Clone,
     by_text: bool,
 ) -> Cmd {
-    let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.payload_len()));
-    let (count, bytes): (usize, usize) = sized;
-    let script = if by_text { ["EVAL", RUN_BATCH.source] } else { ["EVALSHA", RUN_BATCH.sha1()] };
-    let room = script[1].len() + 64 + SIZE_HINT.0 * count + bytes;
-    let mut out = Cmd::with_capacity(3 + SIZE_HINT.1 * count, room);
+    let (count, bytes): (usize, usize) = commands
+        .clone()
+        .fold((0, 0), |(count, bytes), command| (count + 1, bytes + command.payload_len()));
+    let script = if by_text {
+        ["EVAL", CLAIM_SETTLE_BATCH.source]
+    } else {
+        ["EVALSHA", CLAIM_SETTLE_BATCH.sha1()]
+    };
+    let byte_capacity = script[1].len() + 64 + BYTES_PER_COMMAND * count + bytes;
+    let mut out = Cmd::with_capacity(3 + ARGS_PER_COMMAND * count, byte_capacity);
     write_texts(&mut out, script);
-    let never = steps.clone().next().and_then(|step| keys.slot_guard_key(step.key().shard()));
-    write_number(&mut out, (count + never.iter().len()) as u64);
-    steps.clone().for_each(|step| write_concatenated(&mut out, &keys.holders_parts(step.key())));
-    never.iter().for_each(|parts| write_concatenated(&mut out, parts));
-    steps.for_each(|step| step.write_args(&mut out));
+    let guard_key =
+        commands.clone().next().and_then(|command| keys.slot_guard_key(command.key().shard()));
+    write_number(&mut out, (count + guard_key.iter().len()) as u64);
+    commands
+        .clone()
+        .for_each(|command| write_concatenated(&mut out, &keys.holders_parts(command.key())));
+    guard_key.iter().for_each(|parts| write_concatenated(&mut out, parts));
+    commands.for_each(|command| command.write_args(&mut out));
     out
 }

@@ -3,7 +3,8 @@
 //! A lane is a `bb8` pool of one multiplexed connection. Calls clone its handle, so they are
 //! pipelined; the pool is used again only when that connection is dead. All calls about one shard
 //! use one lane, which orders an undo after its call. In a cluster, each cluster node has lanes of
-//! its own, and a shard uses a lane of its owner ([`node_lanes`](super::node_lanes)).
+//! its own, and a shard uses a lane of its owner
+//! ([`cluster_node_lanes`](super::cluster_node_lanes)).
 //!
 //! Validity is a flag that is read, never a `PING`. It is cleared by:
 //!
@@ -13,163 +14,36 @@
 //!
 //! Behind sentinels and in a cluster, a server may be replaced while it is paused, and resume as if
 //! nothing had happened. There a connection is abandoned at the first timeout and after a silence
-//! ([`liveness`]), and its later answers are rejected.
+//! ([`stale_master_guard`]), and its later answers are rejected.
 
+mod connect_failures;
 mod connection_factory;
 mod connection_lane;
-mod liveness;
 mod namespace_layout;
+mod stale_master_guard;
+mod tracked_connection;
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
-    },
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
-pub(super) use self::connection_lane::ConnectionLane;
-use self::{connection_factory::ConnectionFactory, liveness::Liveness};
+use self::connection_factory::ConnectionFactory;
+pub(super) use self::{connection_lane::ConnectionLane, tracked_connection::TrackedConnection};
 use super::{
-    call_fault::classify_outcome,
-    node_lanes::{ClusterNode, NodeLanes},
+    cluster_node_lanes::{ClusterNode, ClusterNodeLanes},
     server_tracker::ServerTracker,
-    target::{ConnectionTarget, RedisConnection},
+    target::ConnectionTarget,
 };
-use crate::store::key_names::KeyNames;
 use crate::{
     error::{Error, ErrorKind},
     key::SHARD_COUNT,
-    store::key_names::COMMON_SHARD,
+    store::key_names::{COMMON_SHARD, KeyNames},
 };
 use futures_util::future::join_all;
-use redis::Cmd;
-use tokio::{
-    runtime::Handle,
-    time::{Instant, timeout},
-};
+use tokio::runtime::Handle;
 
-/// Consecutive timeouts after which a socket counts as dead: a half-open one would time out for
-/// ever.
-const MAX_CONSECUTIVE_TIMEOUTS: u32 = 3;
-
-/// Connection with its flags.
-#[derive(Clone)]
-pub(super) struct TrackedConnection {
-    pub(super) connection: RedisConnection,
-    /// Cluster node at the other end, if any.
-    pub(super) node: Option<Arc<ClusterNode>>,
-    /// Run id of the cluster node, if it reports one.
-    pub(super) run_id: Option<Arc<str>>,
-    dead: Arc<AtomicBool>,
-    consecutive_timeouts: Arc<AtomicU32>,
-    /// Present if the server may be replaced while it is paused.
-    liveness: Option<Arc<Liveness>>,
-    /// Time of the checkout; calls are sent after it. Current only if there is a `liveness`.
-    checked_out_at: Instant,
-    /// Counter of [`ConnectionLanes::connection_resets`].
-    connection_resets: Arc<AtomicU64>,
-}
-
-impl TrackedConnection {
-    pub(super) fn is_dead(&self) -> bool {
-        if self.liveness.as_ref().is_some_and(|life| life.is_expired(Instant::now())) {
-            self.abandon();
-        }
-        self.dead.load(Ordering::Acquire)
-    }
-
-    /// Returns a clone to send a call on now; `None` if the connection must not be used.
-    pub(super) fn checkout(&self) -> Option<Self> {
-        let Some(life) = &self.liveness else { return (!self.is_dead()).then(|| self.clone()) };
-        let given = Instant::now();
-        if life.is_expired(given) {
-            self.abandon();
-        }
-        (!self.dead.load(Ordering::Acquire)).then(|| Self { checked_out_at: given, ..self.clone() })
-    }
-
-    /// Returns true if the connection was abandoned and its server may have been replaced: its
-    /// answers must be rejected.
-    pub(super) fn is_untrusted(&self) -> bool {
-        self.liveness.is_some() && self.dead.load(Ordering::Acquire)
-    }
-
-    pub(super) fn mark_dead(&self) {
-        self.dead.store(true, Ordering::Release);
-    }
-
-    /// Marks the connection as dead after a call without an answer. The call is sent again, but its
-    /// first copy may still be delivered by the network.
-    pub(super) fn mark_broken(&self) {
-        self.mark_dead();
-        self.connection_resets.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Counts a reset, because this connection replaces one that has ended.
-    fn record_replacement(&self) {
-        self.connection_resets.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Records an answer of any kind to a call on this connection.
-    pub(super) fn record_answer(&self) {
-        if self.liveness.as_ref().is_some_and(|life| !life.record_answer(self.checked_out_at)) {
-            self.abandon();
-        }
-        if self.consecutive_timeouts.load(Ordering::Relaxed) != 0 {
-            self.consecutive_timeouts.store(0, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn record_timeout(&self) {
-        let timeouts = self.consecutive_timeouts.fetch_add(1, Ordering::Relaxed) + 1;
-        // With a liveness, one timeout is enough: calls may lie in the socket and run when the
-        // server resumes.
-        if timeouts >= MAX_CONSECUTIVE_TIMEOUTS || self.liveness.is_some() {
-            self.abandon();
-        }
-    }
-
-    fn abandon(&self) {
-        if self.dead.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        self.connection_resets.fetch_add(1, Ordering::AcqRel);
-        if let Some(place) = &self.node {
-            place.report_timeout();
-        }
-    }
-
-    /// Returns true if the write succeeds as a call would.
-    pub(super) async fn accepts_write(mut self, write: &Cmd, within: Duration) -> bool {
-        let answer = timeout(within, write.query_async::<u64>(&mut self.connection)).await;
-        let Ok(answer) = answer else {
-            // The next check uses another connection: this one may be broken although the server is
-            // well.
-            self.abandon();
-            return false;
-        };
-        classify_outcome(&self, answer).is_ok()
-    }
-
-    /// Sends a `PING` if the connection has been silent and needs a sign of life.
-    async fn ping_if_idle(self, within: Duration) {
-        let Some(mut own) = self.checkout() else { return };
-        let Some(life) = own.liveness.clone().filter(|life| life.needs_ping(own.checked_out_at))
-        else {
-            return;
-        };
-        let within = within.min(life.max_silence);
-        let ping = redis::cmd("PING");
-        match timeout(within, own.connection.send_packed_command(&ping)).await {
-            Ok(Ok(_)) => own.record_answer(),
-            // After any error, the next connection goes to the master of that time.
-            Ok(Err(_)) => own.mark_dead(),
-            Err(_) => own.record_timeout(),
-        }
-    }
-}
-
+/// Lanes of a store, to one server or to the nodes of a cluster.
 pub(super) struct ConnectionLanes {
     routing: LaneRouting,
     server_tracker: Arc<ServerTracker>,
@@ -180,17 +54,17 @@ pub(super) struct ConnectionLanes {
 enum LaneRouting {
     /// Lanes to one server.
     SingleServer(Vec<ConnectionLane>),
-    ClusterNodes(NodeLanes),
+    ClusterNodes(ClusterNodeLanes),
 }
 
 impl ConnectionLanes {
     pub(super) fn new(
         target: &ConnectionTarget,
         keys: &KeyNames,
-        number: usize,
+        lane_count: usize,
         deadline: Duration,
     ) -> Self {
-        let incarnation = match target {
+        let server_tracker = match target {
             ConnectionTarget::Cluster(cluster) => Arc::clone(cluster.server_tracker()),
             _ => Arc::default(),
         };
@@ -205,38 +79,33 @@ impl ConnectionLanes {
             attempt_started_at: Arc::default(),
             home_runtime: Handle::try_current().ok(),
         };
-        let manager = || probe.for_target(target.clone(), &incarnation, None);
-        let ways = match target {
+        let factory = || probe.for_target(target.clone(), &server_tracker, None);
+        let routing = match target {
             ConnectionTarget::Cluster(cluster) => {
-                let (own, incarnation) = (cluster.clone(), Arc::clone(&incarnation));
-                let base = probe.for_target(target.clone(), &incarnation, None);
-                let lane = move |place: &Arc<ClusterNode>| {
-                    let node = own.server_at(&place.address)?;
-                    let target = ConnectionTarget::Single(node);
-                    Ok(ConnectionLane::new(base.for_target(
-                        target,
-                        &incarnation,
-                        Some(Arc::clone(place)),
-                    )))
+                let base = factory();
+                let (target, server_tracker) = (cluster.clone(), Arc::clone(&server_tracker));
+                let open_lane = move |node: &Arc<ClusterNode>| {
+                    let server = ConnectionTarget::Single(target.server_at(&node.address)?);
+                    let node = Some(Arc::clone(node));
+                    Ok(ConnectionLane::new(base.for_target(server, &server_tracker, node)))
                 };
-                let (cluster, keys) = (cluster.clone(), keys.clone());
-                LaneRouting::ClusterNodes(NodeLanes::new(
-                    cluster,
-                    keys,
-                    number,
+                LaneRouting::ClusterNodes(ClusterNodeLanes::new(
+                    cluster.clone(),
+                    keys.clone(),
+                    lane_count,
                     deadline,
-                    Box::new(lane),
+                    Box::new(open_lane),
                 ))
             }
             _ => LaneRouting::SingleServer(
-                (0..number).map(|_| ConnectionLane::new(manager())).collect(),
+                (0..lane_count).map(|_| ConnectionLane::new(factory())).collect(),
             ),
         };
-        Self { routing: ways, server_tracker: incarnation, probe }
+        Self { routing, server_tracker, probe }
     }
 
-    pub(super) fn on_server_change(&self, tell: Weak<dyn Fn() + Send + Sync>) {
-        self.server_tracker.on_change(tell);
+    pub(super) fn on_server_change(&self, listener: Weak<dyn Fn() + Send + Sync>) {
+        self.server_tracker.on_change(listener);
     }
 
     /// Returns the number of connections abandoned after a silence, plus the number of calls on
@@ -256,13 +125,14 @@ impl ConnectionLanes {
     pub(super) async fn is_lane_healthy(&self, lane: usize, keys: &KeyNames) -> bool {
         match &self.routing {
             LaneRouting::SingleServer(lanes) => {
-                let living = lanes.iter().find_map(|lane| lane.current_connection()?.checkout());
-                match living {
+                let connection =
+                    lanes.iter().find_map(|lane| lane.current_connection()?.checkout());
+                match connection {
                     // A write refused on this connection would be refused on another one too.
-                    Some(socket) => {
+                    Some(connection) => {
                         let mut write = redis::cmd("HDEL");
                         write.arg(keys.namespace_meta()).arg("never");
-                        socket.accepts_write(&write, self.probe.deadline).await
+                        connection.accepts_write(&write, self.probe.deadline).await
                     }
                     // Without a live connection, a new one must be accepted and pass its checks,
                     // which include a write.
@@ -314,19 +184,20 @@ impl ConnectionLanes {
     /// Pings all connections that have been silent, if the target needs it. Returns the pause until
     /// the next round.
     pub(super) async fn ping_idle_connections(&self) -> Option<Duration> {
-        let sockets: Vec<TrackedConnection> = match &self.routing {
+        let connections: Vec<TrackedConnection> = match &self.routing {
             LaneRouting::SingleServer(lanes) => {
                 lanes.iter().filter_map(ConnectionLane::current_connection).collect()
             }
             LaneRouting::ClusterNodes(nodes) => nodes.connections(),
         };
-        join_all(sockets.into_iter().map(|socket| socket.ping_if_idle(self.probe.deadline))).await;
+        let pings = connections.into_iter().map(|c| c.ping_if_idle(self.probe.deadline));
+        join_all(pings).await;
         self.ping_interval()
     }
 
     /// Returns the pause between two rounds of pings, if the target needs them.
     pub(super) fn ping_interval(&self) -> Option<Duration> {
-        self.probe.max_silence().map(liveness::ping_interval)
+        self.probe.max_silence().map(stale_master_guard::ping_interval)
     }
 
     /// Returns the connection of a lane, without a call or a wait while it is alive.
@@ -340,6 +211,6 @@ impl ConnectionLanes {
 }
 
 /// Returns true if a server answered: a configuration error is no outage.
-pub(super) fn server_responded<T>(met: &Result<T, Error>) -> bool {
-    met.as_ref().map_or_else(|error| error.kind() == ErrorKind::Config, |_| true)
+pub(super) fn server_responded<T>(outcome: &Result<T, Error>) -> bool {
+    outcome.as_ref().map_or_else(|error| error.kind() == ErrorKind::Config, |_| true)
 }

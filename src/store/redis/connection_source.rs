@@ -37,23 +37,23 @@ impl ConnectionSource {
     /// Returns the connection target, and the namespace of the URL.
     pub(super) fn into_target(
         self,
-        given: ConnectionOverrides,
-        within: Duration,
+        overrides: ConnectionOverrides,
+        deadline: Duration,
     ) -> Result<(ConnectionTarget, Option<String>), Error> {
         let mut address = match self {
             Self::Url(url) => StoreUrl::parse(&url)?,
             Self::Sentinels { urls, master } => sentinel_url(&urls, master)?,
             Self::Cluster(urls) => cluster_url(&urls)?,
             #[cfg(feature = "bb8-redis")]
-            Self::Pool(pool) => return Ok((pool_target(pool, &given, within)?, None)),
+            Self::Pool(pool) => return Ok((pool_target(pool, &overrides, deadline)?, None)),
         };
         #[cfg(feature = "bb8-redis")]
-        if given.pubsub_url.is_some() {
+        if overrides.pubsub_url.is_some() {
             return Err(Error::config("only a store from a pool takes a source of its messages"));
         }
-        address.credentials = given.credentials.unwrap_or(address.credentials);
-        address.database = given.database.or(address.database);
-        Ok((ConnectionTarget::new(&address, &given.tls, within)?, address.namespace))
+        address.credentials = overrides.credentials.unwrap_or(address.credentials);
+        address.database = overrides.database.or(address.database);
+        Ok((ConnectionTarget::new(&address, &overrides.tls, deadline)?, address.namespace))
     }
 }
 
@@ -66,7 +66,7 @@ fn sentinel_url(urls: &[String], master: String) -> Result<StoreUrl, Error> {
     if master.is_empty() {
         return Err(Error::config("the name of the sentinels' master is empty"));
     }
-    if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
+    if nodes.iter().any(|(_, other_tls, other_login)| (*other_tls, other_login) != (tls, &login)) {
         return Err(Error::config(
             "all sentinels must have the same login, and all use TLS or none",
         ));
@@ -88,7 +88,7 @@ fn cluster_url(urls: &[String]) -> Result<StoreUrl, Error> {
     let Some((_, tls, login)) = nodes.first().cloned() else {
         return Err(Error::config("a store needs at least one cluster node"));
     };
-    if nodes.iter().any(|(_, other_tls, other)| (*other_tls, other) != (tls, &login)) {
+    if nodes.iter().any(|(_, other_tls, other_login)| (*other_tls, other_login) != (tls, &login)) {
         return Err(Error::config("all nodes must have the same login, and all use TLS or none"));
     }
     Ok(StoreUrl {
@@ -104,20 +104,20 @@ fn cluster_url(urls: &[String]) -> Result<StoreUrl, Error> {
 #[cfg(feature = "bb8-redis")]
 fn pool_target(
     pool: super::target::ApplicationPool,
-    given: &ConnectionOverrides,
-    within: Duration,
+    overrides: &ConnectionOverrides,
+    deadline: Duration,
 ) -> Result<ConnectionTarget, Error> {
-    if given.credentials.is_some() || given.database.is_some() {
+    if overrides.credentials.is_some() || overrides.database.is_some() {
         return Err(Error::config(
             "a pool brings its own login and database; set them on the pool",
         ));
     }
-    let messages = match &given.pubsub_url {
-        Some(url) => Some(ConnectionTarget::new(&StoreUrl::parse(url)?, &given.tls, within)?),
+    let pubsub_target = match &overrides.pubsub_url {
+        Some(url) => Some(ConnectionTarget::new(&StoreUrl::parse(url)?, &overrides.tls, deadline)?),
         None => None,
     };
-    if messages.as_ref().is_some_and(ConnectionTarget::is_clustered) {
+    if pubsub_target.as_ref().is_some_and(ConnectionTarget::is_clustered) {
         return Err(Error::config("a pool needs the URL of one server for its messages"));
     }
-    Ok(ConnectionTarget::from_pool(pool, messages))
+    Ok(ConnectionTarget::from_pool(pool, pubsub_target))
 }

@@ -1,4 +1,4 @@
-//! Transport of enqueues: batches of `ENQUEUE_BATCH` on one lane.
+//! Transport of enqueues: batches of `ENQUEUE_JOBS` on one lane.
 //!
 //! A command is sent only if its caller still waits. It needs no undo: if its caller leaves later,
 //! the request is stored and runs, as after a lost 202.
@@ -10,21 +10,22 @@ use redis::{Cmd, RedisWrite as _, Value};
 use super::{
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
+    command_arg_writers::{write_concatenated, write_number, write_texts, write_verb_and_numbers},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    lock_command_encoding::{
-        write_concatenated, write_number, write_texts, write_verb_and_numbers,
-    },
-    scripts::ENQUEUE_BATCH,
+    scripts::ENQUEUE_JOBS,
 };
 use crate::store::key_names::KeyNames;
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     error::{Error, ErrorKind},
     store::backend::{EnqueueCommand, MergeMode, OnFailure, WebhookJobSpec},
 };
 
-/// Approximate bytes and arguments of one job, without its request.
-const SIZE_HINT: (usize, usize) = (240, 7);
+/// Approximate number of bytes of one job, without its request.
+const BYTES_PER_JOB: usize = 240;
+
+/// Approximate number of arguments of one job, without its request.
+const ARGS_PER_JOB: usize = 7;
 
 /// Envelope bytes that weigh as much as another request. A batch is about a megabyte at most, or
 /// one request.
@@ -45,8 +46,8 @@ impl BatchTransport for EnqueueTransport {
 
     const MAX_WEIGHT: usize = 16;
 
-    fn weight(step: &EnqueueCommand) -> usize {
-        (1 + step.envelope.len() / ENVELOPE_BYTES_PER_WEIGHT).min(Self::MAX_WEIGHT)
+    fn weight(command: &EnqueueCommand) -> usize {
+        (1 + command.envelope.len() / ENVELOPE_BYTES_PER_WEIGHT).min(Self::MAX_WEIGHT)
     }
 
     fn reply_count(_: &EnqueueCommand) -> usize {
@@ -59,35 +60,34 @@ impl BatchTransport for EnqueueTransport {
 
     fn encode<'a>(
         &self,
-        steps: impl Iterator<Item = &'a EnqueueCommand> + Clone,
+        commands: impl Iterator<Item = &'a EnqueueCommand> + Clone,
         by_text: bool,
     ) -> Cmd {
-        build_command(&self.keys, steps, by_text)
+        build_command(&self.keys, commands, by_text)
     }
 
     async fn send(
         &self,
-        path: &mut TrackedConnection,
-        load: &Cmd,
+        connection: &mut TrackedConnection,
+        payload: &Cmd,
     ) -> Result<Vec<Value>, batcher::BatchFault> {
-        let answer = path.connection.send_packed_command(load).await;
-        match classify_reply(path, answer) {
+        let reply = connection.connection.send_packed_command(payload).await;
+        match classify_reply(connection, reply) {
             Ok(Value::Array(replies)) => Ok(replies),
-            Ok(_) => Err(batcher::BatchFault::Failed(Error::new(
-                ErrorKind::Protocol,
-                ENQUEUE_BATCH.name,
-            ))),
+            Ok(_) => {
+                Err(batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, ENQUEUE_JOBS.name)))
+            }
             Err((CallFault::NoScript, _)) => Err(batcher::BatchFault::NoScript),
             Err((CallFault::NotExecuted, _)) => Err(batcher::BatchFault::NotExecuted),
             Err((CallFault::ConnectionLost, _)) => Err(batcher::BatchFault::ConnectionLost),
             Err((fault, error)) => {
-                Err(batcher::BatchFault::Failed(fault.into_error(ENQUEUE_BATCH.name, error)))
+                Err(batcher::BatchFault::Failed(fault.into_error(ENQUEUE_JOBS.name, error)))
             }
         }
     }
 
-    fn handle_timeout(&self, path: &TrackedConnection) {
-        path.record_timeout();
+    fn handle_timeout(&self, connection: &TrackedConnection) {
+        connection.record_timeout();
     }
 }
 
@@ -95,45 +95,59 @@ impl BatchTransport for EnqueueTransport {
 /// in a cluster they are of one.
 fn build_command<'a>(
     keys: &KeyNames,
-    steps: impl Iterator<Item = &'a EnqueueCommand> + Clone,
+    commands: impl Iterator<Item = &'a EnqueueCommand> + Clone,
     by_text: bool,
 ) -> Cmd {
-    let sized = steps.clone().fold((0, 0), |(n, bytes), step| (n + 1, bytes + step.envelope.len()));
-    let (count, bytes) = sized;
+    let (count, bytes) = commands
+        .clone()
+        .fold((0, 0), |(count, bytes), command| (count + 1, bytes + command.envelope.len()));
     let script =
-        if by_text { ["EVAL", ENQUEUE_BATCH.source] } else { ["EVALSHA", ENQUEUE_BATCH.sha1()] };
-    let room = script[1].len() + 64 + SIZE_HINT.0 * count + bytes;
-    let mut out = Cmd::with_capacity(3 + SIZE_HINT.1 * count, room);
+        if by_text { ["EVAL", ENQUEUE_JOBS.source] } else { ["EVALSHA", ENQUEUE_JOBS.sha1()] };
+    let byte_capacity = script[1].len() + 64 + BYTES_PER_JOB * count + bytes;
+    let mut out = Cmd::with_capacity(3 + ARGS_PER_JOB * count, byte_capacity);
     write_texts(&mut out, script);
-    let never = steps.clone().next().and_then(|step| keys.slot_guard_key(step.key.shard()));
-    let declared: usize =
-        steps.clone().map(|step| 1 + usize::from(fingerprint(step).is_some())).sum();
-    write_number(&mut out, (declared + never.iter().len()) as u64);
-    steps.clone().for_each(|step| write_keys(keys, step, &mut out));
-    never.iter().for_each(|parts| write_concatenated(&mut out, parts));
-    steps.for_each(|step| write_args(step, &mut out));
+    let guard_key =
+        commands.clone().next().and_then(|command| keys.slot_guard_key(command.key.shard()));
+    let key_count: usize = commands
+        .clone()
+        .map(|command| 1 + usize::from(idempotency_record_args(command).is_some()))
+        .sum();
+    write_number(&mut out, (key_count + guard_key.iter().len()) as u64);
+    commands.clone().for_each(|command| write_keys(keys, command, &mut out));
+    guard_key.iter().for_each(|parts| write_concatenated(&mut out, parts));
+    commands.for_each(|command| write_args(command, &mut out));
     out
 }
 
-/// Returns the record's name, the fingerprint and the record's TTL in ms, if the request has a
-/// fingerprint.
-fn fingerprint(step: &EnqueueCommand) -> Option<(&str, &str, u64)> {
-    let (record, print, life) = step.idempotency_record.as_ref()?;
-    (!print.is_empty()).then(|| (&**record, &**print, ceil_millis(*life)))
+/// Arguments of the script about the idempotency record of a request.
+struct IdempotencyRecordArgs<'a> {
+    name: &'a str,
+    fingerprint: &'a str,
+    ttl_ms: u64,
 }
 
-fn write_keys(keys: &KeyNames, step: &EnqueueCommand, out: &mut Cmd) {
-    write_concatenated(out, &keys.holders_parts(&step.key));
-    if let Some((record, ..)) = fingerprint(step) {
-        write_texts(out, [&keys.idempotency_record(&step.key, record)]);
+/// Returns the idempotency record, if the request has a fingerprint.
+fn idempotency_record_args(command: &EnqueueCommand) -> Option<IdempotencyRecordArgs<'_>> {
+    let (record_name, fingerprint, retention) = command.idempotency_record.as_ref()?;
+    (!fingerprint.is_empty()).then(|| IdempotencyRecordArgs {
+        name: record_name,
+        fingerprint,
+        ttl_ms: ceil_millis(*retention),
+    })
+}
+
+fn write_keys(keys: &KeyNames, command: &EnqueueCommand, out: &mut Cmd) {
+    write_concatenated(out, &keys.holders_parts(&command.key));
+    if let Some(record) = idempotency_record_args(command) {
+        write_texts(out, [&keys.idempotency_record(&command.key, record.name)]);
     }
 }
 
-fn write_args(step: &EnqueueCommand, out: &mut Cmd) {
-    let EnqueueCommand { id, envelope, policy, merge, limits: caps, owner, webhook: call, .. } =
-        step;
-    let print = fingerprint(step);
-    let numbers = [
+/// Returns the numbers of the policy, the idempotency record and the limits, as the script reads
+/// them.
+fn numbers_arg(command: &EnqueueCommand, record: Option<&IdempotencyRecordArgs<'_>>) -> [u64; 15] {
+    let EnqueueCommand { policy, limits, .. } = command;
+    [
         policy.retry_after_crash.into(),
         policy.max_attempts.into(),
         (policy.on_failure == OnFailure::Skip).into(),
@@ -141,32 +155,37 @@ fn write_args(step: &EnqueueCommand, out: &mut Cmd) {
         // For both, 0 means none; a deadline of zero is sent as one millisecond.
         if policy.delay.is_zero() { 0 } else { ceil_millis(policy.delay) },
         policy.deadline.map_or(0, ceil_millis),
-        print.map_or(0, |(.., life)| life),
-        caps.resource_jobs,
-        caps.resource_bytes,
-        caps.shard_jobs,
-        caps.shard_bytes,
-        caps.owner_jobs,
-        caps.owner_bytes,
-        caps.ended_bytes,
-        caps.owner_records,
-    ];
-    let wins = |wins| if wins == MergeMode::Coalesce { "f" } else { "l" };
+        record.map_or(0, |record| record.ttl_ms),
+        limits.resource_jobs,
+        limits.resource_bytes,
+        limits.shard_jobs,
+        limits.shard_bytes,
+        limits.owner_jobs,
+        limits.owner_bytes,
+        limits.ended_bytes,
+        limits.owner_records,
+    ]
+}
+
+fn write_args(command: &EnqueueCommand, out: &mut Cmd) {
+    let EnqueueCommand { id, envelope, merge, owner, webhook, .. } = command;
+    let record = idempotency_record_args(command);
+    let merge_letter = |mode| if mode == MergeMode::Coalesce { "f" } else { "l" };
     let letters = [
-        print.map_or("", |_| "p"),
+        record.as_ref().map_or("", |_| "p"),
         if owner.is_empty() { "" } else { "o" },
-        merge.as_ref().map_or("", |merge| wins(merge.mode)),
-        call.as_ref().map_or("", |_| "c"),
+        merge.as_ref().map_or("", |merge| merge_letter(merge.mode)),
+        webhook.as_ref().map_or("", |_| "c"),
     ];
     write_texts(out, [id.as_str()]);
     out.write_arg(envelope);
-    write_verb_and_numbers(out, &letters.concat(), numbers);
-    print.iter().for_each(|(_, print, _)| write_texts(out, [print]));
+    write_verb_and_numbers(out, &letters.concat(), numbers_arg(command, record.as_ref()));
+    record.iter().for_each(|record| write_texts(out, [record.fingerprint]));
     if !owner.is_empty() {
         write_texts(out, [owner]);
     }
     merge.iter().for_each(|merge| write_texts(out, [&merge.group]));
-    if let Some(WebhookJobSpec { id, key, envelope, max_attempts }) = call {
+    if let Some(WebhookJobSpec { id, key, envelope, max_attempts }) = webhook {
         let head = format!("{id} {max_attempts} {key}\n");
         out.write_arg(&[head.as_bytes(), envelope].concat());
     }

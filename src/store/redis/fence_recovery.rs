@@ -19,18 +19,18 @@ pub(super) async fn advance_all_shards(
     keys: &KeyNames,
     run_id: &str,
 ) -> Result<(), ConnectError> {
-    let mut all = vec![keys.namespace_meta()];
-    all.extend((0..SHARD_COUNT).map(|shard| keys.shard_key(shard, "f")));
-    let answer = build_command(&all, run_id).query_async::<()>(connection).await;
-    answer.map_err(|error| ConnectError::from_redis(&error))
+    let mut script_keys = vec![keys.namespace_meta()];
+    script_keys.extend((0..SHARD_COUNT).map(|shard| keys.shard_key(shard, "f")));
+    let outcome = build_command(&script_keys, run_id).query_async::<()>(connection).await;
+    outcome.map_err(|error| ConnectError::from_redis(&error))
 }
 
 /// Builds the command for one shard, to be sent to the cluster node that owns it.
 pub(super) fn shard_command(keys: &KeyNames, shard: u16, run_id: &str) -> Cmd {
-    let f = keys.shard_key(shard, "f");
-    let mut all = vec![f.clone(), f];
-    all.extend(keys.slot_guard_key(shard).map(|parts| parts.concat()));
-    build_command(&all, run_id)
+    let counters_key = keys.shard_key(shard, "f");
+    let mut script_keys = vec![counters_key.clone(), counters_key];
+    script_keys.extend(keys.slot_guard_key(shard).map(|parts| parts.concat()));
+    build_command(&script_keys, run_id)
 }
 
 fn build_command(keys: &[String], run_id: &str) -> Cmd {

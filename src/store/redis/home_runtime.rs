@@ -14,20 +14,20 @@ use tokio::{runtime::Handle, sync::oneshot, task::JoinSet, time::timeout};
 ///
 /// - there is no such runtime, or it has ended,
 /// - the caller runs on it already,
-/// - it did not start the work within `patience`.
+/// - it did not start the work within `max_start_delay`.
 pub(super) async fn run_on_home_runtime<T: Send + 'static>(
     home: Option<&Handle>,
-    patience: Duration,
+    max_start_delay: Duration,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Option<T> {
-    let here = Handle::try_current().ok().map(|here| here.id());
-    let home = home.filter(|home| here != Some(home.id()))?;
-    let (mut working, (begins, begun)) = (JoinSet::new(), oneshot::channel());
+    let current_id = Handle::try_current().ok().map(|runtime| runtime.id());
+    let home = home.filter(|home| current_id != Some(home.id()))?;
+    let (mut tasks, (start_sender, started)) = (JoinSet::new(), oneshot::channel());
     let work = async move {
-        let _ = begins.send(());
+        let _ = start_sender.send(());
         work.await
     };
-    working.spawn_on(work, home);
-    timeout(patience, begun).await.ok()?.ok()?;
-    working.join_next().await?.ok()
+    tasks.spawn_on(work, home);
+    timeout(max_start_delay, started).await.ok()?.ok()?;
+    tasks.join_next().await?.ok()
 }

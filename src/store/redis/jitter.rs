@@ -6,11 +6,11 @@ use uuid::Uuid;
 
 /// Returns a random duration between 75 % and 125 % of `pause`.
 pub(super) fn with_jitter(pause: Duration) -> Duration {
-    let (_, dice) = Uuid::new_v4().as_u64_pair();
-    let micros = u64::try_from((pause / 2).as_micros()).unwrap_or(u64::MAX);
+    let (_, random) = Uuid::new_v4().as_u64_pair();
+    let range_us = u64::try_from((pause / 2).as_micros()).unwrap_or(u64::MAX);
     // 62 random bits as a fraction of 2^64, without the two bits of the UUID's variant.
-    let part = (u128::from(micros) * u128::from(dice << 2)) >> 64;
-    pause - pause / 4 + Duration::from_micros(u64::try_from(part).unwrap_or(0))
+    let offset_us = (u128::from(range_us) * u128::from(random << 2)) >> 64;
+    pause - pause / 4 + Duration::from_micros(u64::try_from(offset_us).unwrap_or(0))
 }
 
 #[cfg(test)]

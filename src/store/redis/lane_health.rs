@@ -26,8 +26,8 @@ impl LaneHealth {
         deadline: Duration,
     ) -> Vec<Arc<Self>> {
         // A probe connects and writes; each may take one deadline.
-        let number = if keys.is_clustered() { lanes.lane_count() } else { 1 };
-        let one = |lane| {
+        let lane_count = if keys.is_clustered() { lanes.lane_count() } else { 1 };
+        let health_of_lane = |lane| {
             let (lanes, keys) = (Arc::clone(lanes), keys.clone());
             Arc::new(Self {
                 breaker: CircuitBreaker::new(deadline.saturating_mul(2)),
@@ -36,7 +36,7 @@ impl LaneHealth {
                 keys,
             })
         };
-        (0..number).map(one).collect()
+        (0..lane_count).map(health_of_lane).collect()
     }
 
     pub(super) fn is_breaker_open(&self) -> bool {
@@ -86,17 +86,17 @@ impl LaneHealth {
             let health = health.upgrade();
             async move {
                 let Some(health) = health else { return true };
-                let answers = health.lanes.is_lane_healthy(health.lane, &health.keys).await;
-                if answers {
+                let is_healthy = health.lanes.is_lane_healthy(health.lane, &health.keys).await;
+                if is_healthy {
                     health.breaker.close();
                 }
-                answers
+                is_healthy
             }
         })
     }
 }
 
 fn is_out_of_memory(error: &Error) -> bool {
-    let answer = error.source().and_then(|source| source.downcast_ref::<RedisError>());
-    answer.is_some_and(|answer| answer.code() == Some("OOM"))
+    let redis_error = error.source().and_then(|source| source.downcast_ref::<RedisError>());
+    redis_error.is_some_and(|error| error.code() == Some("OOM"))
 }

@@ -1,12 +1,15 @@
 //! Commands of `LOCK_BATCH`, and their encoding.
 
-use std::{io::Write as _, time::Duration};
+use std::time::Duration;
 
 use redis::{Cmd, RedisWrite as _};
 
-use super::scripts::LOCK_BATCH;
+use super::{
+    command_arg_writers::{write_concatenated, write_number, write_verb_and_numbers},
+    scripts::LOCK_BATCH,
+};
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     key::Key,
     store::{
         backend::{AcquireCommand, LockMode, LockToken},
@@ -14,8 +17,11 @@ use crate::{
     },
 };
 
-/// Approximate bytes and arguments of one command.
-const SIZE_HINT: (usize, usize) = (190, 4);
+/// Approximate number of bytes of one command.
+const BYTES_PER_COMMAND: usize = 190;
+
+/// Approximate number of arguments of one command.
+const ARGS_PER_COMMAND: usize = 4;
 
 /// Call of the lock script.
 #[derive(Debug)]
@@ -84,20 +90,20 @@ impl LockCommand {
     fn write_args(&self, out: &mut Cmd) {
         match self {
             Self::Acquire(call) => write_acquire(call, out),
-            Self::RefreshGrant { token: me, .. } => {
+            Self::RefreshGrant { token, .. } => {
                 out.write_arg(b"sx");
-                write_holder(me, LockMode::Exclusive, out);
+                write_holder(token, LockMode::Exclusive, out);
             }
-            Self::Release { token: me, mode, .. } => write_release(me, *mode, 0, out),
-            Self::ReleaseAndReacquire { token: me, mode, next } => {
-                let leaves = *mode == LockMode::Exclusive && next.record_name.is_none();
-                let came = if leaves { next.resume_seq } else { 0 };
-                write_release(me, *mode, came, out);
+            Self::Release { token, mode, .. } => write_release(token, *mode, 0, out),
+            Self::ReleaseAndReacquire { token, mode, next } => {
+                let can_reserve = *mode == LockMode::Exclusive && next.record_name.is_none();
+                let next_seq = if can_reserve { next.resume_seq } else { 0 };
+                write_release(token, *mode, next_seq, out);
                 write_acquire(next, out);
             }
-            Self::Downgrade { token: me, lease, .. } => {
+            Self::Downgrade { token, lease, .. } => {
                 out.write_arg(b"dx");
-                write_holder(me, LockMode::Exclusive, out);
+                write_holder(token, LockMode::Exclusive, out);
                 write_number(out, ceil_millis(*lease));
             }
         }
@@ -105,16 +111,8 @@ impl LockCommand {
 }
 
 fn write_acquire(call: &AcquireCommand, out: &mut Cmd) {
-    let AcquireCommand {
-        token: me,
-        mode,
-        lease,
-        max_wait: wait,
-        resume_seq: old_seq,
-        record_name: record,
-        ..
-    } = call;
-    let verb = match (record, mode) {
+    let AcquireCommand { token, mode, lease, max_wait, resume_seq, record_name, .. } = call;
+    let verb = match (record_name, mode) {
         (None, LockMode::Exclusive) => "ax",
         (None, LockMode::Shared) => "as",
         (None, LockMode::Permits(_)) => "ap",
@@ -122,32 +120,28 @@ fn write_acquire(call: &AcquireCommand, out: &mut Cmd) {
         (Some(_), LockMode::Shared) => "ks",
         (Some(_), LockMode::Permits(_)) => "kp",
     };
-    let wait = wait.map_or(0, ceil_millis);
-    write_verb_and_numbers(out, verb, [mode.max_permits(), wait, *old_seq]);
-    write_holder(me, *mode, out);
+    let max_wait_ms = max_wait.map_or(0, ceil_millis);
+    write_verb_and_numbers(out, verb, [mode.max_permits(), max_wait_ms, *resume_seq]);
+    write_holder(token, *mode, out);
     write_number(out, ceil_millis(*lease));
 }
 
-/// Writes a release. `came` is the sequence of the acquire that follows in the same call, or 0. If
-/// that acquire precedes all waiters, the script leaves the freed lock to it.
-fn write_release(me: &LockToken, mode: LockMode, came: u64, out: &mut Cmd) {
-    match came {
+/// Writes a release. `next_seq` is the sequence of the acquire that follows in the same call, or 0.
+/// If that acquire precedes all waiters, the script leaves the freed lock to it.
+fn write_release(token: &LockToken, mode: LockMode, next_seq: u64, out: &mut Cmd) {
+    match next_seq {
         0 => write_concatenated(out, &["r", mode.wire_letter()]),
         _ => write_concatenated(
             out,
-            &["r", mode.wire_letter(), " ", itoa::Buffer::new().format(came)],
+            &["r", mode.wire_letter(), " ", itoa::Buffer::new().format(next_seq)],
         ),
     }
-    write_holder(me, mode, out);
+    write_holder(token, mode, out);
 }
 
 /// Writes the member of a holder in the lock's sorted set.
-fn write_holder(me: &LockToken, mode: LockMode, out: &mut Cmd) {
-    write_concatenated(out, &["h", mode.member_tag(), me.as_str()]);
-}
-
-pub(super) fn write_number(out: &mut Cmd, n: u64) {
-    out.write_arg(itoa::Buffer::new().format(n).as_bytes());
+fn write_holder(token: &LockToken, mode: LockMode, out: &mut Cmd) {
+    write_concatenated(out, &["h", mode.member_tag(), token.as_str()]);
 }
 
 /// Builds one call of all these commands, in this order.
@@ -156,46 +150,26 @@ pub(super) fn write_number(out: &mut Cmd, n: u64) {
 /// of its own, so all commands are of one shard.
 pub(super) fn build_command<'a>(
     keys: &KeyNames,
-    asks: impl Iterator<Item = &'a LockCommand> + Clone,
+    commands: impl Iterator<Item = &'a LockCommand> + Clone,
     by_text: bool,
 ) -> Cmd {
-    let (count, steps) = asks
-        .clone()
-        .fold((0, 0), |(count, steps), ask| (count + ask.key_count(), steps + ask.step_count()));
+    let (key_count, step_count) =
+        commands.clone().fold((0, 0), |(key_count, step_count), command| {
+            (key_count + command.key_count(), step_count + command.step_count())
+        });
     let script = if by_text { ["EVAL", LOCK_BATCH.source] } else { ["EVALSHA", LOCK_BATCH.sha1()] };
-    let mut out =
-        Cmd::with_capacity(3 + SIZE_HINT.1 * steps, script[1].len() + 64 + SIZE_HINT.0 * steps);
+    let mut out = Cmd::with_capacity(
+        3 + ARGS_PER_COMMAND * step_count,
+        script[1].len() + 64 + BYTES_PER_COMMAND * step_count,
+    );
     script.iter().for_each(|text| out.write_arg(text.as_bytes()));
-    let never = asks.clone().next().and_then(|ask| keys.slot_guard_key(ask.key().shard()));
-    write_number(&mut out, (count + never.iter().len()) as u64);
-    asks.clone().for_each(|ask| ask.write_keys(keys, &mut out));
-    never.iter().for_each(|parts| write_concatenated(&mut out, parts));
-    asks.for_each(|ask| ask.write_args(&mut out));
+    let guard_key =
+        commands.clone().next().and_then(|command| keys.slot_guard_key(command.key().shard()));
+    write_number(&mut out, (key_count + guard_key.iter().len()) as u64);
+    commands.clone().for_each(|command| command.write_keys(keys, &mut out));
+    guard_key.iter().for_each(|parts| write_concatenated(&mut out, parts));
+    commands.for_each(|command| command.write_args(&mut out));
     out
-}
-
-pub(super) fn write_texts<const N: usize>(out: &mut Cmd, texts: [&str; N]) {
-    texts.iter().for_each(|text| out.write_arg(text.as_bytes()));
-}
-
-/// Writes one argument, the concatenation of `parts`.
-pub(super) fn write_concatenated(out: &mut Cmd, parts: &[&str]) {
-    let mut arg = out.writer_for_next_arg();
-    for part in parts {
-        // Writing into memory can't fail.
-        let _ = arg.write_all(part.as_bytes());
-    }
-}
-
-/// Writes one argument: a verb and numbers, separated by spaces.
-pub(super) fn write_verb_and_numbers<const N: usize>(out: &mut Cmd, verb: &str, numbers: [u64; N]) {
-    let mut arg = out.writer_for_next_arg();
-    let _ = arg.write_all(verb.as_bytes());
-    let mut digits = itoa::Buffer::new();
-    for number in numbers {
-        let _ = arg.write_all(b" ");
-        let _ = arg.write_all(digits.format(number).as_bytes());
-    }
 }
 
 #[cfg(test)]
@@ -214,43 +188,51 @@ mod tests {
     #[test]
     fn command_declares_keys_of_its_steps_in_order() {
         let keys = KeyNames::new("shop");
-        let (one, two) = (Key::path_param("id", "7"), Key::path_param("id", "8"));
-        let me = LockToken::new(&NodeId::new());
-        let known = AcquireCommand {
-            key: two.clone(),
-            token: me.clone(),
+        let (released_key, acquired_key) = (Key::path_param("id", "7"), Key::path_param("id", "8"));
+        let token = LockToken::new(&NodeId::new());
+        let acquire = AcquireCommand {
+            key: acquired_key.clone(),
+            token: token.clone(),
             mode: LockMode::Permits(3),
             lease: Duration::from_secs(10),
             max_wait: Some(Duration::from_millis(20)),
             resume_seq: 5,
             record_name: Some("r".into()),
         };
-        let release =
-            LockCommand::Release { key: one.clone(), token: me.clone(), mode: LockMode::Shared };
-        let pass = LockCommand::ReleaseAndReacquire {
-            token: me.clone(),
-            mode: LockMode::Exclusive,
-            next: known,
+        let release = LockCommand::Release {
+            key: released_key.clone(),
+            token: token.clone(),
+            mode: LockMode::Shared,
         };
-        let args = command_args(&build_command(&keys, [&release, &pass].into_iter(), false));
-        let [one, two] = [&one, &two].map(|key| keys.holders(key));
-        let declared =
-            [one, two.clone(), two, keys.idempotency_record(&Key::path_param("id", "8"), "r")];
+        let reacquire = LockCommand::ReleaseAndReacquire {
+            token: token.clone(),
+            mode: LockMode::Exclusive,
+            next: acquire,
+        };
+        let args = command_args(&build_command(&keys, [&release, &reacquire].into_iter(), false));
+        let [released_holders, acquired_holders] =
+            [&released_key, &acquired_key].map(|key| keys.holders(key));
+        let declared = [
+            released_holders,
+            acquired_holders.clone(),
+            acquired_holders,
+            keys.idempotency_record(&acquired_key, "r"),
+        ];
         assert_eq!(args[..3], ["EVALSHA", LOCK_BATCH.sha1(), "4"]);
         assert_eq!(args[3..7], declared);
-        let me = me.as_str();
-        let steps = ["rs".into(), format!("hs{me}"), "rx".into(), format!("h{me}")];
+        let token = token.as_str();
+        let steps = ["rs".into(), format!("hs{token}"), "rx".into(), format!("h{token}")];
         assert_eq!(args[7..11], steps);
-        assert_eq!(args[11..], ["kp 3 20 5".into(), format!("hp{me}"), "10000".into()]);
+        assert_eq!(args[11..], ["kp 3 20 5".into(), format!("hp{token}"), "10000".into()]);
     }
 
     #[test]
     fn cluster_command_declares_slot_guard_key() {
         let keys = KeyNames::new("shop").clustered();
-        let (key, me) = (Key::path_param("id", "7"), LockToken::new(&NodeId::new()));
-        let never = keys.slot_guard_key(key.shard()).unwrap().concat();
-        let release = LockCommand::Release { key, token: me, mode: LockMode::Exclusive };
+        let (key, token) = (Key::path_param("id", "7"), LockToken::new(&NodeId::new()));
+        let guard_key = keys.slot_guard_key(key.shard()).unwrap().concat();
+        let release = LockCommand::Release { key, token, mode: LockMode::Exclusive };
         let args = command_args(&build_command(&keys, [&release].into_iter(), false));
-        assert_eq!((args[2].as_str(), &args[4], args[5].as_str()), ("2", &never, "rx"));
+        assert_eq!((args[2].as_str(), &args[4], args[5].as_str()), ("2", &guard_key, "rx"));
     }
 }

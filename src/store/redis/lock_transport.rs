@@ -24,13 +24,13 @@ pub(super) struct LockTransport {
 
 /// Server's reply to one command.
 #[derive(Debug)]
-pub(super) enum RawReply {
+pub(super) enum RawLockReply {
     /// Text, the usual case; often a slice of one text for the whole batch.
     Text(Bytes),
     Value(Value),
 }
 
-impl From<Value> for RawReply {
+impl From<Value> for RawLockReply {
     fn from(value: Value) -> Self {
         match value {
             Value::BulkString(text) => Self::Text(text.into()),
@@ -41,18 +41,18 @@ impl From<Value> for RawReply {
 
 impl BatchTransport for LockTransport {
     type Command = LockCommand;
-    type Reply = RawReply;
+    type Reply = RawLockReply;
     type BatchConnection = TrackedConnection;
     type Payload = Cmd;
 
     const PIPELINE_THRESHOLD: usize = batcher::MAX_BATCH_WEIGHT / 2;
 
-    fn weight(step: &LockCommand) -> usize {
-        step.step_count()
+    fn weight(command: &LockCommand) -> usize {
+        command.step_count()
     }
 
-    fn reply_count(step: &LockCommand) -> usize {
-        step.step_count()
+    fn reply_count(command: &LockCommand) -> usize {
+        command.step_count()
     }
 
     async fn connection(&self) -> Result<TrackedConnection, Error> {
@@ -61,20 +61,20 @@ impl BatchTransport for LockTransport {
 
     fn encode<'a>(
         &self,
-        steps: impl Iterator<Item = &'a LockCommand> + Clone,
+        commands: impl Iterator<Item = &'a LockCommand> + Clone,
         by_text: bool,
     ) -> Cmd {
-        lock_command_encoding::build_command(&self.keys, steps, by_text)
+        lock_command_encoding::build_command(&self.keys, commands, by_text)
     }
 
     async fn send(
         &self,
-        path: &mut TrackedConnection,
-        load: &Cmd,
-    ) -> Result<Vec<RawReply>, batcher::BatchFault> {
-        let answer = path.connection.send_packed_command(load).await;
-        match classify_reply(path, answer) {
-            Ok(Value::Array(replies)) => Ok(replies.into_iter().map(RawReply::from).collect()),
+        connection: &mut TrackedConnection,
+        payload: &Cmd,
+    ) -> Result<Vec<RawLockReply>, batcher::BatchFault> {
+        let reply = connection.connection.send_packed_command(payload).await;
+        match classify_reply(connection, reply) {
+            Ok(Value::Array(replies)) => Ok(replies.into_iter().map(RawLockReply::from).collect()),
             // The fast path of the script has executed all commands.
             Ok(Value::BulkString(text)) => Ok(split_replies(&Bytes::from(text))),
             Ok(_) => {
@@ -89,18 +89,18 @@ impl BatchTransport for LockTransport {
         }
     }
 
-    fn handle_timeout(&self, path: &TrackedConnection) {
-        path.record_timeout();
+    fn handle_timeout(&self, connection: &TrackedConnection) {
+        connection.record_timeout();
     }
 }
 
-fn split_replies(text: &Bytes) -> Vec<RawReply> {
-    let steps = 1 + text.iter().filter(|b| **b == b',').count();
-    let mut said = Vec::with_capacity(steps);
-    if steps == 1 {
-        said.push(RawReply::Text(text.clone()));
-        return said;
+fn split_replies(text: &Bytes) -> Vec<RawLockReply> {
+    let reply_count = 1 + text.iter().filter(|b| **b == b',').count();
+    let mut replies = Vec::with_capacity(reply_count);
+    if reply_count == 1 {
+        replies.push(RawLockReply::Text(text.clone()));
+        return replies;
     }
-    said.extend(text.split(|b| *b == b',').map(|words| RawReply::Text(text.slice_ref(words))));
-    said
+    replies.extend(text.split(|b| *b == b',').map(|part| RawLockReply::Text(text.slice_ref(part))));
+    replies
 }

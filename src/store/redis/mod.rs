@@ -4,22 +4,24 @@
 //! - [`call_execution`] sends a call within its deadline, past the circuit breaker, and again where
 //!   that is safe.
 //! - [`batcher`] sends concurrent calls of one lane together. Each kind has a transport:
-//!   [`lock_transport`], [`charge_transport`], [`enqueue_transport`], [`run_transport`] and
-//!   [`push_transport`].
+//!   [`lock_transport`], [`charge_transport`], [`enqueue_transport`],
+//!   [`claim_settle_transport`] and [`task_push_transport`].
 //! - [`connection_lanes`] keeps the connections, and [`target`] finds the servers.
 //! - [`subscriber`] receives messages on connections of its own.
 //!
 //! In a cluster every shard has a lane, on a connection to the cluster node that owns the shard
-//! ([`node_lanes`]). An operation on several shards is several calls there
-//! (`operations::cluster_fan_out`).
+//! ([`cluster_node_lanes`]). An operation on several shards is several calls there, as in
+//! `operations::cluster_heartbeat`.
 
-mod acl;
+mod acl_check;
 mod batcher;
 mod call_execution;
 mod call_fault;
 mod charge_transport;
 mod circuit_breaker;
 mod claim_settle_transport;
+mod cluster_node_lanes;
+mod command_arg_writers;
 mod connection_lanes;
 mod connection_monitor;
 mod connection_source;
@@ -30,14 +32,14 @@ mod jitter;
 mod lane_health;
 mod lock_command_encoding;
 mod lock_transport;
-mod msgpack;
-mod node_lanes;
+mod msgpack_reader;
 mod operations;
 mod raw_charge_reply;
 mod redis_backend;
 mod replica_acks;
 mod reply_reader;
 mod scripts;
+mod sentinel_failover_watch;
 mod server_info;
 mod server_tracker;
 mod store_builder;

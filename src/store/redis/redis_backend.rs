@@ -35,23 +35,23 @@ pub(in super::super) struct RedisBackend {
     /// lane. No undo has to follow a charge on the same lane, and batches split over several lanes
     /// would cost more per charge.
     pub(super) charge_batchers: Vec<CallBatcher<ChargeTransport>>,
-    pub(super) run_batchers: Vec<CallBatcher<ClaimSettleTransport>>,
+    pub(super) claim_settle_batchers: Vec<CallBatcher<ClaimSettleTransport>>,
     pub(super) enqueue_batchers: Vec<CallBatcher<EnqueueTransport>>,
-    pub(super) push_batchers: Vec<CallBatcher<TaskPushTransport>>,
+    pub(super) task_push_batchers: Vec<CallBatcher<TaskPushTransport>>,
     /// Sequence number of the next push.
-    pub(super) next_push: AtomicU64,
+    pub(super) next_push_sequence: AtomicU64,
     pub(super) lane_health: Vec<Arc<LaneHealth>>,
     pub(super) replica_acks: Arc<ReplicaAcks>,
     pub(super) keys: KeyNames,
     pub(super) deadline: Duration,
-    pub(super) _failover_monitor: Option<ConnectionMonitor>,
+    pub(super) _connection_monitor: Option<ConnectionMonitor>,
 }
 
 impl RedisBackend {
     /// Returns the batcher of a command. All calls about one shard use one lane.
     #[expect(clippy::indexing_slicing, reason = "there is one for each lane")]
-    pub(super) fn lock_batcher(&self, ask: &LockCommand) -> &CallBatcher<LockTransport> {
-        &self.lock_batchers[self.lanes.lane_of_shard(ask.key().shard())]
+    pub(super) fn lock_batcher(&self, command: &LockCommand) -> &CallBatcher<LockTransport> {
+        &self.lock_batchers[self.lanes.lane_of_shard(command.key().shard())]
     }
 
     /// Returns the batcher of charges under a tag of this shard.
@@ -62,25 +62,27 @@ impl RedisBackend {
 
     /// Sends a claim or a settlement, batched with others of its lane.
     #[expect(clippy::indexing_slicing, reason = "there is one for each lane")]
-    pub(super) async fn send_run_command(
+    pub(super) async fn send_claim_or_settlement(
         &self,
-        ask: ClaimSettleCommand,
+        command: ClaimSettleCommand,
     ) -> Result<redis::Value, Error> {
-        let shard = ask.key().shard();
-        self.check_breaker(shard, super::scripts::RUN_BATCH.name)?;
-        let until = Instant::now() + self.deadline;
-        let lane = &self.run_batchers[self.lanes.lane_of_shard(shard)];
-        let outcome = if ask.frees_run_slot() {
+        let shard = command.key().shard();
+        self.check_breaker(shard, super::scripts::CLAIM_SETTLE_BATCH.name)?;
+        let deadline = Instant::now() + self.deadline;
+        let batcher = &self.claim_settle_batchers[self.lanes.lane_of_shard(shard)];
+        let outcome = if command.frees_run_slot() {
             // The run that starts in the freed slot calls at once, and shares the batch.
-            match lane.submit(ask, until) {
+            match batcher.submit(command, deadline) {
                 Some(outcome) => outcome.await,
-                None => Err(Error::new(ErrorKind::Unavailable, super::scripts::RUN_BATCH.name)),
+                None => {
+                    Err(Error::new(ErrorKind::Unavailable, super::scripts::CLAIM_SETTLE_BATCH.name))
+                }
             }
         } else {
-            lane.call(ask, until).await
+            batcher.call(command, deadline).await
         };
         self.record_outcome(shard, &outcome);
-        outcome.map(|answer| answer.first)
+        outcome.map(|reply| reply.first)
     }
 }
 

@@ -33,7 +33,7 @@ use super::{
 };
 use crate::store::key_names::KeyNames;
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     error::{Error, ErrorKind},
 };
 
@@ -62,9 +62,9 @@ struct CompletedWait {
 }
 
 impl CompletedWait {
-    /// Returns true if this result answers a call made at `called` for `wanted` replicas.
-    fn satisfies(&self, called: Instant, wanted: u32) -> bool {
-        self.started_at > called && (self.acknowledged >= wanted || self.wanted >= wanted)
+    /// Returns true if this result answers a call made at `called_at` for `wanted` replicas.
+    fn satisfies(&self, called_at: Instant, wanted: u32) -> bool {
+        self.started_at > called_at && (self.acknowledged >= wanted || self.wanted >= wanted)
     }
 }
 
@@ -90,159 +90,159 @@ impl ReplicaAcks {
         lanes: &Arc<ConnectionLanes>,
         keys: &KeyNames,
         deadline: Duration,
-        on_disk: bool,
+        requires_disk: bool,
     ) -> Arc<Self> {
         let (target, lanes, keys) = (target.clone(), Arc::clone(lanes), keys.clone());
-        let (home, slots) = (Handle::try_current().ok(), Mutex::default());
-        Arc::new(Self {
-            target,
-            lanes,
-            keys,
-            deadline,
-            requires_disk: on_disk,
-            home_runtime: home,
-            nodes: slots,
-        })
+        let (home_runtime, nodes) = (Handle::try_current().ok(), Mutex::default());
+        Arc::new(Self { target, lanes, keys, deadline, requires_disk, home_runtime, nodes })
     }
 
     fn node_entry(
         &self,
-        place: &Option<Endpoint>,
+        endpoint: &Option<Endpoint>,
         owners: impl FnOnce() -> Vec<Endpoint>,
     ) -> Arc<tokio::sync::Mutex<NodeReplicas>> {
-        let mut slots = self.nodes.lock();
-        if !slots.contains_key(place) {
+        let mut nodes = self.nodes.lock();
+        if !nodes.contains_key(endpoint) {
             let owners = owners();
-            slots.retain(|place, _| place.as_ref().is_none_or(|place| owners.contains(place)));
+            nodes.retain(|endpoint, _| {
+                endpoint.as_ref().is_none_or(|endpoint| owners.contains(endpoint))
+            });
         }
-        Arc::clone(slots.entry(place.clone()).or_default())
+        Arc::clone(nodes.entry(endpoint.clone()).or_default())
     }
 }
 
 impl RedisBackend {
-    pub(super) async fn do_wait_for_replicas(
+    pub(super) async fn wait_for_replica_acks(
         &self,
         shard: u16,
         wanted: u32,
         since: u64,
     ) -> Result<u32, Error> {
-        let late = || Error::new(ErrorKind::Timeout, "replicas");
+        let timeout_error = || Error::new(ErrorKind::Timeout, "replicas");
         let (replicas, deadline) = (Arc::clone(&self.replica_acks), self.deadline);
         let wait = move || {
             let replicas = Arc::clone(&replicas);
             // In a task of its own: the next caller of this server must not depend on this future
             // being polled, and the connection outlives a dropped caller.
             async move {
-                let waits = async move { replicas.await_acks(shard, wanted, since).await };
-                let waited = tokio::spawn(timeout(deadline, waits)).await;
-                waited
+                let acks = async move { replicas.await_acks(shard, wanted, since).await };
+                let outcome = tokio::spawn(timeout(deadline, acks)).await;
+                outcome
                     .map_err(|_| Error::new(ErrorKind::Unavailable, "replicas"))?
-                    .map_err(|_| late())?
+                    .map_err(|_| timeout_error())?
             }
         };
         // On the home runtime, so that the task does not depend on the caller's thread either.
         // Timed here, since the home runtime may be blocked too.
         let patience = deadline / 4;
-        let there = run_on_home_runtime(self.replica_acks.home_runtime.as_ref(), patience, wait());
-        match timeout(deadline + patience, there).await {
-            Ok(Some(waited)) => waited,
+        let remote_wait =
+            run_on_home_runtime(self.replica_acks.home_runtime.as_ref(), patience, wait());
+        match timeout(deadline + patience, remote_wait).await {
+            Ok(Some(outcome)) => outcome,
             Ok(None) => wait().await,
-            Err(_) => Err(late()),
+            Err(_) => Err(timeout_error()),
         }
     }
 }
 
 impl ReplicaAcks {
     async fn await_acks(&self, shard: u16, wanted: u32, since: u64) -> Result<u32, Error> {
-        let away = |error| Error::new(ErrorKind::Unavailable, "replicas").with_source(error);
-        let called = Instant::now();
-        let place = self.target.owner_of_shard(shard).await.map_err(ConnectError::into_error)?;
-        let name = place.as_ref().map(|(host, port)| format!("{host}:{port}")).unwrap_or_default();
-        let is_still = |id: &Option<String>| {
-            self.lanes.server_tracker().is_same_server(since, &name, id.as_deref())
+        let unavailable = |error| Error::new(ErrorKind::Unavailable, "replicas").with_source(error);
+        let called_at = Instant::now();
+        let endpoint = self.target.owner_of_shard(shard).await.map_err(ConnectError::into_error)?;
+        let address =
+            endpoint.as_ref().map(|(host, port)| format!("{host}:{port}")).unwrap_or_default();
+        let is_current_server = |id: &Option<String>| {
+            self.lanes.server_tracker().is_same_server(since, &address, id.as_deref())
         };
-        let slot = self.node_entry(&place, || self.target.owner_endpoints());
-        let mut slot = slot.lock().await;
-        if let Some(last) = slot.last_wait.as_ref().filter(|last| last.satisfies(called, wanted))
-            && is_still(&last.server_id)
+        let entry = self.node_entry(&endpoint, || self.target.owner_endpoints());
+        let mut entry = entry.lock().await;
+        if let Some(last) =
+            entry.last_wait.as_ref().filter(|last| last.satisfies(called_at, wanted))
+            && is_current_server(&last.server_id)
         {
             return Ok(last.acknowledged);
         }
         // Taken out of the entry: a call dropped half way must not leave a connection with a
         // pending reply.
-        let mut kept = match slot
+        let mut connection = match entry
             .connection
             .take()
-            .filter(|kept| !kept.disconnected.load(Ordering::Acquire))
+            .filter(|connection| !connection.disconnected.load(Ordering::Acquire))
         {
-            Some(kept) => kept,
-            None => self.connect(shard, place.is_some()).await?,
+            Some(connection) => connection,
+            None => self.connect(shard, endpoint.is_some()).await?,
         };
-        let begun = Instant::now();
-        let answer = self.send_wait(&mut kept, shard, wanted).await;
-        let have = answer.inspect_err(|_| self.target.request_refresh()).map_err(away)?;
-        if !is_still(&kept.server_id) {
+        let started_at = Instant::now();
+        let acknowledged = self.send_wait(&mut connection, shard, wanted).await;
+        let acknowledged =
+            acknowledged.inspect_err(|_| self.target.request_refresh()).map_err(unavailable)?;
+        if !is_current_server(&connection.server_id) {
             // The lanes or this connection lead to a successor. The next call connects again.
             return Err(Error::new(ErrorKind::Unavailable, "replicas"));
         }
-        slot.last_wait = Some(CompletedWait {
-            started_at: begun,
+        entry.last_wait = Some(CompletedWait {
+            started_at,
             wanted,
-            acknowledged: have,
-            server_id: kept.server_id.clone(),
+            acknowledged,
+            server_id: connection.server_id.clone(),
         });
-        slot.connection = Some(kept);
-        Ok(have)
+        entry.connection = Some(connection);
+        Ok(acknowledged)
     }
 
     async fn send_wait(
         &self,
-        kept: &mut WaitConnection,
+        wait_connection: &mut WaitConnection,
         shard: u16,
         wanted: u32,
     ) -> Result<u32, RedisError> {
-        let mark = self.keys.shard_key(shard, "replicas");
+        let marker_key = self.keys.shard_key(shard, "replicas");
         let patience = ceil_millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
         let mut pipe = redis::pipe();
         pipe.cmd("SET")
-            .arg(&mark)
+            .arg(&marker_key)
             .arg(1)
             .arg("PX")
             .arg(ceil_millis(Duration::from_secs(1)))
             .ignore();
-        if !kept.uses_waitaof {
+        if !wait_connection.uses_waitaof {
             pipe.cmd("WAIT").arg(wanted).arg(patience);
-            let (have,) = pipe.query_async(&mut kept.connection).await?;
-            return Ok(have);
+            let (acknowledged,) = pipe.query_async(&mut wait_connection.connection).await?;
+            return Ok(acknowledged);
         }
         pipe.cmd("WAITAOF").arg(1).arg(wanted).arg(patience);
-        let ((here, have),): ((u32, u32),) = pipe.query_async(&mut kept.connection).await?;
+        let ((local_disks, acknowledged),): ((u32, u32),) =
+            pipe.query_async(&mut wait_connection.connection).await?;
         // The master may lose data that are not on its own disk in a restart, and its replicas
         // follow it.
-        Ok(if here > 0 { have } else { 0 })
+        Ok(if local_disks > 0 { acknowledged } else { 0 })
     }
 
     async fn connect(&self, shard: u16, as_node: bool) -> Result<WaitConnection, Error> {
         // Without limits of its own: the caller has a deadline around everything.
         let settings = ConnectionSettings::default();
-        let connected = self.target.open(shard, &settings).await;
-        let OpenedConnection { mut connection, endpoint: at } =
-            connected.map_err(ConnectError::into_error)?;
-        let facts = ServerInfo::fetch(&mut connection).await.map_err(ConnectError::into_error)?;
-        facts.check_usable(as_node).map_err(ConnectError::into_error)?;
-        let waits_for_disks = self.requires_disk && facts.supports_waitaof();
-        if self.requires_disk && !waits_for_disks {
+        let opened = self.target.open(shard, &settings).await;
+        let OpenedConnection { mut connection, endpoint } =
+            opened.map_err(ConnectError::into_error)?;
+        let server_info =
+            ServerInfo::fetch(&mut connection).await.map_err(ConnectError::into_error)?;
+        server_info.check_usable(as_node).map_err(ConnectError::into_error)?;
+        let uses_waitaof = self.requires_disk && server_info.supports_waitaof();
+        if self.requires_disk && !uses_waitaof {
             tracing::warn!(
                 "WAITAOF is not available, so replicas count that have the write in memory only; \
                  it needs Redis 7.2 and `appendonly yes`"
             );
         }
-        let (gone, id) = (settings.disconnected, facts.identity(at.as_ref()));
+        let server_id = server_info.identity(endpoint.as_ref());
         Ok(WaitConnection {
             connection,
-            disconnected: gone,
-            server_id: id,
-            uses_waitaof: waits_for_disks,
+            disconnected: settings.disconnected,
+            server_id,
+            uses_waitaof,
         })
     }
 }

@@ -19,7 +19,7 @@ impl ReplyReader {
         let parts = match reply {
             Value::Array(parts) => parts,
             Value::Nil => Vec::new(),
-            one => vec![one],
+            value => vec![value],
         };
         Self { script, parts: parts.into_iter() }
     }
@@ -68,10 +68,10 @@ impl ReplyReader {
 
     /// Returns the error of one command of a batch, if this is its reply.
     pub(super) fn item_error(&self) -> Option<Error> {
-        let [Value::BulkString(word), Value::BulkString(text), ..] = self.parts.as_slice() else {
+        let [Value::BulkString(tag), Value::BulkString(text), ..] = self.parts.as_slice() else {
             return None;
         };
-        if word != b"error" {
+        if tag != b"error" {
             return None;
         }
         let error = String::from_utf8_lossy(text);

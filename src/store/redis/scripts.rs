@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 /// One script, assembled from files of `lua/`.
 pub(super) struct LuaScript {
+    /// Operation in the texts of errors and log records. It stays when the file gets another name.
     pub(super) name: &'static str,
     pub(super) source: &'static str,
     sha1: OnceLock<String>,
@@ -32,16 +33,16 @@ macro_rules! script {
 }
 
 macro_rules! job_script {
-    ($id:ident, $name:literal) => {
+    ($id:ident, $name:literal, $file:literal) => {
         script!(
             $id,
             $name,
             concat!(
-                include_str!("../lua/publish_channel.lua"),
+                include_str!("../lua/choose_publish_command.lua"),
                 include_str!("../lua/wait_queue.lua"),
-                include_str!("../lua/ended_jobs.lua"),
-                include_str!("../lua/job_common.lua"),
-                include_str!(concat!("../lua/", $name, ".lua"))
+                include_str!("../lua/ended_job_bookkeeping.lua"),
+                include_str!("../lua/pending_job_bookkeeping.lua"),
+                include_str!(concat!("../lua/", $file, ".lua"))
             ),
             repeatable: true
         );
@@ -49,15 +50,15 @@ macro_rules! job_script {
 }
 
 macro_rules! task_script {
-    ($id:ident, $name:literal, repeatable: $repeatable:literal) => {
+    ($id:ident, $name:literal, $file:literal, repeatable: $repeatable:literal) => {
         script!(
             $id,
             $name,
             concat!(
-                include_str!("../lua/publish_channel.lua"),
+                include_str!("../lua/choose_publish_command.lua"),
                 include_str!("../lua/server_time.lua"),
                 include_str!("../lua/tasks_wakeups.lua"),
-                include_str!(concat!("../lua/", $name, ".lua"))
+                include_str!(concat!("../lua/", $file, ".lua"))
             ),
             repeatable: $repeatable
         );
@@ -69,10 +70,10 @@ script!(
     "lock_batch",
     concat!(
         include_str!("../lua/lock_batch_fast.lua"),
-        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/choose_publish_command.lua"),
         include_str!("../lua/wait_queue.lua"),
         include_str!("../lua/acquire.lua"),
-        include_str!("../lua/refresh_grant.lua"),
+        include_str!("../lua/refresh_fence_and_queue_snapshot.lua"),
         include_str!("../lua/release.lua"),
         include_str!("../lua/downgrade.lua"),
         include_str!("../lua/lock_batch.lua")
@@ -80,14 +81,14 @@ script!(
     repeatable: true
 );
 script!(
-    ENQUEUE_BATCH,
+    ENQUEUE_JOBS,
     "enqueue_batch",
     concat!(
-        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/choose_publish_command.lua"),
         include_str!("../lua/wait_queue.lua"),
-        include_str!("../lua/ended_jobs.lua"),
-        include_str!("../lua/job_common.lua"),
-        include_str!("../lua/enqueue_batch.lua")
+        include_str!("../lua/ended_job_bookkeeping.lua"),
+        include_str!("../lua/pending_job_bookkeeping.lua"),
+        include_str!("../lua/enqueue_jobs.lua")
     ),
     repeatable: true
 );
@@ -95,7 +96,7 @@ script!(
     ACQUIRE_ALL,
     "acquire_all",
     concat!(
-        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/choose_publish_command.lua"),
         include_str!("../lua/wait_queue.lua"),
         include_str!("../lua/acquire.lua"),
         include_str!("../lua/acquire_all.lua")
@@ -103,17 +104,17 @@ script!(
     repeatable: true
 );
 script!(
-    RUN_BATCH,
+    CLAIM_SETTLE_BATCH,
     "run_batch",
     concat!(
-        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/choose_publish_command.lua"),
         include_str!("../lua/wait_queue.lua"),
-        include_str!("../lua/ended_jobs.lua"),
-        include_str!("../lua/job_common.lua"),
-        include_str!("../lua/finish_job.lua"),
-        include_str!("../lua/claim_job.lua"),
-        include_str!("../lua/settle_job.lua"),
-        include_str!("../lua/run_batch.lua")
+        include_str!("../lua/ended_job_bookkeeping.lua"),
+        include_str!("../lua/pending_job_bookkeeping.lua"),
+        include_str!("../lua/dequeue_ended_job.lua"),
+        include_str!("../lua/claim_lock_and_job.lua"),
+        include_str!("../lua/settle_job_and_claim_next.lua"),
+        include_str!("../lua/claim_settle_batch.lua")
     ),
     repeatable: true
 );
@@ -136,19 +137,19 @@ script!(
     concat!(include_str!("../lua/job_view.lua"), include_str!("../lua/list_pending_jobs.lua")),
     repeatable: true
 );
-job_script!(REDRIVE_JOB, "redrive_job");
-job_script!(PURGE_JOB, "purge_job");
+job_script!(REDRIVE_JOB, "redrive_job", "redrive_job");
+job_script!(PURGE_JOB_TO_TOMBSTONE, "purge_job", "purge_job_to_tombstone");
 script!(SHARD_STATS, "shard_stats", include_str!("../lua/shard_stats.lua"), repeatable: true);
-job_script!(CANCEL_JOB, "cancel_job");
-job_script!(DIRECT_RUN, "direct_run");
-job_script!(POLL_DUE, "poll_due");
+job_script!(CANCEL_JOB, "cancel_job", "cancel_job");
+job_script!(IDEMPOTENT_RUN_RECORD, "direct_run", "idempotent_run_record");
+job_script!(POLL_DUE_LOCKS_AND_JOBS, "poll_due", "poll_due_locks_and_jobs");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
 script!(ADVANCE_FENCE, "advance_fence", include_str!("../lua/advance_fence.lua"), repeatable: true);
 script!(ADVANCE_FENCES_AFTER_FAILOVER, "advance_fences_after_failover", include_str!("../lua/advance_fences_after_failover.lua"), repeatable: true);
 script!(
-    HEARTBEAT,
+    WORKER_HEARTBEAT_AND_SHARDS,
     "heartbeat",
-    concat!(include_str!("../lua/worker_registry.lua"), include_str!("../lua/heartbeat.lua")),
+    concat!(include_str!("../lua/worker_registry.lua"), include_str!("../lua/worker_heartbeat_and_shards.lua")),
     repeatable: true
 );
 script!(
@@ -157,30 +158,40 @@ script!(
     concat!(include_str!("../lua/worker_registry.lua"), include_str!("../lua/cluster_heartbeat.lua")),
     repeatable: true
 );
-script!(SHARD_WATCH, "shard_watch", include_str!("../lua/shard_watch.lua"), repeatable: true);
+script!(
+    CLUSTER_SHARD_WATCH_LEASE,
+    "shard_watch",
+    include_str!("../lua/cluster_shard_watch_lease.lua"),
+    repeatable: true
+);
 script!(
     PAUSE_JOBS,
     "pause_jobs",
-    concat!(include_str!("../lua/publish_channel.lua"), include_str!("../lua/pause_jobs.lua")),
+    concat!(include_str!("../lua/choose_publish_command.lua"), include_str!("../lua/pause_jobs.lua")),
     repeatable: false
 );
 script!(
     PUBLISH,
     "publish",
-    concat!(include_str!("../lua/publish_channel.lua"), include_str!("../lua/publish.lua")),
+    concat!(include_str!("../lua/choose_publish_command.lua"), include_str!("../lua/publish.lua")),
     repeatable: true
 );
 script!(CHECK_ACL, "check_acl", include_str!("../lua/check_acl.lua"), repeatable: true);
-script!(REGISTER_MEMBER, "register_member", include_str!("../lua/register_member.lua"), repeatable: true);
+script!(
+    REGISTER_LIMITER_AND_COUNT,
+    "register_member",
+    include_str!("../lua/register_limiter_and_count.lua"),
+    repeatable: true
+);
 // Not repeatable: a repeated charge would count twice.
 script!(
     CHARGE_BATCH,
     "charge_batch",
     concat!(
         include_str!("../lua/server_time.lua"),
-        include_str!("../lua/read_window_end.lua"),
+        include_str!("../lua/choose_window_ttl_command.lua"),
         include_str!("../lua/charge_batch_fast.lua"),
-        include_str!("../lua/counter_state.lua"),
+        include_str!("../lua/quota_counter_load_store.lua"),
         include_str!("../lua/charge_batch.lua")
     ),
     repeatable: false
@@ -190,8 +201,8 @@ script!(
     "settle_charge",
     concat!(
         include_str!("../lua/server_time.lua"),
-        include_str!("../lua/read_window_end.lua"),
-        include_str!("../lua/counter_state.lua"),
+        include_str!("../lua/choose_window_ttl_command.lua"),
+        include_str!("../lua/quota_counter_load_store.lua"),
         include_str!("../lua/settle_charge.lua")
     ),
     repeatable: false
@@ -201,17 +212,22 @@ script!(
     "tasks_push",
     concat!(
         include_str!("../lua/tasks_push_fast.lua"),
-        include_str!("../lua/publish_channel.lua"),
+        include_str!("../lua/choose_publish_command.lua"),
         include_str!("../lua/server_time.lua"),
         include_str!("../lua/tasks_wakeups.lua"),
         include_str!("../lua/tasks_push.lua")
     ),
     repeatable: true
 );
-task_script!(TASKS_POLL, "tasks_poll", repeatable: true);
-task_script!(TASKS_INSPECT, "tasks_inspect", repeatable: true);
+task_script!(TASKS_SETTLE_AND_POLL, "tasks_poll", "tasks_settle_and_poll", repeatable: true);
+task_script!(TASKS_INSPECT, "tasks_inspect", "tasks_inspect", repeatable: true);
 // Not repeatable: a second run would meet other tasks.
-task_script!(TASKS_ADMIN, "tasks_admin", repeatable: false);
+task_script!(
+    TASKS_CANCEL_REDRIVE_PURGE_PAUSE,
+    "tasks_admin",
+    "tasks_cancel_redrive_purge_pause",
+    repeatable: false
+);
 script!(
     TASKS_RENEW,
     "tasks_renew",
@@ -225,7 +241,7 @@ mod tests {
     use std::{fs, path::Path};
 
     use crate::{
-        clock::ceil_millis,
+        durations::ceil_millis,
         store::{
             backend::{OFFER_TIMEOUT, SPARE_FENCES},
             deferred::ENDED_JOB_OVERHEAD,

@@ -48,8 +48,8 @@ impl ServerInfo {
 
     /// Returns the id that tells this server from its predecessor: its run id, or else the address
     /// that it was found by, if any.
-    pub(super) fn identity(&self, at: Option<&Endpoint>) -> Option<String> {
-        let address = || at.map(|(host, port)| format!("{host}:{port}"));
+    pub(super) fn identity(&self, endpoint: Option<&Endpoint>) -> Option<String> {
+        let address = || endpoint.map(|(host, port)| format!("{host}:{port}"));
         self.run_id.clone().or_else(address)
     }
 
@@ -63,9 +63,9 @@ impl ServerInfo {
             let mut lines = text.lines().filter_map(|line| line.split_once(':'));
             lines.find(|(field, _)| *field == name).map(|(_, value)| value.trim())
         };
-        let bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
+        let is_bounded = field("maxmemory").is_some_and(|bytes| bytes != "0");
         let eviction =
-            field("maxmemory_policy").filter(|policy| bounded && *policy != "noeviction");
+            field("maxmemory_policy").filter(|policy| is_bounded && *policy != "noeviction");
         Self {
             info_denied: false,
             // Some services report zeros for all of their servers.
@@ -84,8 +84,8 @@ impl ServerInfo {
     /// Fails if the server can't be a store, or a cluster node of one (`as_node`).
     pub(super) fn check_usable(&self, as_node: bool) -> Result<(), ConnectError> {
         if self.is_cluster && !as_node {
-            let sentence = "the server is a cluster node; use redis+cluster://host:port,host:port";
-            return Err(ConnectError::Config(sentence.to_owned()));
+            let message = "the server is a cluster node; use redis+cluster://host:port,host:port";
+            return Err(ConnectError::Config(message.to_owned()));
         }
         if let Some((major, minor)) = self.version.filter(|version| *version < MIN_VERSION) {
             return Err(ConnectError::Config(format!(
@@ -117,16 +117,16 @@ impl ServerInfo {
         if self.info_denied {
             return vec![ServerConcern::InfoDenied];
         }
-        let forgets = match self.aof_enabled {
+        let persistence = match self.aof_enabled {
             Some(false) => match has_snapshots(connection).await {
-                Some(saves) => (!saves).then_some(ServerConcern::NotPersistent),
+                Some(has_snapshots) => (!has_snapshots).then_some(ServerConcern::NotPersistent),
                 None => Some(ServerConcern::PersistenceUnknown),
             },
             _ => None,
         };
-        let nameless = self.run_id.is_none().then_some(ServerConcern::MissingRunId);
-        let evicts = self.eviction_policy.clone().map(ServerConcern::EvictsKeys);
-        evicts.into_iter().chain(forgets).chain(nameless).collect()
+        let missing_run_id = self.run_id.is_none().then_some(ServerConcern::MissingRunId);
+        let eviction = self.eviction_policy.clone().map(ServerConcern::EvictsKeys);
+        eviction.into_iter().chain(persistence).chain(missing_run_id).collect()
     }
 }
 
@@ -177,11 +177,12 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Returns true if the server makes snapshots; `None` if it does not tell.
+/// Returns true if the server makes snapshots; `None` if it does not report it.
 async fn has_snapshots(connection: &mut RedisConnection) -> Option<bool> {
     let mut command = redis::cmd("CONFIG");
-    let told = command.arg("GET").arg("save").query_async::<HashMap<String, String>>(connection);
-    told.await.ok()?.get("save").map(|when| !when.trim().is_empty())
+    let settings =
+        command.arg("GET").arg("save").query_async::<HashMap<String, String>>(connection);
+    settings.await.ok()?.get("save").map(|schedule| !schedule.trim().is_empty())
 }
 
 #[cfg(test)]
@@ -198,15 +199,15 @@ mod tests {
 
     #[test]
     fn typical_info_is_parsed_and_usable() {
-        let facts = ServerInfo::parse(TYPICAL_INFO);
+        let info = ServerInfo::parse(TYPICAL_INFO);
         let expected = ServerInfo {
             run_id: Some("abc".to_owned()),
             version: Some((7, 0)),
             aof_enabled: Some(false),
             ..ServerInfo::default()
         };
-        assert_eq!(facts, expected);
-        assert!(facts.check_usable(false).is_ok());
+        assert_eq!(info, expected);
+        assert!(info.check_usable(false).is_ok());
         assert!(
             info_with("aof_enabled:0", "aof_enabled:1").aof_enabled.is_some_and(|appends| appends)
         );

@@ -1,4 +1,4 @@
-//! Transport of pushes: batches of `TASKS_PUSH` on one lane.
+//! Transport of task pushes: batches of `TASKS_PUSH` on one lane.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use redis::{Cmd, RedisWrite as _, Value};
 use super::{
     batcher::{self, BatchTransport},
     call_fault::{CallFault, classify_reply},
+    command_arg_writers::{write_concatenated, write_number, write_texts},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    lock_command_encoding::{write_concatenated, write_number, write_texts},
     scripts::TASKS_PUSH,
 };
 use crate::store::key_names::KeyNames;
 use crate::{
-    clock::{ceil_millis, saturating_micros},
+    durations::{ceil_millis, saturating_micros},
     error::{Error, ErrorKind},
     store::tasks::{MAX_TASKS_PER_STEP, TaskId, TaskPushCommand, TaskPushOutcome, TaskRecord},
 };
@@ -36,16 +36,16 @@ pub(super) struct TaskPushTransport {
 }
 
 /// Push waiting to be sent.
-pub(super) struct QueuedPush {
+pub(super) struct QueuedTaskPush {
     pub(super) push: TaskPushCommand,
     record: Bytes,
     /// Number within this process, by which the store recognizes a repeated push.
     sequence: u64,
 }
 
-impl QueuedPush {
-    pub(super) fn new(push: TaskPushCommand, number: u64) -> Self {
-        Self { record: TaskRecord::encode_tail(&push).into(), push, sequence: number }
+impl QueuedTaskPush {
+    pub(super) fn new(push: TaskPushCommand, sequence: u64) -> Self {
+        Self { record: TaskRecord::encode_tail(&push).into(), push, sequence }
     }
 
     fn can_group_with(&self, other: &Self) -> bool {
@@ -59,7 +59,7 @@ impl QueuedPush {
 }
 
 impl BatchTransport for TaskPushTransport {
-    type Command = QueuedPush;
+    type Command = QueuedTaskPush;
     type Reply = Result<TaskPushOutcome, Error>;
     type BatchConnection = TrackedConnection;
     type Payload = Cmd;
@@ -69,11 +69,11 @@ impl BatchTransport for TaskPushTransport {
     /// prepare the next.
     const PIPELINE_THRESHOLD: usize = 8;
 
-    fn weight(step: &QueuedPush) -> usize {
-        (1 + step.record.len() / RECORD_BYTES_PER_WEIGHT).min(MAX_TASKS_PER_STEP)
+    fn weight(queued: &QueuedTaskPush) -> usize {
+        (1 + queued.record.len() / RECORD_BYTES_PER_WEIGHT).min(MAX_TASKS_PER_STEP)
     }
 
-    fn reply_count(_: &QueuedPush) -> usize {
+    fn reply_count(_: &QueuedTaskPush) -> usize {
         1
     }
 
@@ -83,34 +83,34 @@ impl BatchTransport for TaskPushTransport {
 
     fn encode<'a>(
         &self,
-        steps: impl Iterator<Item = &'a QueuedPush> + Clone,
+        pushes: impl Iterator<Item = &'a QueuedTaskPush> + Clone,
         by_text: bool,
     ) -> Cmd {
-        let groups = group_by_queue(steps);
+        let groups = group_by_queue(pushes);
         let script =
             if by_text { ["EVAL", TASKS_PUSH.source] } else { ["EVALSHA", TASKS_PUSH.sha1()] };
-        let steps = || groups.iter().flatten();
-        let bytes: usize = steps().map(|step| step.record.len() + 128).sum();
-        let count = steps().count();
-        let mut out = Cmd::with_capacity(8 + 7 * count, script[1].len() + 1024 + bytes);
+        let pushes = || groups.iter().flatten();
+        let bytes: usize = pushes().map(|queued| queued.record.len() + 128).sum();
+        let push_count = pushes().count();
+        let mut out = Cmd::with_capacity(8 + 7 * push_count, script[1].len() + 1024 + bytes);
         write_texts(&mut out, script);
-        let windows = steps().filter(|step| step.unique_window().is_some()).count();
-        let never =
-            steps().next().and_then(|step| self.keys.slot_guard_key(step.push.queue.shard()));
-        write_number(&mut out, (2 * groups.len() + windows + never.iter().len()) as u64);
+        let window_count = pushes().filter(|queued| queued.unique_window().is_some()).count();
+        let guard_key =
+            pushes().next().and_then(|queued| self.keys.slot_guard_key(queued.push.queue.shard()));
+        write_number(&mut out, (2 * groups.len() + window_count + guard_key.iter().len()) as u64);
         groups.iter().for_each(|group| self.write_keys(group, &mut out));
-        never.iter().for_each(|parts| write_concatenated(&mut out, parts));
+        guard_key.iter().for_each(|parts| write_concatenated(&mut out, parts));
         groups.iter().for_each(|group| write_args(group, &mut out));
         out
     }
 
     async fn send(
         &self,
-        path: &mut TrackedConnection,
-        load: &Cmd,
+        connection: &mut TrackedConnection,
+        payload: &Cmd,
     ) -> Result<Vec<Self::Reply>, batcher::BatchFault> {
-        let answer = path.connection.send_packed_command(load).await;
-        match classify_reply(path, answer) {
+        let reply = connection.connection.send_packed_command(payload).await;
+        match classify_reply(connection, reply) {
             Ok(reply) => parse_replies(reply).ok_or_else(|| {
                 batcher::BatchFault::Failed(Error::new(ErrorKind::Protocol, TASKS_PUSH.name))
             }),
@@ -123,18 +123,18 @@ impl BatchTransport for TaskPushTransport {
         }
     }
 
-    fn handle_timeout(&self, path: &TrackedConnection) {
-        path.record_timeout();
+    fn handle_timeout(&self, connection: &TrackedConnection) {
+        connection.record_timeout();
     }
 }
 
 impl TaskPushTransport {
     #[expect(clippy::indexing_slicing, reason = "a group has at least one push")]
-    fn write_keys(&self, group: &[&QueuedPush], out: &mut Cmd) {
+    fn write_keys(&self, group: &[&QueuedTaskPush], out: &mut Cmd) {
         let queue = &group[0].push.queue;
         write_concatenated(out, &self.keys.queue_key_parts(queue, "z", ""));
         write_concatenated(out, &self.keys.pushes_parts(queue.shard(), &self.process_id));
-        for (unique, _) in group.iter().filter_map(|step| step.unique_window()) {
+        for (unique, _) in group.iter().filter_map(|queued| queued.unique_window()) {
             write_concatenated(out, &self.keys.queue_key_parts(queue, "zu", unique));
         }
     }
@@ -142,58 +142,62 @@ impl TaskPushTransport {
 
 /// Groups consecutive pushes to one queue of one capacity.
 #[expect(clippy::indexing_slicing, reason = "a group has at least one push")]
-fn group_by_queue<'a>(steps: impl Iterator<Item = &'a QueuedPush>) -> Vec<Vec<&'a QueuedPush>> {
-    let mut groups: Vec<Vec<&QueuedPush>> = Vec::new();
-    for step in steps {
+fn group_by_queue<'a>(
+    pushes: impl Iterator<Item = &'a QueuedTaskPush>,
+) -> Vec<Vec<&'a QueuedTaskPush>> {
+    let mut groups: Vec<Vec<&QueuedTaskPush>> = Vec::new();
+    for queued in pushes {
         match groups.last_mut() {
-            Some(group) if group[0].can_group_with(step) => group.push(step),
-            _ => groups.push(vec![step]),
+            Some(group) if group[0].can_group_with(queued) => group.push(queued),
+            _ => groups.push(vec![queued]),
         }
     }
     groups
 }
 
 #[expect(clippy::indexing_slicing, reason = "a group has at least one push")]
-fn write_args(group: &[&QueuedPush], out: &mut Cmd) {
-    let (tasks, bytes) = group[0].push.capacity;
-    out.write_arg(format!("{} {tasks} {bytes}", group.len()).as_bytes());
-    for step in group {
-        let push = &step.push;
+fn write_args(group: &[&QueuedTaskPush], out: &mut Cmd) {
+    let (max_tasks, max_bytes) = group[0].push.capacity;
+    out.write_arg(format!("{} {max_tasks} {max_bytes}", group.len()).as_bytes());
+    for queued in group {
+        let push = &queued.push;
         write_texts(out, [push.id.as_str()]);
         let unique = push.unique.as_ref().map(|unique| unique.name.as_str());
-        let kind = match (unique, step.unique_window()) {
+        let kind = match (unique, queued.unique_window()) {
             (None, _) => "-".to_owned(),
             (Some(_), None) => "p".to_owned(),
             (Some(_), Some((_, window))) => format!("w{window}"),
         };
-        let (number, delay) = (step.sequence, saturating_micros(push.delay));
-        out.write_arg(format!("{number} {} {delay} {kind}", 1 + number % DEDUP_SLOTS).as_bytes());
+        let (sequence, delay) = (queued.sequence, saturating_micros(push.delay));
+        out.write_arg(
+            format!("{sequence} {} {delay} {kind}", 1 + sequence % DEDUP_SLOTS).as_bytes(),
+        );
         unique.iter().for_each(|unique| write_texts(out, [unique]));
-        out.write_arg(&step.record);
+        out.write_arg(&queued.record);
     }
 }
 
 /// Parses the reply of a batch into one result per push.
 fn parse_replies(reply: Value) -> Option<Vec<Result<TaskPushOutcome, Error>>> {
-    let words = match reply {
-        Value::Array(words) => words,
+    let values = match reply {
+        Value::Array(values) => values,
         letters => vec![letters],
     };
-    let mut words = words.into_iter();
-    let Some(Value::BulkString(letters)) = words.next() else { return None };
-    let mut known = || match words.next()? {
+    let mut values = values.into_iter();
+    let Some(Value::BulkString(letters)) = values.next() else { return None };
+    let mut next_id = || match values.next()? {
         Value::BulkString(id) => TaskId::parse(std::str::from_utf8(&id).ok()?),
         _ => None,
     };
-    let one = |letter: u8| {
+    let parse_outcome = |letter: u8| {
         Some(match letter {
             b'1' => Ok(TaskPushOutcome::Stored),
             b'f' => Ok(TaskPushOutcome::Full),
-            b'k' => Ok(TaskPushOutcome::Duplicate(known()?)),
+            b'k' => Ok(TaskPushOutcome::Duplicate(next_id()?)),
             b'?' => Err(Error::new(ErrorKind::Timeout, TASKS_PUSH.name)),
             b'!' => Err(Error::new(ErrorKind::Protocol, TASKS_PUSH.name)),
             _ => return None,
         })
     };
-    letters.into_iter().map(one).collect()
+    letters.into_iter().map(parse_outcome).collect()
 }

@@ -1,4 +1,4 @@
-//! Future of a call, as its caller awaits it.
+//! `BatchedCall`: future of a call, as its caller awaits it.
 
 use std::{
     mem,
@@ -33,22 +33,20 @@ impl<F: BatchTransport> Future for BatchedCall<F> {
 
     #[expect(clippy::panic, reason = "a future that is polled after its end may panic")]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallOutcome<F>> {
-        let course = &mut self.get_mut().0;
-        if let BatchedCallState::Queued { receiver: waiting, .. } = course {
-            if let Some(outcome) = ready!(waiting.poll_outcome(cx)) {
-                *course = BatchedCallState::Finished;
+        let state = &mut self.get_mut().0;
+        if let BatchedCallState::Queued { receiver, .. } = state {
+            if let Some(outcome) = ready!(receiver.poll_outcome(cx)) {
+                *state = BatchedCallState::Finished;
                 return Poll::Ready(outcome);
             }
-            if let BatchedCallState::Queued {
-                receiver: waiting,
-                deadline: until,
-                script_name: name,
-            } = mem::replace(course, BatchedCallState::Finished)
+            if let BatchedCallState::Queued { receiver, deadline, script_name } =
+                mem::replace(state, BatchedCallState::Finished)
             {
-                *course = BatchedCallState::Boxed(Box::pin(waiting.outcome_by(until, name)));
+                *state =
+                    BatchedCallState::Boxed(Box::pin(receiver.outcome_by(deadline, script_name)));
             }
         }
-        match course {
+        match state {
             BatchedCallState::Boxed(call) => call.as_mut().poll(cx),
             BatchedCallState::Queued { .. } | BatchedCallState::Finished => {
                 panic!("polled after completion")

@@ -1,4 +1,4 @@
-//! Shared timer for the callers of a lane.
+//! `DeadlineTimer`: one timer task for the deadlines of many callers of a lane.
 //!
 //! Nearly every call is answered long before its deadline, and the runtime's workers would contend
 //! for a timer per call. So the callers of one runtime are listed in the order of their deadlines,
@@ -58,11 +58,11 @@ impl<F: BatchTransport> DeadlineTimer<F> {
     /// Returns a spare cell that is not in use any more, or a new one.
     pub(super) fn take_cell(&mut self) -> Arc<OutcomeCell<CallOutcome<F>>> {
         // The oldest one is the likeliest to have no user left.
-        let mut used = self.spare_cells.pop_front().unwrap_or_default();
-        match Arc::get_mut(&mut used) {
-            Some(ticket) => {
-                *ticket = OutcomeCell::default();
-                used
+        let mut spare = self.spare_cells.pop_front().unwrap_or_default();
+        match Arc::get_mut(&mut spare) {
+            Some(cell) => {
+                *cell = OutcomeCell::default();
+                spare
             }
             None => Arc::default(),
         }
@@ -70,11 +70,11 @@ impl<F: BatchTransport> DeadlineTimer<F> {
 
     /// Removes finished cells from the front, so that no later scan meets them.
     fn recycle_finished(&mut self) {
-        while self.by_deadline.front().is_some_and(|(_, ticket)| ticket.is_finished()) {
-            if let Some((_, ticket)) = self.by_deadline.pop_front()
+        while self.by_deadline.front().is_some_and(|(_, cell)| cell.is_finished()) {
+            if let Some((_, cell)) = self.by_deadline.pop_front()
                 && self.spare_cells.len() < MAX_SPARE_CELLS
             {
-                self.spare_cells.push_back(ticket);
+                self.spare_cells.push_back(cell);
             }
         }
     }
@@ -82,28 +82,29 @@ impl<F: BatchTransport> DeadlineTimer<F> {
     /// Adds a caller to the list, if its runtime and its deadline fit.
     pub(super) fn register(
         &mut self,
-        until: Instant,
-        ticket: &Arc<OutcomeCell<CallOutcome<F>>>,
+        deadline: Instant,
+        cell: &Arc<OutcomeCell<CallOutcome<F>>>,
     ) -> TimerAssignment {
-        let Ok(here) = Handle::try_current() else { return TimerAssignment::Own };
+        let Ok(current) = Handle::try_current() else { return TimerAssignment::Own };
         self.recycle_finished();
-        let is_last = self.by_deadline.back().is_none_or(|(last, _)| *last <= until);
-        if !is_last || self.runtime.is_some_and(|runtime| runtime != here.id()) {
+        let is_last =
+            self.by_deadline.back().is_none_or(|(last_deadline, _)| *last_deadline <= deadline);
+        if !is_last || self.runtime.is_some_and(|runtime| runtime != current.id()) {
             return TimerAssignment::Own;
         }
-        self.by_deadline.push_back((until, Arc::clone(ticket)));
-        match self.runtime.replace(here.id()) {
+        self.by_deadline.push_back((deadline, Arc::clone(cell)));
+        match self.runtime.replace(current.id()) {
             Some(_) => TimerAssignment::Shared,
-            None => TimerAssignment::StartShared(here),
+            None => TimerAssignment::StartShared(current),
         }
     }
 
     /// Removes the cells that are due, and returns them with the next deadline.
     fn take_due(&mut self, now: Instant) -> (Vec<TimedCell<F>>, Option<Instant>) {
-        let count = self.by_deadline.partition_point(|(until, _)| *until <= now);
+        let count = self.by_deadline.partition_point(|(deadline, _)| *deadline <= now);
         let due = self.by_deadline.drain(..count).collect();
         self.recycle_finished();
-        (due, self.by_deadline.front().map(|(until, _)| *until))
+        (due, self.by_deadline.front().map(|(deadline, _)| *deadline))
     }
 }
 
@@ -117,33 +118,33 @@ struct TimerTask<F: BatchTransport> {
 impl<F: BatchTransport> BatcherInner<F> {
     /// Starts the timer task on this runtime. (A runtime that has ended drops it at once.)
     pub(super) fn spawn_timer(self: &Arc<Self>, runtime: &Handle) {
-        let ringing = TimerTask { inner: Arc::downgrade(self), finished: false };
-        runtime.spawn(ringing.run());
+        let task = TimerTask { inner: Arc::downgrade(self), finished: false };
+        runtime.spawn(task.run());
     }
 }
 
 impl<F: BatchTransport> TimerTask<F> {
-    fn take_due(&mut self, shared: &BatcherInner<F>) -> (Vec<TimedCell<F>>, Option<Instant>) {
-        let mut lane = shared.queue.lock();
-        let (due, next) = lane.timer.take_due(Instant::now());
-        if next.is_none() {
-            (lane.timer.runtime, self.finished) = (None, true);
+    fn take_due(&mut self, batcher: &BatcherInner<F>) -> (Vec<TimedCell<F>>, Option<Instant>) {
+        let mut queue = batcher.queue.lock();
+        let (due, next_deadline) = queue.timer.take_due(Instant::now());
+        if next_deadline.is_none() {
+            (queue.timer.runtime, self.finished) = (None, true);
         }
-        (due, next)
+        (due, next_deadline)
     }
 
     async fn run(mut self) {
-        while let Some(shared) = self.inner.upgrade() {
-            let (due, next) = self.take_due(&shared);
+        while let Some(batcher) = self.inner.upgrade() {
+            let (due, next_deadline) = self.take_due(&batcher);
             // Outside of the lock: a woken task may run any code.
-            due.iter().for_each(|(_, ticket)| ticket.signal_deadline());
-            let look = Instant::now() + shared.stall_timeout;
-            drop((due, shared));
-            let Some(next) = next else { return };
-            sleep_until(next.min(look)).await;
+            due.iter().for_each(|(_, cell)| cell.signal_deadline());
+            let check_at = Instant::now() + batcher.stall_timeout;
+            drop((due, batcher));
+            let Some(next_deadline) = next_deadline else { return };
+            sleep_until(next_deadline.min(check_at)).await;
             // Only after the sleep: calls that were just queued have checked this themselves.
-            if let Some(shared) = self.inner.upgrade() {
-                shared.ensure_batch_task();
+            if let Some(batcher) = self.inner.upgrade() {
+                batcher.ensure_batch_task();
             }
         }
     }
@@ -151,12 +152,12 @@ impl<F: BatchTransport> TimerTask<F> {
 
 impl<F: BatchTransport> Drop for TimerTask<F> {
     fn drop(&mut self) {
-        let Some(shared) = self.inner.upgrade().filter(|_| !self.finished) else { return };
-        let mut lane = shared.queue.lock();
-        let left = std::mem::take(&mut lane.timer.by_deadline);
-        lane.timer.runtime = None;
-        drop(lane);
-        left.iter().for_each(|(_, ticket)| ticket.signal_deadline());
+        let Some(batcher) = self.inner.upgrade().filter(|_| !self.finished) else { return };
+        let mut queue = batcher.queue.lock();
+        let unsignaled = std::mem::take(&mut queue.timer.by_deadline);
+        queue.timer.runtime = None;
+        drop(queue);
+        unsignaled.iter().for_each(|(_, cell)| cell.signal_deadline());
     }
 }
 
@@ -169,27 +170,27 @@ mod tests {
 
     #[tokio::test]
     async fn outcome_cell_is_reused_after_its_caller_is_dropped() {
-        let (mut watch, until) = (
+        let (mut timer, deadline) = (
             DeadlineTimer::<ScriptedTransport>::default(),
             Instant::now() + Duration::from_secs(1),
         );
         let mut take = || {
-            let ticket = watch.take_cell();
-            watch.register(until, &ticket);
-            ticket
+            let cell = timer.take_cell();
+            timer.register(deadline, &cell);
+            cell
         };
-        let over =
-            |ticket: &OutcomeCell<_>| ticket.complete(Err(Error::new(ErrorKind::Timeout, "x")));
+        let finish =
+            |cell: &OutcomeCell<_>| cell.complete(Err(Error::new(ErrorKind::Timeout, "x")));
         let [first, second] = [take(), take()];
-        over(&first);
+        finish(&first);
         let third = take();
         assert!(!Arc::ptr_eq(&first, &take()), "it has been answered, and is not fetched yet");
-        over(&second);
-        over(&third);
-        let place = Arc::as_ptr(&second);
+        finish(&second);
+        finish(&third);
+        let address = Arc::as_ptr(&second);
         drop((second, third));
         take();
-        let again = take();
-        assert!(Arc::as_ptr(&again) == place && !again.is_finished() && !again.is_sent());
+        let reused = take();
+        assert!(Arc::as_ptr(&reused) == address && !reused.is_finished() && !reused.is_sent());
     }
 }

@@ -30,18 +30,20 @@
 //! other calls: its future may not be polled, or its thread may be blocked. A batch past
 //! `batch_expiry` is not counted at all.
 
-mod batch_slot;
+mod batch_sender;
+mod batch_transport;
 mod batched_call;
 mod call_batcher;
 mod deadline_timer;
 mod lane_queue;
 mod outcome_cell;
+mod round_trip_stats;
+mod settle_batch;
 mod single_call;
 #[cfg(test)]
 mod tests;
 
+pub(super) use self::batch_transport::{BatchFault, BatchTransport, CallReply, MAX_BATCH_WEIGHT};
 pub(super) use self::batched_call::BatchedCall;
-pub(super) use self::call_batcher::{
-    BatchFault, BatchTransport, CallBatcher, CallReply, MAX_BATCH_WEIGHT, RETRY_PAUSE,
-};
 use self::call_batcher::{BatcherInner, CallOutcome, in_doubt_error};
+pub(super) use self::call_batcher::{CallBatcher, RETRY_PAUSE};

@@ -1,4 +1,4 @@
-//! State shared by a caller and the batch that sends its call.
+//! `OutcomeCell`: outcome of one call, shared by its caller and the batch that sends it.
 
 use std::{
     future::poll_fn,
@@ -55,9 +55,9 @@ impl<T> OutcomeCell<T> {
     /// Marks the call as sent. Returns false if its caller is gone, and it must not be sent.
     pub(super) fn mark_sent(&self) -> bool {
         let mut state = self.0.lock();
-        let waits = matches!(state.phase, CellPhase::Waiting);
-        state.sent |= waits;
-        waits
+        let is_waiting = matches!(state.phase, CellPhase::Waiting);
+        state.sent |= is_waiting;
+        is_waiting
     }
 
     /// Called when the server has not run the call.
@@ -98,13 +98,13 @@ impl<T> OutcomeCell<T> {
         let mut state = self.0.lock();
         // Dropped outside of the lock: a waker may be the last reference to a whole task.
         let _waker = state.waker.take();
-        let left = match std::mem::replace(&mut state.phase, CellPhase::Closed) {
+        let abandoned = match std::mem::replace(&mut state.phase, CellPhase::Closed) {
             CellPhase::Done(outcome) => AbandonedCall::Done(outcome),
             _ if state.sent => AbandonedCall::Sent,
             _ => AbandonedCall::Unsent,
         };
         drop(state);
-        left
+        abandoned
     }
 
     #[cfg(test)]
@@ -120,18 +120,18 @@ impl<T> OutcomeCell<T> {
         poll_fn(outcome).await
     }
 
-    fn poll_outcome(&self, waker: &Waker, heeds: bool) -> Poll<Option<T>> {
+    fn poll_outcome(&self, waker: &Waker, checks_deadline: bool) -> Poll<Option<T>> {
         let mut state = self.0.lock();
         if matches!(state.phase, CellPhase::Done(_))
             && let CellPhase::Done(outcome) = std::mem::replace(&mut state.phase, CellPhase::Closed)
         {
             return Poll::Ready(Some(outcome));
         }
-        if heeds && state.deadline_signaled {
+        if checks_deadline && state.deadline_signaled {
             return Poll::Ready(None);
         }
-        let known = state.waker.as_ref().is_some_and(|known| known.will_wake(waker));
-        let old = if known { None } else { state.waker.replace(waker.clone()) };
+        let is_current = state.waker.as_ref().is_some_and(|stored| stored.will_wake(waker));
+        let old = if is_current { None } else { state.waker.replace(waker.clone()) };
         // Outside of the lock: the waker may be the last reference to a task.
         drop(state);
         drop(old);
@@ -148,12 +148,12 @@ pub(super) struct OutcomeReceiver<T> {
 }
 
 impl<T> OutcomeReceiver<T> {
-    pub(super) fn new(ticket: Arc<OutcomeCell<T>>) -> Self {
-        Self { cell: ticket, detached: false }
+    pub(super) fn new(cell: Arc<OutcomeCell<T>>) -> Self {
+        Self { cell, detached: false }
     }
 
-    pub(super) fn detached(ticket: Arc<OutcomeCell<T>>) -> Self {
-        Self { cell: ticket, detached: true }
+    pub(super) fn detached(cell: Arc<OutcomeCell<T>>) -> Self {
+        Self { cell, detached: true }
     }
 
     /// Polls for the outcome; `None` if the [deadline was signaled](OutcomeCell::signal_deadline)
@@ -173,28 +173,29 @@ impl<R> OutcomeReceiver<Result<R, Error>> {
     )]
     pub(super) fn outcome_by(
         self,
-        until: Instant,
-        name: &'static str,
+        deadline: Instant,
+        script_name: &'static str,
     ) -> impl Future<Output = Result<R, Error>> {
         async move {
-            match self.try_outcome_by(until).await {
+            match self.try_outcome_by(deadline).await {
                 Some(outcome) => outcome,
-                None => self.abandon(name),
+                None => self.abandon(script_name),
             }
         }
     }
 
-    /// Waits for the outcome until `moment`. `None` leaves the call as it is, to be awaited again.
-    pub(super) async fn try_outcome_by(&self, moment: Instant) -> Option<Result<R, Error>> {
-        timeout_at(moment, self.cell.outcome()).await.ok()
+    /// Waits for the outcome until `deadline`. `None` leaves the call as it is, to be awaited
+    /// again.
+    pub(super) async fn try_outcome_by(&self, deadline: Instant) -> Option<Result<R, Error>> {
+        timeout_at(deadline, self.cell.outcome()).await.ok()
     }
 
     /// Abandons the call. Returns its outcome if it has arrived, else an error that tells if it was
     /// sent.
-    pub(super) fn abandon(&self, name: &'static str) -> Result<R, Error> {
+    pub(super) fn abandon(&self, script_name: &'static str) -> Result<R, Error> {
         match self.cell.abandon() {
-            AbandonedCall::Unsent => Err(Error::new(ErrorKind::Unavailable, name)),
-            AbandonedCall::Sent => Err(Error::new(ErrorKind::Timeout, name)),
+            AbandonedCall::Unsent => Err(Error::new(ErrorKind::Unavailable, script_name)),
+            AbandonedCall::Sent => Err(Error::new(ErrorKind::Timeout, script_name)),
             AbandonedCall::Done(outcome) => outcome,
         }
     }

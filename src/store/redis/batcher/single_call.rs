@@ -1,13 +1,12 @@
-//! Calls that are sent alone, by their callers.
+//! Single call: sent alone, in the future of its caller, and again after a repeatable fault.
 
 use std::iter;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
-    BatchFault, BatchTransport, BatcherInner, CallOutcome, RETRY_PAUSE,
-    batch_slot::{BatchSlot, pair_replies},
-    in_doubt_error,
+    BatchFault, BatchTransport, BatcherInner, CallOutcome, RETRY_PAUSE, batch_sender::BatchSender,
+    in_doubt_error, settle_batch::pair_replies,
 };
 use crate::error::{Error, ErrorKind};
 
@@ -17,20 +16,27 @@ struct SingleCallProgress<P> {
     connection: Option<P>,
 }
 
-impl<F: BatchTransport> BatchSlot<F> {
+impl<F: BatchTransport> BatchSender<F> {
     /// Sends the call in the caller's own future.
-    pub(super) async fn send_single(self, step: F::Command, until: Instant) -> CallOutcome<F> {
-        let (flights, name) = (&self.inner.transport, self.inner.script_name);
-        let mut lone = SingleCallProgress { attempts: 0, connection: None };
-        match timeout_at(until, self.inner.try_send_single(&step, &mut lone)).await {
+    pub(super) async fn send_single(
+        self,
+        command: F::Command,
+        deadline: Instant,
+    ) -> CallOutcome<F> {
+        let (transport, script_name) = (&self.inner.transport, self.inner.script_name);
+        let mut progress = SingleCallProgress { attempts: 0, connection: None };
+        match timeout_at(deadline, self.inner.try_send_single(&command, &mut progress)).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                if let Some(path) = &lone.connection {
-                    flights.handle_timeout(path);
+                if let Some(connection) = &progress.connection {
+                    transport.handle_timeout(connection);
                 }
-                let kind =
-                    if lone.attempts == 0 { ErrorKind::Unavailable } else { ErrorKind::Timeout };
-                Err(Error::new(kind, name))
+                let kind = if progress.attempts == 0 {
+                    ErrorKind::Unavailable
+                } else {
+                    ErrorKind::Timeout
+                };
+                Err(Error::new(kind, script_name))
             }
         }
     }
@@ -39,38 +45,38 @@ impl<F: BatchTransport> BatchSlot<F> {
 impl<F: BatchTransport> BatcherInner<F> {
     async fn try_send_single(
         &self,
-        step: &F::Command,
-        lone: &mut SingleCallProgress<F::BatchConnection>,
+        command: &F::Command,
+        progress: &mut SingleCallProgress<F::BatchConnection>,
     ) -> CallOutcome<F> {
-        let (flights, mut by_text) = (&self.transport, false);
+        let (transport, mut by_text) = (&self.transport, false);
         loop {
-            let failed = |sent, error| Err(in_doubt_error(self.script_name, sent, error));
-            let path = match flights.connection().await {
-                Ok(path) => lone.connection.insert(path),
-                Err(error) => return failed(lone.attempts, error),
+            let failed = |attempts, error| Err(in_doubt_error(self.script_name, attempts, error));
+            let connection = match transport.connection().await {
+                Ok(connection) => progress.connection.insert(connection),
+                Err(error) => return failed(progress.attempts, error),
             };
-            let load = flights.encode(iter::once(step), by_text);
-            lone.attempts += 1;
-            let fault = match flights.send(path, &load).await {
+            let payload = transport.encode(iter::once(command), by_text);
+            progress.attempts += 1;
+            let fault = match transport.send(connection, &payload).await {
                 Ok(replies) => {
-                    let (mut replies, sent) = (replies.into_iter(), lone.attempts);
+                    let (mut replies, attempts) = (replies.into_iter(), progress.attempts);
                     let (first, second) = (replies.next(), replies.next());
-                    return pair_replies::<F>(step, first, second, sent, self.script_name);
+                    return pair_replies::<F>(command, first, second, attempts, self.script_name);
                 }
                 Err(fault) => fault,
             };
-            lone.connection = None;
+            progress.connection = None;
             by_text = matches!(fault, BatchFault::NoScript);
             if !matches!(fault, BatchFault::ConnectionLost) {
-                lone.attempts -= 1;
+                progress.attempts -= 1;
             }
             match fault {
-                BatchFault::Failed(error) => return failed(lone.attempts, error),
+                BatchFault::Failed(error) => return failed(progress.attempts, error),
                 BatchFault::ConnectionLost if !F::REPEATABLE => {
                     return Err(Error::new(ErrorKind::Timeout, self.script_name));
                 }
                 BatchFault::NotExecuted => sleep(RETRY_PAUSE).await,
-                BatchFault::ConnectionLost if lone.attempts > 1 => sleep(RETRY_PAUSE).await,
+                BatchFault::ConnectionLost if progress.attempts > 1 => sleep(RETRY_PAUSE).await,
                 BatchFault::NoScript | BatchFault::ConnectionLost => {}
             }
         }

@@ -2,11 +2,11 @@
 
 use super::{QueuedCharge, single_fixed_window};
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     error::Error,
     store::{
         rate::QuotaRule,
-        redis::raw_charge_reply::{RawChargeReply, value_count},
+        redis::raw_charge_reply::{self, FixedWindowCharge, RawChargeReply},
     },
 };
 
@@ -16,8 +16,8 @@ pub(super) struct ChargeGroup {
     /// Numbers in the reply to the step.
     pub(super) value_count: usize,
     pub(super) times: u64,
-    /// Cost and window (ms), if the charge is of one fixed window and nothing else.
-    pub(super) fixed_window: Option<[u64; 2]>,
+    /// Present if the charge is of one fixed window and nothing else.
+    pub(super) fixed_window: Option<FixedWindowCharge>,
 }
 
 /// Group of a charge, and its position there.
@@ -44,31 +44,31 @@ const EMPTY: u8 = u8::MAX;
 
 impl<'a> ChargeGroups<'a> {
     #[expect(clippy::indexing_slicing, reason = "stored values are indices of the groups")]
-    pub(super) fn assign(&mut self, step: &'a QueuedCharge) -> GroupMember {
-        let times = step.charge.repetitions;
-        let (slot, last) = self.find_last_group(step);
-        let group = match last {
-            Some(group) if step.can_merge_with(self.groups[group].0) => group,
-            _ => self.push_group(step, slot),
+    pub(super) fn assign(&mut self, queued: &'a QueuedCharge) -> GroupMember {
+        let times = queued.charge.repetitions;
+        let (slot, last_group) = self.find_last_group(queued);
+        let group = match last_group {
+            Some(group) if queued.can_merge_with(self.groups[group].0) => group,
+            _ => self.push_group(queued, slot),
         };
-        let after = self.groups[group].1.times;
+        let charged_before = self.groups[group].1.times;
         self.groups[group].1.times += u64::from(times);
-        GroupMember { group, charged_before: after, times }
+        GroupMember { group, charged_before, times }
     }
 
     #[expect(
         clippy::indexing_slicing,
         reason = "slots are below the length, and their values are indices of the groups"
     )]
-    fn find_last_group(&self, step: &QueuedCharge) -> (usize, Option<usize>) {
+    fn find_last_group(&self, queued: &QueuedCharge) -> (usize, Option<usize>) {
         if self.last_by_tag.is_empty() {
-            let only = !self.groups.is_empty() && step.has_same_tag(self.groups[0].0);
-            return (0, only.then_some(0));
+            let is_first_group = !self.groups.is_empty() && queued.has_same_tag(self.groups[0].0);
+            return (0, is_first_group.then_some(0));
         }
-        let mut slot = slot_index(step);
+        let mut slot = slot_index(queued);
         while self.last_by_tag[slot] != EMPTY {
             let group = usize::from(self.last_by_tag[slot]);
-            if step.has_same_tag(self.groups[group].0) {
+            if queued.has_same_tag(self.groups[group].0) {
                 return (slot, Some(group));
             }
             slot = (slot + 1) % TABLE_SIZE;
@@ -77,14 +77,17 @@ impl<'a> ChargeGroups<'a> {
     }
 
     #[expect(clippy::indexing_slicing, reason = "slots are below the length, and there is a group")]
-    fn push_group(&mut self, step: &'a QueuedCharge, slot: usize) -> usize {
+    fn push_group(&mut self, queued: &'a QueuedCharge, slot: usize) -> usize {
         let group = self.groups.len();
-        let words = 1 + step.charge.items.iter().map(value_count).sum::<usize>();
-        let fixed = match single_fixed_window(&step.charge) {
-            Some((QuotaRule::Fixed { window, .. }, cost)) => Some([cost, ceil_millis(window)]),
+        let value_count =
+            1 + queued.charge.items.iter().map(raw_charge_reply::value_count).sum::<usize>();
+        let fixed_window = match single_fixed_window(&queued.charge) {
+            Some((QuotaRule::Fixed { window, .. }, cost)) => {
+                Some(FixedWindowCharge { cost, window_ms: ceil_millis(window) })
+            }
             _ => None,
         };
-        self.groups.push((step, ChargeGroup { value_count: words, times: 0, fixed_window: fixed }));
+        self.groups.push((queued, ChargeGroup { value_count, times: 0, fixed_window }));
         // A batch has fewer than 255 groups.
         let number = u8::try_from(group).unwrap_or(EMPTY);
         match group {
@@ -92,7 +95,7 @@ impl<'a> ChargeGroups<'a> {
             1 => {
                 self.last_by_tag = vec![EMPTY; TABLE_SIZE];
                 self.last_by_tag[slot_index(self.groups[0].0)] = 0;
-                let (slot, _) = self.find_last_group(step);
+                let (slot, _) = self.find_last_group(queued);
                 self.last_by_tag[slot] = number;
             }
             _ => self.last_by_tag[slot] = number,
@@ -101,9 +104,9 @@ impl<'a> ChargeGroups<'a> {
     }
 }
 
-fn slot_index(step: &QueuedCharge) -> usize {
+fn slot_index(queued: &QueuedCharge) -> usize {
     // The last bits are common to all tags of a lane.
-    usize::try_from((step.tag_hash >> 8) % TABLE_SIZE as u64).unwrap_or(0)
+    usize::try_from((queued.tag_hash >> 8) % TABLE_SIZE as u64).unwrap_or(0)
 }
 
 impl GroupMember {
@@ -113,10 +116,10 @@ impl GroupMember {
         &self,
         group: &Result<RawChargeReply, Error>,
     ) -> Result<RawChargeReply, Error> {
-        let mut counted = group.clone()?;
-        let until = (self.charged_before + u64::from(self.times)).min(counted.admitted);
-        counted.admitted_later = counted.admitted - until;
-        counted.admitted = until.saturating_sub(self.charged_before);
-        Ok(counted)
+        let mut reply = group.clone()?;
+        let admitted_before_end = (self.charged_before + u64::from(self.times)).min(reply.admitted);
+        reply.admitted_later = reply.admitted - admitted_before_end;
+        reply.admitted = admitted_before_end.saturating_sub(self.charged_before);
+        Ok(reply)
     }
 }

@@ -1,94 +1,49 @@
-//! Connection factory: opens a connection and checks the server at its end.
+//! `ConnectionFactory`: opens a connection of a lane, and checks the server at its end.
 
 use std::{
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64},
+    },
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::Notify,
     time::{Instant, timeout},
 };
 
-use super::{TrackedConnection, liveness::Liveness, namespace_layout};
+use super::{
+    TrackedConnection, connect_failures::ConnectFailures, namespace_layout,
+    stale_master_guard::StaleMasterGuard,
+};
 use crate::{
     error::{Error, ErrorKind},
     store::{
         key_names::{COMMON_SHARD, KeyNames},
         redis::{
-            acl, fence_recovery,
+            acl_check,
+            cluster_node_lanes::ClusterNode,
+            fence_recovery,
             home_runtime::run_on_home_runtime,
-            jitter::with_jitter,
-            node_lanes::ClusterNode,
             server_info::ServerInfo,
             server_tracker::{DataIdentity, ServerChange, ServerTracker},
             target::{
-                ConnectError, ConnectionSettings, ConnectionTarget, OpenedConnection,
+                ConnectError, ConnectionSettings, ConnectionTarget, Endpoint, OpenedConnection,
                 RedisConnection,
             },
         },
     },
 };
 
-/// Time for which a configuration error is repeated without another attempt: each attempt is a
-/// login, which the server may count. Jitter is added.
-const CONFIG_ERROR_TTL: Duration = Duration::from_millis(500);
-
-/// Failures of connection attempts, and a notification of the callers that wait.
-#[derive(Default)]
-pub(super) struct ConnectFailures {
-    /// Last failure; for a configuration error, also the time of the next attempt.
-    last: Mutex<Option<(ConnectError, Option<Instant>)>>,
-    pub(super) failure_notify: Notify,
-}
-
-impl ConnectFailures {
-    fn record(&self, failure: ConnectError) -> Error {
-        let is_mistake = matches!(failure, ConnectError::Config(_));
-        let again = is_mistake.then(|| Instant::now() + with_jitter(CONFIG_ERROR_TTL));
-        *self.last.lock() = Some((failure.clone(), again));
-        self.failure_notify.notify_waiters();
-        failure.into_error()
-    }
-
-    /// Forgets the failure after a successful attempt.
-    fn clear(&self) {
-        *self.last.lock() = None;
-    }
-
-    pub(super) fn last_error(&self) -> Error {
-        self.last
-            .lock()
-            .clone()
-            .map_or(ConnectError::Unavailable, |(failure, _)| failure)
-            .into_error()
-    }
-
-    /// Returns the last failure if the server answered and refused the connection.
-    pub(super) fn last_refusal(&self) -> Option<Error> {
-        let last = self.last.lock().clone();
-        last.filter(|(failure, _)| matches!(failure, ConnectError::Refused(_)))
-            .map(|(why, _)| why.into_error())
-    }
-
-    /// Returns a configuration error that is younger than `CONFIG_ERROR_TTL`. Another attempt would
-    /// most likely fail too, since such an error is fixed by hand.
-    pub(super) fn config_error(&self) -> Option<Error> {
-        let last = self.last.lock().clone();
-        let (failure, _) = last.filter(|(_, again)| again.is_some_and(|at| Instant::now() < at))?;
-        Some(failure.into_error())
-    }
-}
-
 /// Connection attempt in progress, until it ends or its runtime does.
 struct ConnectAttempt<'a>(&'a Mutex<Option<Instant>>);
 
 impl<'a> ConnectAttempt<'a> {
-    fn start(making: &'a Mutex<Option<Instant>>) -> Self {
-        *making.lock() = Some(Instant::now());
-        Self(making)
+    fn start(started_at: &'a Mutex<Option<Instant>>) -> Self {
+        *started_at.lock() = Some(Instant::now());
+        Self(started_at)
     }
 }
 
@@ -120,7 +75,7 @@ impl bb8::ManageConnection for ConnectionFactory {
     type Error = Error;
 
     async fn connect(&self) -> Result<TrackedConnection, Error> {
-        let _making = ConnectAttempt::start(&self.attempt_started_at);
+        let _attempt = ConnectAttempt::start(&self.attempt_started_at);
         // The whole attempt has a timeout: one that never ends would keep its lane from making
         // another.
         let opened = timeout(self.deadline * 2, self.open_on_home_runtime()).await;
@@ -147,22 +102,16 @@ impl ConnectionFactory {
     pub(super) fn for_target(
         &self,
         target: ConnectionTarget,
-        incarnation: &Arc<ServerTracker>,
-        place: Option<Arc<ClusterNode>>,
+        server_tracker: &Arc<ServerTracker>,
+        node: Option<Arc<ClusterNode>>,
     ) -> Self {
-        let incarnation = Some(Arc::clone(incarnation));
-        Self {
-            target,
-            failures: Arc::default(),
-            server_tracker: incarnation,
-            node: place,
-            ..self.clone()
-        }
+        let server_tracker = Some(Arc::clone(server_tracker));
+        Self { target, failures: Arc::default(), server_tracker, node, ..self.clone() }
     }
 
     async fn open_on_home_runtime(&self) -> Result<TrackedConnection, ConnectError> {
-        let manager = self.clone();
-        let open = async move { manager.open().await };
+        let factory = self.clone();
+        let open = async move { factory.open().await };
         match run_on_home_runtime(self.home_runtime.as_ref(), self.deadline / 4, open).await {
             Some(opened) => opened,
             None => self.open().await,
@@ -174,61 +123,74 @@ impl ConnectionFactory {
             connect_timeout: Some(self.deadline),
             ..ConnectionSettings::default()
         };
-        let OpenedConnection { mut connection, endpoint: at } =
+        let OpenedConnection { mut connection, endpoint } =
             self.target.open(COMMON_SHARD, &settings).await?;
-        let facts = ServerInfo::fetch(&mut connection).await?;
-        facts.check_usable(self.node.is_some())?;
+        let server_info = ServerInfo::fetch(&mut connection).await?;
+        server_info.check_usable(self.node.is_some())?;
         // The server has answered, so it was alive at a later moment than this.
-        let alive = Instant::now();
-        let mut own = connection.clone();
+        let alive_at = Instant::now();
+        let mut acl_connection = connection.clone();
         // Run concurrently, to save a round trip.
-        let (data, may) = tokio::join!(
+        let (data, permissions) = tokio::join!(
             self.verify_layout(&mut connection),
-            acl::check_permissions(&mut own, &self.keys)
+            acl_check::check_permissions(&mut acl_connection, &self.keys)
         );
         let data = data?;
-        may?;
-        let run_id = facts.run_id().filter(|_| self.server_tracker.is_some());
+        permissions?;
+        let run_id = server_info.run_id().filter(|_| self.server_tracker.is_some());
         if let (Some(run_id), None) = (run_id, &self.node) {
             fence_recovery::advance_all_shards(&mut connection, &self.keys, run_id).await?;
         }
-        if let Some(place) = &self.node
-            && !place.owns_shards().await
+        if let Some(node) = &self.node
+            && !node.owns_shards().await
         {
             return Err(ConnectError::Unavailable);
         }
-        if let Some(incarnation) = &self.server_tracker {
-            let dead = Arc::downgrade(&settings.disconnected);
-            let place = self.node.as_ref().map(|place| place.name()).unwrap_or_default();
-            let node = self.node.as_ref().map(|place| &place.address);
-            let id = facts.identity(at.as_ref().or(node));
-            if matches!(
-                incarnation.record_connection(&place, id, data, dead),
-                ServerChange::FirstContact | ServerChange::Replaced
-            ) {
-                facts.log_concerns(&mut connection).await;
-            }
+        let disconnected = settings.disconnected;
+        if self.record_server(&server_info, endpoint.as_ref(), data, &disconnected) {
+            server_info.log_concerns(&mut connection).await;
         }
-        let (place, timeouts) = (self.node.clone(), Arc::default());
-        let life = self.max_silence().map(|patience| Arc::new(Liveness::new(alive, patience)));
-        let (dead, silences) = (settings.disconnected, Arc::clone(&self.connection_resets));
-        let run_id = run_id.filter(|_| place.is_some()).map(Arc::from);
+        let guard =
+            self.max_silence().map(|silence| Arc::new(StaleMasterGuard::new(alive_at, silence)));
         Ok(TrackedConnection {
             connection,
-            node: place,
-            run_id,
-            dead,
-            consecutive_timeouts: timeouts,
-            liveness: life,
-            checked_out_at: alive,
-            connection_resets: silences,
+            node: self.node.clone(),
+            run_id: run_id.filter(|_| self.node.is_some()).map(Arc::from),
+            dead: disconnected,
+            consecutive_timeouts: Arc::default(),
+            stale_master_guard: guard,
+            checked_out_at: alive_at,
+            connection_resets: Arc::clone(&self.connection_resets),
         })
+    }
+
+    /// Reports the server to the tracker, if there is one. Returns true if it is a new server.
+    fn record_server(
+        &self,
+        server_info: &ServerInfo,
+        endpoint: Option<&Endpoint>,
+        data: Option<DataIdentity>,
+        disconnected: &Arc<AtomicBool>,
+    ) -> bool {
+        let Some(server_tracker) = &self.server_tracker else { return false };
+        let node_name = self.node.as_ref().map(|node| node.name()).unwrap_or_default();
+        let node_address = self.node.as_ref().map(|node| &node.address);
+        let server_id = server_info.identity(endpoint.or(node_address));
+        matches!(
+            server_tracker.record_connection(
+                &node_name,
+                server_id,
+                data,
+                Arc::downgrade(disconnected)
+            ),
+            ServerChange::FirstContact | ServerChange::Replaced
+        )
     }
 
     /// Returns how long a connection may be silent and still be used; `None` means any time.
     pub(super) fn max_silence(&self) -> Option<Duration> {
         match &self.node {
-            Some(place) => Some(place.cluster.max_silence()),
+            Some(node) => Some(node.cluster.max_silence()),
             None => self.target.max_silence(),
         }
     }
@@ -240,51 +202,30 @@ impl ConnectionFactory {
         &self,
         connection: &mut RedisConnection,
     ) -> Result<Option<DataIdentity>, ConnectError> {
-        let writes = self.server_tracker.is_some();
+        let may_write = self.server_tracker.is_some();
         let data =
-            namespace_layout::check_layout(connection, &self.keys, self.node.is_some(), writes)
+            namespace_layout::check_layout(connection, &self.keys, self.node.is_some(), may_write)
                 .await?;
-        let (Some(incarnation), Some(place)) = (&self.server_tracker, &self.node) else {
+        let (Some(server_tracker), Some(node)) = (&self.server_tracker, &self.node) else {
             return Ok(data);
         };
         // A node without the key `meta` cannot report the layout. Until the layout is verified, the
         // node with that key is asked.
-        if data.is_none() && !incarnation.is_layout_verified() {
+        if data.is_none() && !server_tracker.is_layout_verified() {
             let settings = ConnectionSettings {
                 connect_timeout: Some(self.deadline),
                 ..ConnectionSettings::default()
             };
-            let mut common = place.cluster.open(COMMON_SHARD, &settings).await?.connection;
-            let common =
-                namespace_layout::check_layout(&mut common, &self.keys, false, writes).await?;
+            let mut connection = node.cluster.open(COMMON_SHARD, &settings).await?.connection;
+            let data =
+                namespace_layout::check_layout(&mut connection, &self.keys, false, may_write)
+                    .await?;
             // Delegation headers are signed with the identity before a lane of that node connects.
-            if let Some(DataIdentity(Some(space))) = common {
-                incarnation.learn_identity(&space);
+            if let Some(DataIdentity(Some(identity))) = data {
+                server_tracker.learn_identity(&identity);
             }
         }
-        incarnation.mark_layout_verified();
+        server_tracker.mark_layout_verified();
         Ok(data)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn config_error_is_cached_briefly_and_outage_is_not() {
-        let failures = ConnectFailures::default();
-        assert!(failures.config_error().is_none());
-        failures.record(ConnectError::Config("another password".to_owned()));
-        assert!(failures.config_error().is_some_and(|error| error.kind() == ErrorKind::Config));
-        tokio::time::advance(CONFIG_ERROR_TTL * 5 / 4).await;
-        assert!(failures.config_error().is_none(), "it may be mended");
-        assert_eq!(failures.last_error().kind(), ErrorKind::Config, "if it is not");
-        failures.record(ConnectError::Config("another password".to_owned()));
-        failures.record(ConnectError::Unavailable);
-        assert!(failures.config_error().is_none());
-        failures.record(ConnectError::Config("another password".to_owned()));
-        failures.clear();
-        assert!(failures.config_error().is_none());
     }
 }

@@ -6,8 +6,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
-    TrackedConnection,
-    connection_factory::{ConnectFailures, ConnectionFactory},
+    TrackedConnection, connect_failures::ConnectFailures, connection_factory::ConnectionFactory,
 };
 use crate::error::Error;
 
@@ -29,9 +28,9 @@ struct LanePool {
 }
 
 impl ConnectionLane {
-    pub(super) fn new(manager: ConnectionFactory) -> Self {
-        let failures = Arc::clone(&manager.failures);
-        Self { pool: Mutex::new(LanePool::new(manager, 0)), connection: Mutex::new(None), failures }
+    pub(super) fn new(factory: ConnectionFactory) -> Self {
+        let failures = Arc::clone(&factory.failures);
+        Self { pool: Mutex::new(LanePool::new(factory, 0)), connection: Mutex::new(None), failures }
     }
 
     /// Returns the current connection, if any.
@@ -46,76 +45,78 @@ impl ConnectionLane {
 
     /// Returns the connection, without a call or a wait while it is alive.
     pub(in super::super) async fn connection(&self) -> Result<TrackedConnection, Error> {
-        let Self { pool, connection: known, failures } = self;
-        if let Some(socket) = known.lock().as_ref().and_then(TrackedConnection::checkout) {
-            return Ok(socket);
+        let Self { pool, connection: current, failures } = self;
+        if let Some(connection) = current.lock().as_ref().and_then(TrackedConnection::checkout) {
+            return Ok(connection);
         }
-        if let Some(mistake) = failures.config_error() {
-            return Err(mistake);
+        if let Some(error) = failures.config_error() {
+            return Err(error);
         }
-        let LanePool { pool, generation: number, .. } = pool.lock().clone();
-        let mut failed = std::pin::pin!(failures.failure_notify.notified());
-        failed.as_mut().enable();
+        let LanePool { pool, generation, .. } = pool.lock().clone();
+        let mut failure = std::pin::pin!(failures.failure_notify.notified());
+        failure.as_mut().enable();
         tokio::select! {
             biased;
-            socket = pool.get() => match socket {
-                Ok(socket) => self.adopt_connection(&socket, number).ok_or_else(|| failures.last_error()),
+            pooled = pool.get() => match pooled {
+                Ok(connection) => self
+                    .adopt_connection(&connection, generation)
+                    .ok_or_else(|| failures.last_error()),
                 Err(_) => {
-                    self.replace_stalled_pool(number);
+                    self.replace_stalled_pool(generation);
                     Err(failures.last_error())
                 }
             },
-            () = failed => Err(failures.last_error()),
+            () = failure => Err(failures.last_error()),
         }
     }
 
-    /// Makes a socket the lane's connection, unless it belongs to a replaced pool. A lane has one
+    /// Makes a connection that of the lane, unless it belongs to a replaced pool. A lane has one
     /// connection at a time, which orders its calls.
     fn adopt_connection(
         &self,
-        socket: &TrackedConnection,
-        number: u64,
+        connection: &TrackedConnection,
+        generation: u64,
     ) -> Option<TrackedConnection> {
         let pool = self.pool.lock();
-        (pool.generation == number).then(|| {
-            let before = self.connection.lock().replace(socket.clone());
+        (pool.generation == generation).then(|| {
+            let replaced = self.connection.lock().replace(connection.clone());
             // Also if no call waited on the old one: calls sent there may be delivered after those
             // sent here.
-            if before.is_some_and(|before| before.checkout().is_none()) {
-                socket.record_replacement();
+            if replaced.is_some_and(|replaced| replaced.checkout().is_none()) {
+                connection.record_replacement();
             }
-            socket.clone()
+            connection.clone()
         })
     }
 
     /// Replaces a stalled pool. `bb8` connects on the runtime of its first caller; if that runtime
     /// ends, the pool waits for ever.
-    fn replace_stalled_pool(&self, number: u64) {
+    fn replace_stalled_pool(&self, generation: u64) {
         let mut pool = self.pool.lock();
-        if pool.generation == number && pool.is_stalled() {
-            *pool = LanePool::new(pool.factory.clone(), number + 1);
+        if pool.generation == generation && pool.is_stalled() {
+            *pool = LanePool::new(pool.factory.clone(), generation + 1);
         }
     }
 }
 
 impl LanePool {
-    fn new(manager: ConnectionFactory, number: u64) -> Self {
-        let manager = ConnectionFactory { attempt_started_at: Arc::default(), ..manager };
+    fn new(factory: ConnectionFactory, generation: u64) -> Self {
+        let factory = ConnectionFactory { attempt_started_at: Arc::default(), ..factory };
         let pool = bb8::Pool::builder()
             .max_size(1)
             .max_lifetime(None)
             .idle_timeout(None)
             .retry_connection(false)
-            .connection_timeout(manager.deadline)
-            .build_unchecked(manager.clone());
-        Self { pool, factory: manager, generation: number }
+            .connection_timeout(factory.deadline)
+            .build_unchecked(factory.clone());
+        Self { pool, factory, generation }
     }
 
     /// Returns true if the pool has no connection and no attempt is in progress, or the attempt is
     /// overdue because its runtime is blocked.
     fn is_stalled(&self) -> bool {
-        let begun = *self.factory.attempt_started_at.lock();
-        let stands = |begun: Instant| begun.elapsed() > self.factory.deadline * 3;
-        self.pool.state().connections == 0 && begun.is_none_or(stands)
+        let started_at = *self.factory.attempt_started_at.lock();
+        let is_overdue = |started_at: Instant| started_at.elapsed() > self.factory.deadline * 3;
+        self.pool.state().connections == 0 && started_at.is_none_or(is_overdue)
     }
 }

@@ -36,24 +36,24 @@ type StoredLayout = (Option<String>, DataIdentity);
 
 /// Returns an error if the namespace has another layout. Returns the identity of the data, or
 /// `None` if another cluster node has `meta` (`as_node`). If there is no layout, writes it, or
-/// returns `None` unless `writes` is set.
+/// returns `None` unless `may_write` is set.
 pub(super) async fn check_layout(
     connection: &mut RedisConnection,
     keys: &KeyNames,
     as_node: bool,
-    writes: bool,
+    may_write: bool,
 ) -> Result<Option<DataIdentity>, ConnectError> {
     let mut pipe = redis::pipe();
     // A write, which a replica refuses. A server without memory accepts it: calls that free memory
     // pass here too.
     pipe.cmd("HDEL").arg(keys.namespace_meta()).arg("never").ignore();
-    let written = match read_layout(pipe, connection, keys).await {
+    let stored = match read_layout(pipe, connection, keys).await {
         Err(error) if as_node && error.is_cluster_error() => return Ok(None),
-        Ok((None, _) | (_, DataIdentity(None))) if !writes => return Ok(None),
+        Ok((None, _) | (_, DataIdentity(None))) if !may_write => return Ok(None),
         Ok((None, _) | (_, DataIdentity(None))) => write_layout(connection, keys).await,
-        written => written,
+        stored => stored,
     };
-    match written.map_err(|error| ConnectError::from_redis(&error))? {
+    match stored.map_err(|error| ConnectError::from_redis(&error))? {
         (Some(layout), data) => match mismatch_message(&layout, keys.channel_prefix()) {
             Some(sentence) => Err(ConnectError::Config(sentence)),
             None => Ok(Some(data)),
@@ -100,12 +100,12 @@ fn mismatch_message(layout: &str, prefix: &str) -> Option<String> {
     if number == Some(ENCODED_LAYOUT.into()) {
         return None;
     }
-    let (all, this) = (
+    let (factor, this) = (
         u32::from(REVISION_FACTOR),
         format!("this process uses layout {LAYOUT_REVISION} with {SHARD_COUNT}"),
     );
     // Layout 1 is a bare number of shards.
-    let parts = number.map(|number| ((number / all).max(1), number % all));
+    let parts = number.map(|number| ((number / factor).max(1), number % factor));
     Some(match parts {
         Some((revision, shards)) if revision < LAYOUT_REVISION.into() => format!(
             "the namespace was created by an older version of lockgate (layout {revision} with \
@@ -132,7 +132,7 @@ mod tests {
     #[test]
     fn other_layouts_are_refused_with_a_remedy() {
         assert_eq!(mismatch_message("2064", "lg:1:shop:"), None);
-        for (layout, told) in [
+        for (layout, expected) in [
             (
                 "64",
                 "older version of lockgate (layout 1 with 64 shards; this process uses layout 2 with 64)",
@@ -146,7 +146,7 @@ mod tests {
             ("-64", "unknown layout"),
         ] {
             let sentence = mismatch_message(layout, "lg:1:shop:").expect(layout);
-            assert!(sentence.contains(told), "{layout}: {sentence}");
+            assert!(sentence.contains(expected), "{layout}: {sentence}");
         }
     }
 }

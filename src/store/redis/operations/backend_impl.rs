@@ -18,7 +18,7 @@ use crate::{
             GrantRefresh, LeaseRenewal, LockMode, LockToken, NodeId, QuotaSnapshot, ReleaseOutcome,
             SettleChargeCommand, StoreFuture,
         },
-        wakeups::Wakeups,
+        wakeup_listeners::WakeupListeners,
     },
 };
 
@@ -30,7 +30,7 @@ impl Backend for RedisBackend {
     }
 
     fn identify(&self) -> StoreFuture<'_, Arc<str>> {
-        Box::pin(self.do_current_identity())
+        Box::pin(self.read_store_identity())
     }
 
     fn deadline(&self) -> Duration {
@@ -38,41 +38,46 @@ impl Backend for RedisBackend {
     }
 
     fn acquire_all(&self, calls: &[AcquireCommand]) -> StoreFuture<'_, Option<Vec<AcquireReply>>> {
-        Box::pin(self.do_acquire_all(calls.to_vec()))
+        Box::pin(self.acquire_lock_set(calls.to_vec()))
     }
 
     fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply> {
-        Box::pin(self.do_acquire(call))
+        Box::pin(self.acquire_lock(call))
     }
 
-    fn release(&self, key: Key, me: LockToken, mode: LockMode) -> StoreFuture<'_, ReleaseOutcome> {
-        Box::pin(self.do_release(key, me, mode))
+    fn release(
+        &self,
+        key: Key,
+        token: LockToken,
+        mode: LockMode,
+    ) -> StoreFuture<'_, ReleaseOutcome> {
+        Box::pin(self.release_lock(key, token, mode))
     }
 
     fn send_release(
         &self,
         key: Key,
-        me: LockToken,
+        token: LockToken,
         mode: LockMode,
     ) -> Option<StoreFuture<'static, ReleaseOutcome>> {
-        self.do_send_release(key, me, mode)
+        self.submit_release(key, token, mode)
     }
 
     fn release_and_reacquire(
         &self,
-        me: LockToken,
+        token: LockToken,
         mode: LockMode,
         next: AcquireCommand,
     ) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
-        Box::pin(self.do_release_and_reacquire(me, mode, next))
+        Box::pin(self.release_and_reacquire_lock(token, mode, next))
     }
 
-    fn refresh_grant(&self, key: Key, me: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
-        Box::pin(self.do_refresh_grant(key, me))
+    fn refresh_grant(&self, key: Key, token: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
+        Box::pin(self.refresh_lock_grant(key, token))
     }
 
-    fn downgrade(&self, key: Key, me: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
-        Box::pin(self.do_downgrade(key, me, lease))
+    fn downgrade(&self, key: Key, token: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
+        Box::pin(self.downgrade_lock(key, token, lease))
     }
 
     fn connection_resets(&self) -> u64 {
@@ -84,27 +89,27 @@ impl Backend for RedisBackend {
     }
 
     fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>> {
-        Box::pin(self.do_renew(items))
+        Box::pin(self.renew_leases(items))
     }
 
-    fn advance_fence(&self, key: Key, me: LockToken, fence: u64) -> StoreFuture<'_, bool> {
-        Box::pin(self.do_advance_fence(key, me, fence))
+    fn advance_fence(&self, key: Key, token: LockToken, fence: u64) -> StoreFuture<'_, bool> {
+        Box::pin(self.advance_lock_fence(key, token, fence))
     }
 
     fn charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
-        self.do_charge(call)
+        self.charge_counters(call)
     }
 
     fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>> {
-        Box::pin(self.do_settle_charge(call))
+        Box::pin(self.adjust_counters(call))
     }
 
     fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()> {
-        Box::pin(self.do_reset_counters(tag, counters))
+        Box::pin(self.delete_counters(tag, counters))
     }
 
     fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize> {
-        Box::pin(self.do_register_limiter(node, lease))
+        Box::pin(self.register_limiter_node(node, lease))
     }
 
     fn server_generation(&self) -> u64 {
@@ -112,36 +117,40 @@ impl Backend for RedisBackend {
     }
 
     fn wait_for_replicas(&self, shard: u16, wanted: u32, since: u64) -> StoreFuture<'_, u32> {
-        Box::pin(self.do_wait_for_replicas(shard, wanted, since))
+        Box::pin(self.wait_for_replica_acks(shard, wanted, since))
     }
 
     #[cfg(any(test, feature = "fsck"))]
-    fn fsck(&self, part: FsckPart, mend: bool) -> StoreFuture<'_, FsckPartResult> {
-        Box::pin(self.fsck_part(part, mend))
+    fn fsck(&self, part: FsckPart, repair: bool) -> StoreFuture<'_, FsckPartResult> {
+        Box::pin(self.fsck_part(part, repair))
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
-        Box::pin(self.do_ping())
+        Box::pin(self.ping_servers())
     }
 
     fn ping_shard(&self, shard: u16) -> StoreFuture<'_, ()> {
-        Box::pin(self.do_ping_shard(shard))
+        Box::pin(self.probe_shard_write(shard))
     }
 
-    fn on_new_server(&self, tell: Weak<dyn Fn() + Send + Sync>) {
-        self.lanes.on_server_change(tell);
+    fn on_new_server(&self, callback: Weak<dyn Fn() + Send + Sync>) {
+        self.lanes.on_server_change(callback);
     }
 
-    fn subscribe(&self, node: NodeId, hints: &Arc<Wakeups>) -> Option<BoxFuture<'static, ()>> {
-        let listener = MessageSubscriber {
+    fn subscribe(
+        &self,
+        node: NodeId,
+        wakeups: &Arc<WakeupListeners>,
+    ) -> Option<BoxFuture<'static, ()>> {
+        let subscriber = MessageSubscriber {
             target: self.target.clone(),
             keys: self.keys.clone(),
             node,
             connect_timeout: self.deadline * 4,
             server_changes: self.lanes.server_tracker().subscribe_changes(),
-            job_events_wanted: hints.jobs_wanted(),
+            job_events_wanted: wakeups.jobs_wanted(),
         };
-        Some(Box::pin(listener.run(hints)))
+        Some(Box::pin(subscriber.run(wakeups)))
     }
 }
 

@@ -9,22 +9,22 @@ use crate::{
     store::{
         backend::{
             ActiveRun, BeginDirectOutcome, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks,
-            EndedFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobBackend, JobId, JobListPage,
-            JobState, JobView, LockToken, NodeId, PendingCursor, SettleCommand, SettleOutcome,
-            ShardStats, StoreFuture,
+            EndedJobFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobBackend, JobId,
+            JobListPage, JobState, JobView, LockToken, NodeId, PendingCursor, SettleCommand,
+            SettleOutcome, ShardStats, StoreFuture,
         },
         redis::RedisBackend,
-        wakeups::WakeupMessage,
+        wakeup_message::WakeupMessage,
     },
 };
 
 impl JobBackend for RedisBackend {
     fn enqueue(&self, call: EnqueueCommand) -> StoreFuture<'_, EnqueueOutcome> {
-        Box::pin(self.do_enqueue(call))
+        Box::pin(self.enqueue_job(call))
     }
 
     fn begin_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, BeginDirectOutcome> {
-        Box::pin(self.do_begin_direct(call))
+        Box::pin(self.begin_direct_run(call))
     }
 
     fn finish_direct(
@@ -33,11 +33,11 @@ impl JobBackend for RedisBackend {
         response: Option<Bytes>,
     ) -> StoreFuture<'_, bool> {
         let verb = if response.is_some() { "end" } else { "forget" };
-        Box::pin(self.do_update_direct(verb, call, response.unwrap_or_default()))
+        Box::pin(self.update_direct_run(verb, call, response.unwrap_or_default()))
     }
 
     fn renew_direct(&self, call: DirectRunCommand) -> StoreFuture<'_, bool> {
-        Box::pin(self.do_update_direct("renew", call, Bytes::new()))
+        Box::pin(self.update_direct_run("renew", call, Bytes::new()))
     }
 
     fn mark_direct_dead(
@@ -45,15 +45,15 @@ impl JobBackend for RedisBackend {
         call: DirectRunCommand,
         reason: &'static str,
     ) -> StoreFuture<'_, bool> {
-        Box::pin(self.do_update_direct("bury", call, Bytes::from_static(reason.as_bytes())))
+        Box::pin(self.update_direct_run("bury", call, Bytes::from_static(reason.as_bytes())))
     }
 
     fn claim(&self, call: ClaimCommand) -> StoreFuture<'_, ClaimOutcome> {
-        Box::pin(self.do_claim(call))
+        Box::pin(self.claim_job(call))
     }
 
     fn settle(&self, call: SettleCommand) -> StoreFuture<'_, SettleOutcome> {
-        Box::pin(self.do_settle(call))
+        Box::pin(self.settle_run(call))
     }
 
     fn cancel_waiting_job(
@@ -62,82 +62,82 @@ impl JobBackend for RedisBackend {
         began_us: u64,
         retention: Duration,
     ) -> StoreFuture<'_, Option<JobState>> {
-        Box::pin(self.do_cancel_job(id, began_us, retention))
+        Box::pin(self.cancel_queued_job(id, began_us, retention))
     }
 
     fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>> {
-        Box::pin(self.do_job_view(id))
+        Box::pin(self.read_job_view(id))
     }
 
     fn active_run(&self, id: JobId) -> StoreFuture<'_, Option<ActiveRun>> {
-        Box::pin(self.do_active_run(id))
+        Box::pin(self.read_active_run(id))
     }
 
     fn job_envelope(&self, id: JobId) -> StoreFuture<'_, Option<Bytes>> {
-        Box::pin(self.do_job_envelope(id))
+        Box::pin(self.read_job_envelope(id))
     }
 
     fn server_time_us(&self) -> StoreFuture<'_, u64> {
-        Box::pin(self.do_server_time_us())
+        Box::pin(self.read_server_time_us())
     }
 
     #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<JobId>>> {
-        Box::pin(self.do_heads(keys))
+        Box::pin(self.read_queue_heads(keys))
     }
 
-    fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>> {
-        Box::pin(self.do_poll_due(shards, most))
+    fn poll_due(&self, shards: Vec<u16>, max_locks: usize) -> StoreFuture<'_, Vec<DueLocks>> {
+        Box::pin(self.poll_due_locks(shards, max_locks))
     }
 
-    fn unclaim(&self, key: Key, me: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool> {
-        Box::pin(self.do_unclaim(key, me, id))
+    fn unclaim(&self, key: Key, token: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool> {
+        Box::pin(self.undo_claim(key, token, id))
     }
 
     fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat> {
-        Box::pin(self.do_heartbeat(node, lease))
+        Box::pin(self.send_heartbeat(node, lease))
     }
 
-    fn send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> StoreFuture<'_, ()> {
-        Box::pin(self.do_send_wakeup(node, hint))
+    fn send_wakeup(&self, node: NodeId, message: WakeupMessage) -> StoreFuture<'_, ()> {
+        Box::pin(self.publish_wakeup(node, message))
     }
 
     fn list_ended(
         &self,
         shard: u16,
-        which: EndedFilter,
-        from: u64,
-        most: usize,
+        filter: EndedJobFilter,
+        after: u64,
+        max_jobs: usize,
     ) -> StoreFuture<'_, JobListPage> {
-        Box::pin(self.do_list_ended(shard, which, from, most))
+        Box::pin(self.list_ended_jobs(shard, filter, after, max_jobs))
     }
 
     fn list_pending(
         &self,
         shard: u16,
-        from: PendingCursor,
-        most: usize,
+        cursor: PendingCursor,
+        max_jobs: usize,
     ) -> StoreFuture<'_, JobListPage<PendingCursor>> {
-        Box::pin(self.do_list_pending(shard, from, most))
+        Box::pin(self.list_pending_jobs(shard, cursor, max_jobs))
     }
 
     fn redrive_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, Option<JobState>> {
-        Box::pin(self.do_redrive_job(id, ended_us))
+        Box::pin(self.redrive_ended_job(id, ended_us))
     }
 
     fn purge_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, bool> {
-        Box::pin(self.do_purge_job(id, ended_us))
+        Box::pin(self.purge_ended_job(id, ended_us))
     }
 
     fn shard_stats(&self, shard: u16) -> StoreFuture<'_, ShardStats> {
-        Box::pin(self.do_shard_stats(shard))
+        Box::pin(self.read_shard_stats(shard))
     }
 
     fn set_jobs_paused(&self, paused: bool) -> StoreFuture<'_, ()> {
-        Box::pin(self.do_set_jobs_paused(paused))
+        Box::pin(self.pause_or_resume_jobs(paused))
     }
 
     fn are_jobs_paused(&self) -> StoreFuture<'_, bool> {
-        Box::pin(self.do_are_jobs_paused())
+        Box::pin(self.read_jobs_paused())
     }
 }

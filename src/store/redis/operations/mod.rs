@@ -1,21 +1,35 @@
-//! Operations of the [`Backend`] as script calls: typed arguments in, typed reply out.
+//! Operations of the backend traits as script calls: typed arguments in, typed reply out.
+//!
+//! The files `*_backend_impl.rs` and `backend_impl.rs` implement the traits. Each other file has
+//! the calls of one or a few operations.
 
+mod adjust_and_reset_quota_counters;
 mod backend_impl;
 mod batched_charge;
-mod cluster_fan_out;
+mod claim_and_settle_jobs;
+mod cluster_heartbeat;
+mod enqueue_job;
 #[cfg(any(test, feature = "fsck"))]
-#[path = "../../fsck/redis_shard_fsck.rs"]
+#[path = "../../fsck/redis_shard_and_queue_fsck.rs"]
 mod fsck;
+#[cfg(any(test, feature = "fsck"))]
+#[path = "../../fsck/redis_key_scan_fsck.rs"]
+mod fsck_key_scan;
+mod idempotent_direct_run;
 mod job_admin;
 mod job_backend_impl;
 mod job_lookup;
-mod job_runs;
-mod job_submission;
-mod job_workers;
-mod locks;
-mod store_probes;
-mod task_poll;
-mod task_queue_impl;
+mod lock_operations;
+mod pause_jobs;
+mod ping_and_identify;
+mod poll_due_locks;
+mod publish_wakeups;
+mod push_task;
+mod register_limiter;
+mod settle_and_poll_tasks;
+mod shard_watch_plan;
+mod task_backend_impl;
+mod worker_heartbeat;
 
 use self::backend_impl::{ScriptArgs, number_arg};
 pub(crate) use self::batched_charge::BatchedCharge;

@@ -9,16 +9,16 @@ use futures_util::StreamExt as _;
 use redis::Msg;
 use tokio::sync::watch;
 
-use super::super::target::{ConnectionTarget, MessageStream};
+use super::{
+    super::target::{ConnectionTarget, MessageStream},
+    retry_delay::RetryDelay,
+};
 use crate::store::key_names::KeyNames;
 use crate::store::{
-    backend::NodeId,
-    wakeups::{WakeupMessage, Wakeups},
+    backend::NodeId, wakeup_listeners::WakeupListeners, wakeup_message::WakeupMessage,
 };
 
-/// First and longest pause between two attempts to subscribe.
-pub(super) const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
-
+/// Subscriptions of a store: its channels, and the events that renew them.
 pub(in super::super) struct MessageSubscriber {
     pub(in super::super) target: ConnectionTarget,
     pub(in super::super) keys: KeyNames,
@@ -33,38 +33,38 @@ impl MessageSubscriber {
     /// Runs until the store handle is dropped.
     pub(in super::super) fn run(
         mut self,
-        hints: &Arc<Wakeups>,
+        listeners: &Arc<WakeupListeners>,
     ) -> impl Future<Output = ()> + Send + use<> + 'static {
-        let (hints, mut life) = (Arc::downgrade(hints), hints.lifetime());
+        let (listeners, mut store_lifetime) = (Arc::downgrade(listeners), listeners.lifetime());
         async move {
-            let mut pause = RetryDelay::default();
+            let mut retry_delay = RetryDelay::default();
             loop {
                 tokio::select! {
                     // The sender is never used: this resolves when the store handle is dropped.
-                    _ = life.changed() => return,
-                    heard = self.deliver_until_disconnected(&hints) => pause.record_outcome(heard),
+                    _ = store_lifetime.changed() => return,
+                    is_subscribed = self.deliver_until_disconnected(&listeners) => retry_delay.record_outcome(is_subscribed),
                 }
-                pause.sleep().await;
+                retry_delay.sleep().await;
             }
         }
     }
 
     /// Delivers messages until the connection breaks or the server changes. Returns false if no
     /// connection could be made.
-    async fn deliver_until_disconnected(&mut self, hints: &Weak<Wakeups>) -> bool {
+    async fn deliver_until_disconnected(&mut self, listeners: &Weak<WakeupListeners>) -> bool {
         loop {
             // Changes from here on are noticed.
             self.server_changes.mark_unchanged();
             self.job_events_wanted.mark_unchanged();
-            let (mut servers, mut jobs) =
+            let (mut server_changes, mut job_events_wanted) =
                 (self.server_changes.clone(), self.job_events_wanted.clone());
             tokio::select! {
                 biased;
-                // The sender is dropped with the store handle; `run` then ends by `life`.
-                Ok(()) = servers.changed() => return true,
+                // The sender is dropped with the store handle; `run` then ends by `store_lifetime`.
+                Ok(()) = server_changes.changed() => return true,
                 // Subscribes again without a pause.
-                Ok(()) = jobs.changed() => {}
-                heard = self.subscribe_and_deliver(hints) => return heard,
+                Ok(()) = job_events_wanted.changed() => {}
+                is_subscribed = self.subscribe_and_deliver(listeners) => return is_subscribed,
             }
         }
     }
@@ -73,25 +73,28 @@ impl MessageSubscriber {
         *self.job_events_wanted.borrow()
     }
 
-    async fn subscribe_and_deliver(&self, hints: &Weak<Wakeups>) -> bool {
+    async fn subscribe_and_deliver(&self, listeners: &Weak<WakeupListeners>) -> bool {
         if let ConnectionTarget::Cluster(cluster) = &self.target {
-            return self.deliver_from_nodes(cluster, hints).await;
+            return self.deliver_from_nodes(cluster, listeners).await;
         }
         let channels = self.keys.subscriptions(&self.node, self.wants_job_events());
         let subscribe = self.target.subscribe(&channels);
         let Ok(Ok(messages)) = tokio::time::timeout(self.connect_timeout, subscribe).await else {
             return false;
         };
-        deliver_wakeup(hints, Some(WakeupMessage::Resync));
-        deliver_messages(hints, messages).await;
+        deliver_wakeup(listeners, Some(WakeupMessage::Resync));
+        deliver_messages(listeners, messages).await;
         true
     }
 }
 
 /// Delivers messages until the stream ends.
-pub(super) async fn deliver_messages(hints: &Weak<Wakeups>, mut messages: MessageStream) {
+pub(super) async fn deliver_messages(
+    listeners: &Weak<WakeupListeners>,
+    mut messages: MessageStream,
+) {
     while let Some(message) = messages.next().await {
-        parse_message(&message, |hint| deliver_wakeup(hints, hint));
+        parse_message(&message, |wakeup| deliver_wakeup(listeners, wakeup));
     }
 }
 
@@ -100,37 +103,14 @@ pub(super) fn parse_message(message: &Msg, deliver: impl Fn(Option<WakeupMessage
         return;
     };
     if KeyNames::is_event_channel(message.get_channel_name()) {
-        WakeupMessage::parse_events(text).for_each(|hint| deliver(Some(hint)));
+        WakeupMessage::parse_events(text).for_each(|wakeup| deliver(Some(wakeup)));
     } else {
         deliver(WakeupMessage::parse(text));
     }
 }
 
-pub(super) fn deliver_wakeup(hints: &Weak<Wakeups>, hint: Option<WakeupMessage>) {
-    if let (Some(hints), Some(hint)) = (hints.upgrade(), hint) {
-        hints.deliver(hint);
-    }
-}
-
-/// Pause between attempts; it doubles until a subscription succeeds, up to the longest of
-/// `RETRY_DELAYS`.
-pub(in super::super) struct RetryDelay(Duration);
-
-impl RetryDelay {
-    pub(in super::super) fn record_outcome(&mut self, heard: bool) {
-        if heard {
-            *self = Self::default();
-        }
-    }
-
-    pub(in super::super) async fn sleep(&mut self) {
-        tokio::time::sleep(self.0).await;
-        self.0 = (self.0 * 2).min(RETRY_DELAYS[1]);
-    }
-}
-
-impl Default for RetryDelay {
-    fn default() -> Self {
-        Self(RETRY_DELAYS[0])
+pub(super) fn deliver_wakeup(listeners: &Weak<WakeupListeners>, wakeup: Option<WakeupMessage>) {
+    if let (Some(listeners), Some(wakeup)) = (listeners.upgrade(), wakeup) {
+        listeners.deliver(wakeup);
     }
 }

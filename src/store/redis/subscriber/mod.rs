@@ -9,10 +9,11 @@
 //!   worker one message for each of its own operations.
 //!
 //! Messages may be missed meanwhile, so all waiters poll after each renewal. In a cluster, each
-//! cluster node has its own subscription ([`subscription`]).
+//! cluster node has its own subscription ([`node_subscription`]).
 
 mod message_subscriber;
-mod subscription;
+mod node_subscription;
+mod retry_delay;
 
-pub(super) use self::message_subscriber::{MessageSubscriber, RetryDelay};
 use self::message_subscriber::{deliver_messages, deliver_wakeup};
+pub(super) use self::{message_subscriber::MessageSubscriber, retry_delay::RetryDelay};

@@ -137,7 +137,7 @@ mod tests {
     /// Texts of Redis 6.2, 7.0 and 7.2.
     #[test]
     fn permission_errors_name_the_missing_permission() {
-        for (text, told) in [
+        for (text, expected) in [
             (
                 "@user_script: 5: The user executing the script can't run this command or subcommand",
                 "TIME",
@@ -167,7 +167,7 @@ mod tests {
             ),
         ] {
             let sentence = missing_permission_of(text).expect(text);
-            assert!(sentence.contains(told), "{text}: {sentence}");
+            assert!(sentence.contains(expected), "{text}: {sentence}");
         }
         assert_eq!(missing_permission_of("ERR user_script:1: attempt to index a nil value"), None);
         assert_eq!(missing_permission_of("LOADING Redis is loading the dataset in memory"), None);

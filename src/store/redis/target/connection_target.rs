@@ -1,22 +1,19 @@
 //! `ConnectionTarget`: a server, a Sentinel group, a cluster or a pool, and how it is connected to.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+#[cfg(feature = "bb8-redis")]
+use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::stream::BoxStream;
-use redis::{AsyncConnectionConfig, ConnectionAddr, Msg, PushInfo, PushKind, aio::SendError};
+use redis::{ConnectionAddr, Msg};
 
 #[cfg(feature = "bb8-redis")]
 use super::pool_target::ApplicationPool;
 use super::{
     cluster::{ClusterTarget, Endpoint},
     connect_error::ConnectError,
-    redis_connection::RedisConnection,
+    connection_settings::ConnectionSettings,
+    dedicated_or_pooled_connection::RedisConnection,
     redis_tls_settings::RedisTlsSettings,
     sentinel_target::SentinelTarget,
     single_server::SingleServer,
@@ -46,47 +43,44 @@ pub(in super::super) type MessageStream = BoxStream<'static, Msg>;
 impl ConnectionTarget {
     /// Validates the settings; opens no connection.
     pub(in super::super) fn new(
-        address: &StoreUrl,
-        trust: &RedisTlsSettings,
-        within: Duration,
+        url: &StoreUrl,
+        tls_settings: &RedisTlsSettings,
+        call_timeout: Duration,
     ) -> Result<Self, Error> {
-        trust.validate(address.tls)?;
-        let target = match address.servers.clone() {
+        tls_settings.validate(url.tls)?;
+        let target = match url.servers.clone() {
             ServerAddresses::Single(node) => SingleServer::new(
-                super::redis_tls_settings::connection_addr(&node, address.tls),
-                address,
-                trust,
+                super::redis_tls_settings::connection_addr(&node, url.tls),
+                url,
+                tls_settings,
             )
             .map(Self::Single),
             ServerAddresses::UnixSocket(path) => {
-                SingleServer::new(ConnectionAddr::Unix(path), address, trust).map(Self::Single)
+                SingleServer::new(ConnectionAddr::Unix(path), url, tls_settings).map(Self::Single)
             }
             ServerAddresses::Sentinels { nodes, master } => {
-                SentinelTarget::new(&nodes, master, address, trust, within).map(Self::Sentinel)
+                SentinelTarget::new(&nodes, master, url, tls_settings, call_timeout)
+                    .map(Self::Sentinel)
             }
-            ServerAddresses::Cluster(_) if address.database.is_some_and(|number| number > 0) => {
+            ServerAddresses::Cluster(_) if url.database.is_some_and(|number| number > 0) => {
                 Err(ConnectError::Config("a cluster has database 0 only".to_owned()))
             }
-            ServerAddresses::Cluster(nodes) => {
-                let (address, trust) = (address.clone(), trust.clone());
-                let seeds = nodes.into_iter().map(|HostPort { host, port }| (host, port)).collect();
-                let make = move |(host, port): &Endpoint| {
-                    let node = HostPort { host: host.clone(), port: *port };
-                    SingleServer::new(
-                        super::redis_tls_settings::connection_addr(&node, address.tls),
-                        &address,
-                        &trust,
-                    )
-                };
-                Ok(Self::Cluster(ClusterTarget::new(seeds, Box::new(make), within)))
-            }
+            ServerAddresses::Cluster(nodes) => Ok(Self::Cluster(cluster_target(
+                nodes,
+                url.clone(),
+                tls_settings.clone(),
+                call_timeout,
+            ))),
         };
         target.map_err(ConnectError::into_error)
     }
 
     #[cfg(feature = "bb8-redis")]
-    pub(in super::super) fn from_pool(pool: ApplicationPool, messages: Option<Self>) -> Self {
-        Self::Pool(super::pool_target::PoolTarget { pool, message_target: messages.map(Arc::new) })
+    pub(in super::super) fn from_pool(pool: ApplicationPool, message_target: Option<Self>) -> Self {
+        Self::Pool(super::pool_target::PoolTarget {
+            pool,
+            message_target: message_target.map(Arc::new),
+        })
     }
 
     /// Returns true if shards may be on different servers.
@@ -138,25 +132,25 @@ impl ConnectionTarget {
         shard: u16,
         settings: &ConnectionSettings,
     ) -> Result<OpenedConnection, ConnectError> {
-        let somewhere = |connection| OpenedConnection { connection, endpoint: None };
+        let without_endpoint = |connection| OpenedConnection { connection, endpoint: None };
         match self {
-            Self::Single(one) => one.open(settings).await.map(somewhere),
+            Self::Single(server) => server.open(settings).await.map(without_endpoint),
             Self::Sentinel(sentinels) => sentinels.open(settings).await,
             Self::Cluster(cluster) => cluster.open(shard, settings).await,
             #[cfg(feature = "bb8-redis")]
-            Self::Pool(pool) => pool.open(settings).await.map(somewhere),
+            Self::Pool(pool) => pool.open(settings).await.map(without_endpoint),
         }
     }
 
     /// Subscribes to the channels on a separate connection. The caller applies a timeout.
     ///
-    /// In a cluster, each cluster node has its own subscription (`subscriber::subscription`).
+    /// In a cluster, each cluster node has its own subscription (`subscriber::node_subscription`).
     pub(in super::super) async fn subscribe(
         &self,
         channels: &[String],
     ) -> Result<MessageStream, ConnectError> {
         match self {
-            Self::Single(one) => one.subscribe(channels).await,
+            Self::Single(server) => server.subscribe(channels).await,
             Self::Sentinel(sentinels) => sentinels.subscribe(channels).await,
             #[cfg(feature = "bb8-redis")]
             Self::Pool(pool) => pool.subscribe(channels).await,
@@ -165,58 +159,20 @@ impl ConnectionTarget {
     }
 }
 
-/// Settings of a new connection, the same for every target.
-#[derive(Default)]
-pub(in super::super) struct ConnectionSettings {
-    /// Timeout of the network connection; `None` for no timeout.
-    pub(in super::super) connect_timeout: Option<Duration>,
-    /// Set when the server or the network ends the connection, or when its driver ends with its
-    /// runtime.
-    pub(in super::super) disconnected: Arc<AtomicBool>,
-}
-
-/// Guard owned by the driver of a connection; marks the connection as disconnected when dropped.
-///
-/// A driver that is dropped reads and writes no more. A call that is not sent yet must use another
-/// connection, because a call that fails on this one counts as in doubt.
-pub(super) struct DriverGuard(Arc<AtomicBool>);
-
-impl DriverGuard {
-    fn mark_disconnected(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-impl Drop for DriverGuard {
-    fn drop(&mut self) {
-        self.mark_disconnected();
-    }
-}
-
-impl ConnectionSettings {
-    /// Sets no response timeout: every call has its own deadline.
-    pub(super) fn to_config(&self) -> AsyncConnectionConfig {
-        AsyncConnectionConfig::new()
-            .set_connection_timeout(self.connect_timeout)
-            .set_response_timeout(None)
-            .set_push_sender(self.disconnect_handler())
-    }
-
-    /// Returns a handler of disconnect pushes. Only the driver task owns it, so it is dropped with
-    /// the driver.
-    fn disconnect_handler(
-        &self,
-    ) -> impl Fn(PushInfo) -> Result<(), SendError> + Send + Sync + 'static {
-        let driver = self.driver_guard();
-        move |push| {
-            if push.kind == PushKind::Disconnection {
-                driver.mark_disconnected();
-            }
-            Ok(())
-        }
-    }
-
-    pub(super) fn driver_guard(&self) -> DriverGuard {
-        DriverGuard(Arc::clone(&self.disconnected))
-    }
+fn cluster_target(
+    nodes: Vec<HostPort>,
+    url: StoreUrl,
+    tls_settings: RedisTlsSettings,
+    call_timeout: Duration,
+) -> ClusterTarget {
+    let seeds = nodes.into_iter().map(|HostPort { host, port }| (host, port)).collect();
+    let node_factory = move |(host, port): &Endpoint| {
+        let node = HostPort { host: host.clone(), port: *port };
+        SingleServer::new(
+            super::redis_tls_settings::connection_addr(&node, url.tls),
+            &url,
+            &tls_settings,
+        )
+    };
+    ClusterTarget::new(seeds, Box::new(node_factory), call_timeout)
 }

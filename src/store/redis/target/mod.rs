@@ -6,24 +6,24 @@
 
 mod cluster;
 mod connect_error;
+mod connection_settings;
 mod connection_target;
+mod dedicated_or_pooled_connection;
 #[cfg(feature = "bb8-redis")]
 mod pool_target;
-mod redis_connection;
 mod redis_tls_settings;
 mod sentinel_target;
 mod single_server;
 mod store_url;
 
-pub(super) use self::connection_target::{
-    ConnectionSettings, ConnectionTarget, MessageStream, OpenedConnection,
-};
+pub(super) use self::connection_target::{ConnectionTarget, MessageStream, OpenedConnection};
 #[cfg(feature = "bb8-redis")]
 pub(super) use self::pool_target::ApplicationPool;
 pub(super) use self::{
     cluster::{ClusterTarget, Endpoint},
     connect_error::{ConnectError, missing_permission},
-    redis_connection::RedisConnection,
+    connection_settings::ConnectionSettings,
+    dedicated_or_pooled_connection::RedisConnection,
     redis_tls_settings::RedisTlsSettings,
     sentinel_target::SentinelTarget,
     store_url::{LoginCredentials, SENTINEL_PORT, ServerAddresses, StoreUrl},

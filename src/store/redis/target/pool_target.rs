@@ -18,7 +18,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::{sync::oneshot, time::sleep};
 
 use super::{ConnectError, ConnectionSettings, ConnectionTarget, MessageStream, RedisConnection};
-use crate::clock::MAX_DURATION;
+use crate::durations::MAX_DURATION;
 
 /// Time for which a checkout of the pool continues after its caller was dropped; longer than its
 /// `PING` may take.
@@ -46,26 +46,26 @@ impl PoolTarget {
         &self,
         settings: &ConnectionSettings,
     ) -> Result<RedisConnection, ConnectError> {
-        let taken = self.checkout().await?;
-        let mut one = without_response_timeout((*taken).clone());
-        if is_replica(&mut one).await {
-            drop(taken);
-            let made = self.pool.dedicated_connection().await;
-            let made = made.map_err(|error| ConnectError::from_redis(&error))?;
-            let watched = disconnect_with_runtime(settings);
-            let one = without_response_timeout(made);
+        let checked_out = self.checkout().await?;
+        let mut connection = without_response_timeout((*checked_out).clone());
+        if is_replica(&mut connection).await {
+            drop(checked_out);
+            let dedicated = self.pool.dedicated_connection().await;
+            let dedicated = dedicated.map_err(|error| ConnectError::from_redis(&error))?;
+            let runtime_watch = disconnect_with_runtime(settings);
+            let connection = without_response_timeout(dedicated);
             return Ok(RedisConnection::Pooled(CheckedOutConnection {
-                connection: one,
+                connection,
                 _pool_slot: None,
-                _runtime_watch: watched,
+                _runtime_watch: runtime_watch,
             }));
         }
-        let place = Some(Arc::new(taken));
-        let watched = disconnect_with_runtime(settings);
+        let pool_slot = Some(Arc::new(checked_out));
+        let runtime_watch = disconnect_with_runtime(settings);
         Ok(RedisConnection::Pooled(CheckedOutConnection {
-            connection: one,
-            _pool_slot: place,
-            _runtime_watch: watched,
+            connection,
+            _pool_slot: pool_slot,
+            _runtime_watch: runtime_watch,
         }))
     }
 
@@ -75,21 +75,21 @@ impl PoolTarget {
     async fn checkout(
         &self,
     ) -> Result<PooledConnection<'static, RedisConnectionManager>, ConnectError> {
-        let (waits, left) = oneshot::channel::<()>();
+        let (caller_waiting, caller_dropped) = oneshot::channel::<()>();
         let pool = self.pool.clone();
-        let taking = tokio::spawn(async move {
-            let left = async {
-                let _ = left.await;
+        let checkout_task = tokio::spawn(async move {
+            let caller_dropped = async {
+                let _ = caller_dropped.await;
                 sleep(CHECKOUT_GRACE).await;
             };
             tokio::select! {
-                taken = pool.get_owned() => taken,
-                () = left => Err(RunError::TimedOut),
+                checked_out = pool.get_owned() => checked_out,
+                () = caller_dropped => Err(RunError::TimedOut),
             }
         });
-        let taken = taking.await.unwrap_or(Err(RunError::TimedOut));
-        drop(waits);
-        taken.map_err(|error| match error {
+        let checked_out = checkout_task.await.unwrap_or(Err(RunError::TimedOut));
+        drop(caller_waiting);
+        checked_out.map_err(|error| match error {
             RunError::User(error) => ConnectError::from_redis(&error),
             RunError::TimedOut => ConnectError::Unavailable,
         })
@@ -113,13 +113,13 @@ impl PoolTarget {
 /// the runtime that made the connection, which is this one unless the application has used the pool
 /// on another.
 fn disconnect_with_runtime(settings: &ConnectionSettings) -> Arc<oneshot::Sender<()>> {
-    let (watched, dropped) = oneshot::channel::<()>();
+    let (sender, dropped) = oneshot::channel::<()>();
     let driver = settings.driver_guard();
     tokio::spawn(async move {
         let _driver = driver;
         let _ = dropped.await;
     });
-    Arc::new(watched)
+    Arc::new(sender)
 }
 
 /// Disables the response timeout of redis-rs, which is shorter than most deadlines: every call has
@@ -131,6 +131,6 @@ fn without_response_timeout(mut connection: MultiplexedConnection) -> Multiplexe
 
 /// Returns true if the server reports that it is a replica; false if it reports nothing.
 async fn is_replica(connection: &mut MultiplexedConnection) -> bool {
-    let told = redis::cmd("INFO").arg("replication").query_async::<String>(connection).await;
-    told.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "role:slave"))
+    let role_report = redis::cmd("INFO").arg("replication").query_async::<String>(connection).await;
+    role_report.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "role:slave"))
 }

@@ -51,14 +51,12 @@ impl RedisTlsSettings {
 
     #[cfg(feature = "tls")]
     pub(super) fn certificates(&self) -> Option<redis::TlsCertificates> {
-        let client = self.client_identity.as_ref().map(|(chain, key)| redis::ClientTlsConfig {
+        let client_tls = self.client_identity.as_ref().map(|(chain, key)| redis::ClientTlsConfig {
             client_cert: chain.clone(),
             client_key: key.clone(),
         });
-        self.is_set().then(|| redis::TlsCertificates {
-            client_tls: client,
-            root_cert: self.ca_certificate.clone(),
-        })
+        self.is_set()
+            .then(|| redis::TlsCertificates { client_tls, root_cert: self.ca_certificate.clone() })
     }
 }
 
@@ -79,8 +77,8 @@ pub(super) fn certificate_error(error: &redis::RedisError) -> Option<String> {
     };
     let error = source?.get_ref()?;
     match error.downcast_ref::<TlsError>()? {
-        TlsError::InvalidCertificate(why) => Some(format!(
-            "the server's certificate is not trusted: {why}; see StoreBuilder::ca_certificate"
+        TlsError::InvalidCertificate(reason) => Some(format!(
+            "the server's certificate is not trusted: {reason}; see StoreBuilder::ca_certificate"
         )),
         TlsError::AlertReceived(
             AlertDescription::CertificateRequired | AlertDescription::HandshakeFailure,
@@ -89,7 +87,7 @@ pub(super) fn certificate_error(error: &redis::RedisError) -> Option<String> {
                 .to_owned(),
         ),
         TlsError::AlertReceived(
-            why @ (AlertDescription::BadCertificate
+            reason @ (AlertDescription::BadCertificate
             | AlertDescription::UnsupportedCertificate
             | AlertDescription::CertificateRevoked
             | AlertDescription::CertificateExpired
@@ -97,7 +95,7 @@ pub(super) fn certificate_error(error: &redis::RedisError) -> Option<String> {
             | AlertDescription::UnknownCA
             | AlertDescription::AccessDenied
             | AlertDescription::DecryptError),
-        ) => Some(format!("the server rejected the client certificate: {why:?}")),
+        ) => Some(format!("the server rejected the client certificate: {reason:?}")),
         TlsError::NoCertificatesPresented => Some("the server sent no certificate".to_owned()),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! Single server, or an endpoint that behaves like one.
+//! `SingleServer`: opens connections and subscriptions to one server, cluster node or sentinel.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,21 +25,21 @@ pub(in super::super) struct SingleServer {
 impl SingleServer {
     pub(super) fn new(
         server: ConnectionAddr,
-        address: &StoreUrl,
-        trust: &RedisTlsSettings,
+        url: &StoreUrl,
+        tls_settings: &RedisTlsSettings,
     ) -> Result<Self, ConnectError> {
         // RESP3 has the push that reports a disconnect.
-        let client = build_client(server, address, trust, ProtocolVersion::RESP3);
+        let client = build_client(server, url, tls_settings, ProtocolVersion::RESP3);
         client.map(Self::from_client).map_err(|_| ConnectError::invalid_certificates())
     }
 
     /// Creates the client of a sentinel. Sentinels of version 6.2 do not support RESP3.
     pub(super) fn new_sentinel(
         server: ConnectionAddr,
-        address: &StoreUrl,
-        trust: &RedisTlsSettings,
+        url: &StoreUrl,
+        tls_settings: &RedisTlsSettings,
     ) -> Result<Self, ConnectError> {
-        let client = build_client(server, address, trust, ProtocolVersion::RESP2);
+        let client = build_client(server, url, tls_settings, ProtocolVersion::RESP2);
         client.map(Self::from_client).map_err(|_| ConnectError::invalid_certificates())
     }
 
@@ -64,8 +64,8 @@ impl SingleServer {
         &self,
         config: &AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, ConnectError> {
-        let made = self.client.get_multiplexed_async_connection_with_config(config).await;
-        made.map_err(|error| ConnectError::from_redis(&error))
+        let opened = self.client.get_multiplexed_async_connection_with_config(config).await;
+        opened.map_err(|error| ConnectError::from_redis(&error))
     }
 
     pub(in super::super) async fn subscribe(
@@ -91,54 +91,63 @@ impl SingleServer {
         &self,
         channels: &[String],
     ) -> Result<Option<MessageStream>, ConnectError> {
-        let (pushed, pushes) = mpsc::unbounded_channel();
-        let config = ConnectionSettings::default().to_config().set_push_sender(pushed);
+        let (push_sender, pushes) = mpsc::unbounded_channel();
+        let config = ConnectionSettings::default().to_config().set_push_sender(push_sender);
         let mut connection = self.connect(&config).await?;
         // One command for each channel: the channels of one command must share a slot, and redis-rs
         // takes each push as the reply to one command.
         let subscribe = |channel| redis::cmd("SSUBSCRIBE").arg(channel).to_owned();
-        let Some((first, others)) = channels.split_first() else { return Ok(None) };
+        let Some((first, later_channels)) = channels.split_first() else { return Ok(None) };
         // The first channel is subscribed alone, because redis-rs hides the error of one command
         // among several.
         if let Err(error) = subscribe(first).query_async::<Value>(&mut connection).await {
-            let unknown = error.detail().is_some_and(|text| text.contains("unknown command"));
-            return if unknown { Ok(None) } else { Err(ConnectError::from_redis(&error)) };
+            let is_unsupported =
+                error.detail().is_some_and(|text| text.contains("unknown command"));
+            return if is_unsupported { Ok(None) } else { Err(ConnectError::from_redis(&error)) };
         }
         let mut pipe = redis::pipe();
-        others.iter().for_each(|channel| _ = pipe.add_command(subscribe(channel)).ignore());
+        later_channels.iter().for_each(|channel| _ = pipe.add_command(subscribe(channel)).ignore());
         let subscribed = pipe.query_async::<()>(&mut connection).await;
         subscribed.map_err(|error| ConnectError::from_redis(&error))?;
-        let messages = stream::unfold((pushes, connection), |(mut pushes, connection)| async {
-            loop {
-                let push: PushInfo = pushes.recv().await?;
-                match push.kind {
-                    PushKind::SMessage => {
-                        let message = Msg::from_push_info(push)?;
-                        return Some((message, (pushes, connection)));
-                    }
-                    PushKind::SUnsubscribe | PushKind::Disconnection => return None,
-                    _ => {}
-                }
-            }
-        });
-        Ok(Some(messages.boxed()))
+        Ok(Some(shard_messages(pushes, connection)))
     }
+}
+
+/// Returns the messages of subscribed shard channels, until the connection or a subscription ends.
+fn shard_messages(
+    pushes: mpsc::UnboundedReceiver<PushInfo>,
+    connection: MultiplexedConnection,
+) -> MessageStream {
+    stream::unfold((pushes, connection), |(mut pushes, connection)| async {
+        loop {
+            let push: PushInfo = pushes.recv().await?;
+            match push.kind {
+                PushKind::SMessage => {
+                    let message = Msg::from_push_info(push)?;
+                    return Some((message, (pushes, connection)));
+                }
+                PushKind::SUnsubscribe | PushKind::Disconnection => return None,
+                _ => {}
+            }
+        }
+    })
+    .boxed()
 }
 
 fn build_client(
     server: ConnectionAddr,
-    address: &StoreUrl,
-    trust: &RedisTlsSettings,
+    url: &StoreUrl,
+    tls_settings: &RedisTlsSettings,
     protocol: ProtocolVersion,
 ) -> Result<Client, RedisError> {
     let info = server.into_connection_info()?.set_tcp_settings(tcp_settings());
-    let LoginCredentials { user, password } = &address.credentials;
+    let LoginCredentials { user, password } = &url.credentials;
     // `HELLO` is sent alone, without the command that sets the library's name. A server that is
     // full answers the first command and closes; among several commands, redis-rs would report only
     // the closed connection.
     let settings = info.redis_settings().clone().set_protocol(protocol);
     let mut settings = settings.set_skip_set_lib_name();
-    settings = settings.set_db(address.database.unwrap_or(0).into());
+    settings = settings.set_db(url.database.unwrap_or(0).into());
     if let Some(user) = user {
         settings = settings.set_username(user);
     }
@@ -147,10 +156,10 @@ fn build_client(
     }
     let info = info.set_redis_settings(settings);
     #[cfg(feature = "tls")]
-    if let Some(certificates) = trust.certificates() {
+    if let Some(certificates) = tls_settings.certificates() {
         return Client::build_with_tls(info, certificates);
     }
-    let _ = trust;
+    let _ = tls_settings;
     Client::open(info)
 }
 

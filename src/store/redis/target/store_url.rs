@@ -60,14 +60,14 @@ enum UrlScheme {
 
 impl UrlScheme {
     fn parse(scheme: &str) -> Option<(Self, bool)> {
-        let (base, way) = scheme.split_once('+').unwrap_or((scheme, ""));
+        let (base, suffix) = scheme.split_once('+').unwrap_or((scheme, ""));
         let tls = match base {
             "redis" | "valkey" => false,
             "rediss" | "valkeys" => true,
-            "unix" if way.is_empty() => return Some((Self::UnixSocket, false)),
+            "unix" if suffix.is_empty() => return Some((Self::UnixSocket, false)),
             _ => return None,
         };
-        let kind = match way {
+        let kind = match suffix {
             "" => Self::Single,
             "unix" if !tls => Self::UnixSocket,
             "sentinel" => Self::Sentinels,
@@ -87,20 +87,20 @@ impl StoreUrl {
         Self::parse_with_port(url, None)
     }
 
-    fn parse_with_port(url: &str, port: Option<u16>) -> Result<Self, Error> {
-        let unreadable = || url_error("cannot be parsed; expected redis://host:port/db");
-        let (scheme, rest) = url.split_once("://").ok_or_else(unreadable)?;
+    fn parse_with_port(url: &str, default_port: Option<u16>) -> Result<Self, Error> {
+        let parse_error = || url_error("cannot be parsed; expected redis://host:port/db");
+        let (scheme, location) = url.split_once("://").ok_or_else(parse_error)?;
         let (kind, tls) = UrlScheme::parse(&scheme.to_ascii_lowercase()).ok_or_else(|| {
             url_error("has an unknown scheme; use redis, rediss, valkey, valkeys, unix, redis+sentinel or redis+cluster")
         })?;
-        if rest.contains('#') {
+        if location.contains('#') {
             return Err(url_error("cannot have a #fragment; write a # in a password as %23"));
         }
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (location, query) = location.split_once('?').unwrap_or((location, ""));
         let mut query = UrlQuery::parse(query, kind)?;
         let (authority, path) = match kind {
-            UrlScheme::UnixSocket => ("", rest),
-            _ => rest.split_once('/').unwrap_or((rest, "")),
+            UrlScheme::UnixSocket => ("", location),
+            _ => location.split_once('/').unwrap_or((location, "")),
         };
         let (login, hosts) = match authority.rsplit_once('@') {
             Some((login, hosts)) => (parse_credentials(login)?, hosts),
@@ -110,7 +110,7 @@ impl StoreUrl {
             UrlScheme::UnixSocket => {
                 (ServerAddresses::UnixSocket(parse_socket_path(path)?), query.database.take())
             }
-            _ => parse_servers(kind, hosts, path, port.unwrap_or(kind.default_port()))?,
+            _ => parse_servers(kind, hosts, path, default_port.unwrap_or(kind.default_port()))?,
         };
         Ok(Self {
             servers: nodes,
@@ -122,13 +122,13 @@ impl StoreUrl {
         })
     }
 
-    /// Parses the URL of one node of several. The port defaults to `port`, and the URL must contain
-    /// nothing but address and credentials.
+    /// Parses the URL of one node of several. The port defaults to `default_port`, and the URL must
+    /// contain nothing but address and credentials.
     pub(in super::super) fn parse_node(
         url: &str,
-        port: u16,
+        default_port: u16,
     ) -> Result<(HostPort, bool, LoginCredentials), Error> {
-        let address = Self::parse_with_port(url, Some(port))?;
+        let address = Self::parse_with_port(url, Some(default_port))?;
         match address {
             Self {
                 servers: ServerAddresses::Single(node),
@@ -220,9 +220,9 @@ fn parse_servers(
     kind: UrlScheme,
     hosts: &str,
     path: &str,
-    port: u16,
+    default_port: u16,
 ) -> Result<(ServerAddresses, Option<u32>), Error> {
-    let mut nodes = hosts.split(',').map(|host| parse_host_port(host, port));
+    let mut nodes = hosts.split(',').map(|host| parse_host_port(host, default_port));
     let path = path.trim_end_matches('/');
     match kind {
         UrlScheme::Sentinels => {
@@ -263,17 +263,14 @@ fn parse_database(text: &str) -> Result<u32, Error> {
     })
 }
 
-fn parse_host_port(text: &str, port: u16) -> Result<HostPort, Error> {
+fn parse_host_port(text: &str, default_port: u16) -> Result<HostPort, Error> {
     let (host, port) = match text.rsplit_once(':') {
-        Some((host, given)) if has_port(text) => {
-            let given = given.parse().ok().filter(|port| *port > 0);
-            (
-                host,
-                given
-                    .ok_or_else(|| url_error("has a port that is not a number from 1 to 65535"))?,
-            )
+        Some((host, port_text)) if has_port(text) => {
+            let port = port_text.parse().ok().filter(|port| *port > 0);
+            let invalid = || url_error("has a port that is not a number from 1 to 65535");
+            (host, port.ok_or_else(invalid)?)
         }
-        _ => (text, port),
+        _ => (text, default_port),
     };
     let host = match Host::parse(host) {
         Ok(Host::Domain(name)) => name,
@@ -289,8 +286,8 @@ fn has_port(host: &str) -> bool {
     host.rsplit(']').next().is_some_and(|after| after.contains(':'))
 }
 
-fn url_error(what: &str) -> Error {
-    Error::config(format!("the store's URL {what}"))
+fn url_error(problem: &str) -> Error {
+    Error::config(format!("the store's URL {problem}"))
 }
 
 #[cfg(test)]

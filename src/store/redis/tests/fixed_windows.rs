@@ -13,7 +13,7 @@ use crate::{
         key_names::{CounterKeyKind, KeyNames},
         rate::Algorithm,
         redis::{
-            msgpack::{MsgpackReader, MsgpackValue},
+            msgpack_reader::{MsgpackReader, MsgpackValue},
             scripts::{CHARGE_BATCH, LuaScript, SETTLE_CHARGE},
         },
     },

@@ -219,7 +219,7 @@ async fn full_server_reports_lost_runs_of_late_settlements() {
 #[tokio::test]
 async fn full_server_releases_shards_of_leaving_worker() {
     let server = ServerProcess::start().await;
-    let code = include_str!("../../lua/shard_watch.lua");
+    let code = include_str!("../../lua/cluster_shard_watch_lease.lua");
     let watch = async |verb: &str, ms: &str| -> (String, u32) {
         let keys = ["watch", "due", "late", "exp"];
         let words = [&["EVAL", code, "4"][..], &keys, &["0a0b", verb, ms]].concat();

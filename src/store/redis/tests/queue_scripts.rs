@@ -1,7 +1,7 @@
 //! Scripts of queues, called by hand: a copy that comes late, and a key that is not ours.
 
 use super::server_process::ServerProcess;
-use crate::store::redis::scripts::{LuaScript, TASKS_POLL, TASKS_PUSH};
+use crate::store::redis::scripts::{LuaScript, TASKS_PUSH, TASKS_SETTLE_AND_POLL};
 
 const QUEUE_KEY: &str = "lg:1:x:{0}:z:q";
 const PUSH_NUMBERS_KEY: &str = "lg:1:x:{0}:zp:n";
@@ -96,14 +96,16 @@ async fn failed_poll_keeps_waiting_task_in_queue() {
             let terms = "2 0 0 10000000 610000 8000000 0 0 0 604800000000 10000 1073741824 3";
             format!("ab:cd.{number} {terms}")
         };
-        eval_script(&server, &TASKS_POLL, [QUEUE_KEY, LAST_REPLY_KEY], &[&turn(1)]).await.unwrap();
+        eval_script(&server, &TASKS_SETTLE_AND_POLL, [QUEUE_KEY, LAST_REPLY_KEY], &[&turn(1)])
+            .await
+            .unwrap();
         let run = format!("{}cd.1", TASK_IDS[0]);
         assert_eq!(server.query::<Vec<String>>(&["ZRANGE", RUNNING_KEY, "0", "-1"]).await, [&*run]);
         let _: () = server.query(&["DEL", odd]).await;
         let _: () = server.query(&["SET", odd, "odd"]).await;
         let told = eval_script(
             &server,
-            &TASKS_POLL,
+            &TASKS_SETTLE_AND_POLL,
             [QUEUE_KEY, LAST_REPLY_KEY],
             &[&turn(2), "d24", &run],
         )

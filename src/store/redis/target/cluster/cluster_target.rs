@@ -71,8 +71,8 @@ impl ClusterTarget {
     /// Creates a target from seed nodes; those that answer are asked for the other nodes.
     pub(in crate::store::redis) fn new(
         seeds: Vec<Endpoint>,
-        make: NodeFactory,
-        within: Duration,
+        make_node: NodeFactory,
+        query_timeout: Duration,
     ) -> Self {
         let map = ClusterShardMap {
             owners: vec![None; usize::from(SHARD_COUNT)],
@@ -80,7 +80,7 @@ impl ClusterTarget {
         };
         Self(Arc::new(ClusterState {
             seeds,
-            make_node: make,
+            make_node,
             shard_slots: (0..SHARD_COUNT)
                 .map(|shard| key_slot(shard.to_string().as_bytes()))
                 .collect(),
@@ -91,7 +91,7 @@ impl ClusterTarget {
             refresh_signal: Notify::new(),
             connections: ConnectionCache::default(),
             is_config_readable: AtomicBool::new(true),
-            query_timeout: within,
+            query_timeout,
             server_tracker: Arc::default(),
         }))
     }
@@ -116,19 +116,19 @@ impl ClusterTarget {
         &self,
         shard: u16,
     ) -> Result<Endpoint, ConnectError> {
-        if let Some(owner) = self.known_owner(shard) {
+        if let Some(owner) = self.cached_owner(shard) {
             return Ok(owner);
         }
-        let mut looked = self.0.refreshes_done.subscribe();
+        let mut refreshes = self.0.refreshes_done.subscribe();
         if self.request_refresh() {
             // The caller has its own deadline.
-            let _ = looked.changed().await;
+            let _ = refreshes.changed().await;
         }
-        let unknown = || self.0.map.lock().failure.clone().unwrap_or(ConnectError::Unavailable);
-        self.known_owner(shard).ok_or_else(unknown)
+        let error = || self.0.map.lock().failure.clone().unwrap_or(ConnectError::Unavailable);
+        self.cached_owner(shard).ok_or_else(error)
     }
 
-    fn known_owner(&self, shard: u16) -> Option<Endpoint> {
+    fn cached_owner(&self, shard: u16) -> Option<Endpoint> {
         self.0.map.lock().owners.get(usize::from(shard))?.clone()
     }
 
@@ -136,15 +136,15 @@ impl ClusterTarget {
     pub(in crate::store::redis) fn representative_shards(&self) -> Vec<u16> {
         let map = self.0.map.lock();
         let mut seen = Vec::new();
-        let mut first = |owner: &Option<Endpoint>| {
-            let new = owner.is_none() || !seen.contains(owner);
+        let mut is_first = |owner: &Option<Endpoint>| {
+            let is_new = owner.is_none() || !seen.contains(owner);
             seen.push(owner.clone());
-            new
+            is_new
         };
         (0..SHARD_COUNT)
             .zip(&map.owners)
-            .filter(|(_, owner)| first(owner))
-            .map(|(s, _)| s)
+            .filter(|(_, owner)| is_first(owner))
+            .map(|(shard, _)| shard)
             .collect()
     }
 
@@ -159,31 +159,31 @@ impl ClusterTarget {
     /// Returns the nodes that own shards, each with its shards.
     pub(in crate::store::redis) fn shards_by_owner(&self) -> Vec<(Endpoint, Vec<u16>)> {
         let map = self.0.map.lock();
-        let mut shares = BTreeMap::<_, Vec<u16>>::new();
+        let mut shards_by_owner = BTreeMap::<_, Vec<u16>>::new();
         for (shard, owner) in (0..SHARD_COUNT).zip(&map.owners) {
             if let Some(owner) = owner {
-                shares.entry(owner.clone()).or_default().push(shard);
+                shards_by_owner.entry(owner.clone()).or_default().push(shard);
             }
         }
-        shares.into_iter().collect()
+        shards_by_owner.into_iter().collect()
     }
 
-    /// Records a redirect by the node `from`: the slot has moved.
+    /// Records a redirect to `target` by the node `redirected_by`: the slot has moved.
     pub(in crate::store::redis) fn record_slot_move(
         &self,
         slot: u16,
-        to: &str,
-        from: Option<&Endpoint>,
+        target: &str,
+        redirected_by: Option<&Endpoint>,
     ) {
-        let Some(to) = parse_redirect_target(to, from) else {
+        let Some(new_owner) = parse_redirect_target(target, redirected_by) else {
             // Other nodes may know the new owner.
             self.request_refresh();
             return;
         };
         let mut map = self.0.map.lock();
         let mut owners = map.owners.clone();
-        let shards = owners.iter_mut().zip(&self.0.shard_slots).filter(|(_, its)| **its == slot);
-        shards.for_each(|(owner, _)| *owner = Some(to.clone()));
+        let shards = owners.iter_mut().zip(&self.0.shard_slots).filter(|(_, s)| **s == slot);
+        shards.for_each(|(owner, _)| *owner = Some(new_owner.clone()));
         let changed = self.0.update_owners(&mut map, owners);
         drop(map);
         if changed {
@@ -220,13 +220,13 @@ impl ClusterState {
         map: &mut ClusterShardMap,
         owners: Vec<Option<Endpoint>>,
     ) -> bool {
-        let known = map.owners.iter().any(Option::is_some);
+        let had_owners = map.owners.iter().any(Option::is_some);
         let changed = map.owners != owners;
         map.owners = owners;
         if changed {
             self.map_version.fetch_add(1, Ordering::AcqRel);
         }
-        changed && known
+        changed && had_owners
     }
 
     /// Reports that shards have moved. If a replica took over, leases may be lost.
@@ -237,10 +237,13 @@ impl ClusterState {
 
 /// Parses `host:port`. An IPv6 address may lack brackets. An empty host is the host of the
 /// redirecting node, and `?` is a node that it knows no name of.
-pub(super) fn parse_redirect_target(text: &str, from: Option<&Endpoint>) -> Option<Endpoint> {
+pub(super) fn parse_redirect_target(
+    text: &str,
+    redirected_by: Option<&Endpoint>,
+) -> Option<Endpoint> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let host = if host.is_empty() { &from?.0 } else { host };
+    let host = if host.is_empty() { &redirected_by?.0 } else { host };
     Some((host.to_owned(), port.parse().ok()?)).filter(|(host, _)| host != "?")
 }
 
@@ -276,12 +279,12 @@ mod tests {
         cluster.record_slot_move(slot, "h:1", None);
         let first = cluster.map_version();
         assert_eq!(cluster.owner_endpoints(), [("h".to_owned(), 1)]);
-        assert_eq!(cluster.known_owner(8), None);
+        assert_eq!(cluster.cached_owner(8), None);
         cluster.record_slot_move(slot, "h:1", None);
         assert_eq!(cluster.map_version(), first);
         cluster.record_slot_move(slot, "h:2", None);
         assert_ne!(cluster.map_version(), first);
-        assert_eq!(cluster.known_owner(7), Some(("h".to_owned(), 2)));
+        assert_eq!(cluster.cached_owner(7), Some(("h".to_owned(), 2)));
         assert_eq!(cluster.shards_by_owner(), [(("h".to_owned(), 2), vec![7])]);
         assert_eq!(cluster.representative_shards().len(), usize::from(SHARD_COUNT));
     }

@@ -25,7 +25,7 @@
 //!
 //! - A connection that was silent for half of `cluster-node-timeout` is not used again.
 //! - An answer is rejected if the last sign of life is older than `cluster-node-timeout`
-//!   (`connection_lanes::liveness`).
+//!   (`connection_lanes::stale_master_guard`).
 //! - A new connection is used only if most nodes, queried after its first answer, consider the node
 //!   a master.
 //!
@@ -40,9 +40,11 @@
 
 mod cluster_target;
 mod connection_cache;
-mod node_timeout;
+mod node_timeout_reply;
+mod query_node;
 mod topology_refresh;
 mod topology_view;
+mod topology_votes;
 
 use self::cluster_target::ClusterState;
 pub(in super::super) use self::cluster_target::{ClusterTarget, Endpoint};

@@ -1,4 +1,4 @@
-//! Hash slots, and their owners as one node reports them.
+//! `TopologyView`: owners of the shards' hash slots, as one cluster node reports them.
 
 use std::time::Duration;
 
@@ -31,21 +31,22 @@ pub(super) struct TopologyView {
 
 impl TopologyView {
     /// Parses the reply to `CLUSTER SLOTS`: entries of first slot, last slot, master, replicas.
-    /// `from` is the node that replied; a node without a name is on the same host.
-    pub(super) fn parse(reply: Value, slots: &[u16], from: &Endpoint) -> Option<Self> {
+    /// `replied_by` is the node that replied; a node without a name is on the same host.
+    pub(super) fn parse(reply: Value, shard_slots: &[u16], replied_by: &Endpoint) -> Option<Self> {
         let Value::Array(rows) = reply else { return None };
         let (mut owners, mut masters, mut replicas) =
-            (vec![None; slots.len()], Vec::new(), Vec::new());
+            (vec![None; shard_slots.len()], Vec::new(), Vec::new());
         for row in rows {
             let Value::Array(row) = row else { return None };
             let mut row = row.into_iter();
             let (first, last) = (parse_u16(&row.next()?)?, parse_u16(&row.next()?)?);
-            let master = row.next().and_then(|node| parse_endpoint(node, from));
-            replicas.extend(row.filter_map(|node| parse_endpoint(node, from)));
+            let master = row.next().and_then(|node| parse_endpoint(node, replied_by));
+            replicas.extend(row.filter_map(|node| parse_endpoint(node, replied_by)));
             // The slots have no reachable owner; their replica is none either.
             let Some(master) = master else { continue };
-            let its = owners.iter_mut().zip(slots).filter(|(_, s)| (first..=last).contains(*s));
-            its.for_each(|(owner, _)| *owner = Some(master.clone()));
+            let slots = first..=last;
+            let owned = owners.iter_mut().zip(shard_slots).filter(|(_, s)| slots.contains(*s));
+            owned.for_each(|(owner, _)| *owner = Some(master.clone()));
             masters.push(master);
         }
         masters.extend(replicas);
@@ -66,13 +67,13 @@ fn parse_u16(value: &Value) -> Option<u16> {
     }
 }
 
-fn parse_endpoint(node: Value, from: &Endpoint) -> Option<Endpoint> {
+fn parse_endpoint(node: Value, replied_by: &Endpoint) -> Option<Endpoint> {
     let Value::Array(node) = node else { return None };
     let mut node = node.into_iter();
     let host = match node.next()? {
         Value::BulkString(host) if !host.is_empty() => String::from_utf8(host).ok()?,
         Value::SimpleString(host) if !host.is_empty() => host,
-        _ => from.0.clone(),
+        _ => replied_by.0.clone(),
     };
     // `?` is a node without a known name yet.
     Some((host, parse_u16(&node.next()?)?)).filter(|(host, _)| host != "?")
@@ -141,8 +142,9 @@ mod tests {
     /// `cluster-preferred-endpoint-type unknown-endpoint`: the host of the queried node applies.
     #[test]
     fn nameless_master_has_host_of_queried_node() {
-        let nobody = Value::Array(vec![Value::Nil, Value::Int(3)]);
-        let row = Value::Array(vec![Value::Int(0), Value::Int(99), nobody, node_entry("b", 2)]);
+        let unnamed_master = Value::Array(vec![Value::Nil, Value::Int(3)]);
+        let row =
+            Value::Array(vec![Value::Int(0), Value::Int(99), unnamed_master, node_entry("b", 2)]);
         let view =
             TopologyView::parse(Value::Array(vec![row]), &[50], &("me".to_owned(), 9)).unwrap();
         assert_eq!(view.owners, [Some(("me".to_owned(), 3))]);

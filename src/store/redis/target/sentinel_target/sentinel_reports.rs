@@ -1,4 +1,4 @@
-//! Reports of several sentinels, and the choice of a master.
+//! `SentinelReports`: reports of several sentinels about the master, and the choice among them.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -23,20 +23,21 @@ pub(super) struct SentinelReport {
 impl SentinelReport {
     /// Builds a report from the master's address for clients and the reply to `SENTINEL MASTER`,
     /// which is empty if the user lacks the permission.
-    pub(super) fn new(master: HostPort, facts: Value) -> Self {
-        let facts: HashMap<String, String> = redis::from_redis_value(facts).unwrap_or_default();
-        let fact = |name: &str| facts.get(name).map(String::as_str);
-        let number = |name: &str| fact(name).and_then(|text| text.parse::<u64>().ok());
-        let flags =
-            |flag: &str| fact("flags").is_some_and(|flags| flags.split(',').any(|f| f == flag));
+    pub(super) fn new(master: HostPort, properties: Value) -> Self {
+        let properties: HashMap<String, String> =
+            redis::from_redis_value(properties).unwrap_or_default();
+        let property = |name: &str| properties.get(name).map(String::as_str);
+        let number = |name: &str| property(name).and_then(|text| text.parse::<u64>().ok());
+        let has_flag =
+            |flag: &str| property("flags").is_some_and(|flags| flags.split(',').any(|f| f == flag));
         // During a failover, `SENTINEL MASTER` describes the old master, and the address for
         // clients is the successor's as soon as its promotion is known.
-        let is_old = fact("port").is_none_or(|port| port == master.port.to_string())
-            && fact("ip").is_none_or(|ip| ip == master.host);
+        let is_old = property("port").is_none_or(|port| port == master.port.to_string())
+            && property("ip").is_none_or(|ip| ip == master.host);
         Self {
             epoch: number("config-epoch").unwrap_or(0),
-            is_down: is_old && (flags("s_down") || flags("o_down")),
-            is_failing_over: is_old && flags("failover_in_progress"),
+            is_down: is_old && (has_flag("s_down") || has_flag("o_down")),
+            is_failing_over: is_old && has_flag("failover_in_progress"),
             down_after: number("down-after-milliseconds").map(Duration::from_millis),
             master,
         }
@@ -47,8 +48,8 @@ impl SentinelReport {
 pub(super) struct SentinelReports(Vec<SentinelReport>);
 
 impl SentinelReports {
-    pub(super) fn add(&mut self, told: SentinelReport) {
-        self.0.push(told);
+    pub(super) fn add(&mut self, report: SentinelReport) {
+        self.0.push(report);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -58,11 +59,11 @@ impl SentinelReports {
     /// Returns true if the master of the latest configuration is being replaced.
     pub(super) fn is_failing_over(&self) -> bool {
         let latest = self.latest_epoch();
-        self.0.iter().any(|told| told.is_failing_over && Some(told.epoch) == latest)
+        self.0.iter().any(|report| report.is_failing_over && Some(report.epoch) == latest)
     }
 
     fn latest_epoch(&self) -> Option<u64> {
-        self.0.iter().map(|told| told.epoch).max()
+        self.0.iter().map(|report| report.epoch).max()
     }
 
     /// Returns the master of the latest configuration; `None` while it is being replaced.
@@ -74,25 +75,26 @@ impl SentinelReports {
         if self.is_failing_over() {
             return None;
         }
-        self.most_named(|told| told.epoch == latest && !told.is_down).cloned()
+        self.most_named(|report| report.epoch == latest && !report.is_down).cloned()
     }
 
     /// Returns the latest epoch and its master, in any state.
     pub(super) fn latest_master(&self) -> Option<(u64, &HostPort)> {
         let latest = self.latest_epoch()?;
-        Some((latest, self.most_named(|told| told.epoch == latest)?))
+        Some((latest, self.most_named(|report| report.epoch == latest)?))
     }
 
     /// Returns the number of reports with an older epoch.
     pub(super) fn count_older_than(&self, epoch: u64) -> usize {
-        self.0.iter().filter(|told| told.epoch < epoch).count()
+        self.0.iter().filter(|report| report.epoch < epoch).count()
     }
 
     /// Returns the master that the selected reports name most often; among equals, the first.
-    fn most_named(&self, those: impl Fn(&SentinelReport) -> bool) -> Option<&HostPort> {
-        let named = || self.0.iter().filter(|&told| those(told)).map(|told| &told.master);
-        let times = |node: &HostPort| named().filter(|named| *named == node).count();
-        named().rev().max_by_key(|node| times(node))
+    fn most_named(&self, is_selected: impl Fn(&SentinelReport) -> bool) -> Option<&HostPort> {
+        let masters =
+            || self.0.iter().filter(|&report| is_selected(report)).map(|report| &report.master);
+        let mentions = |node: &HostPort| masters().filter(|master| *master == node).count();
+        masters().rev().max_by_key(|node| mentions(node))
     }
 }
 
@@ -105,20 +107,25 @@ mod tests {
     }
 
     /// Report of a sentinel that names another master for clients than its own.
-    fn report_naming(named: u16, own: u16, epoch: u64, flags: &str) -> SentinelReport {
-        let (own, epoch) = (own.to_string(), epoch.to_string());
-        let facts = ["ip", "h", "port", &own, "flags", flags, "config-epoch", &epoch];
-        let facts = facts.map(|text| Value::BulkString(text.as_bytes().to_vec()));
+    fn report_naming(
+        client_port: u16,
+        described_port: u16,
+        epoch: u64,
+        flags: &str,
+    ) -> SentinelReport {
+        let (port, epoch) = (described_port.to_string(), epoch.to_string());
+        let properties = ["ip", "h", "port", &port, "flags", flags, "config-epoch", &epoch];
+        let properties = properties.map(|text| Value::BulkString(text.as_bytes().to_vec()));
         SentinelReport::new(
-            HostPort { host: "h".to_owned(), port: named },
-            Value::Array(facts.to_vec()),
+            HostPort { host: "h".to_owned(), port: client_port },
+            Value::Array(properties.to_vec()),
         )
     }
 
-    fn chosen_master(all: impl IntoIterator<Item = SentinelReport>) -> Option<u16> {
-        let mut named = SentinelReports::default();
-        all.into_iter().for_each(|told| named.add(told));
-        named.into_master().map(|node| node.port)
+    fn chosen_master(reports: impl IntoIterator<Item = SentinelReport>) -> Option<u16> {
+        let mut added = SentinelReports::default();
+        reports.into_iter().for_each(|report| added.add(report));
+        added.into_master().map(|node| node.port)
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{Store, backend::JobId, wakeups::WakeupMessage},
+    store::{Store, backend::JobId, wakeup_message::WakeupMessage},
 };
 
 /// What the nodes have seen together.

@@ -8,7 +8,9 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{Store, backend::JobId, tests::test_cluster::TestCluster, wakeups::WakeupMessage},
+    store::{
+        Store, backend::JobId, tests::test_cluster::TestCluster, wakeup_message::WakeupMessage,
+    },
 };
 
 /// Of a cluster that can not tell the shards' messages apart.

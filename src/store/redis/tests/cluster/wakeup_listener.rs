@@ -10,7 +10,8 @@ use crate::{
     store::{
         Store,
         backend::{JobId, NodeId},
-        wakeups::{WakeupMessage, Wakeups},
+        wakeup_listeners::WakeupListeners,
+        wakeup_message::WakeupMessage,
     },
 };
 
@@ -19,13 +20,13 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 /// One that hears messages by one of the nodes.
 pub(in super::super) struct WakeupListener {
     pub(super) node: NodeId,
-    _wakeups: Arc<Wakeups>,
+    _wakeups: Arc<WakeupListeners>,
     messages: mpsc::UnboundedReceiver<WakeupMessage>,
 }
 
 impl WakeupListener {
     pub(in super::super) async fn new(store: &Store) -> Self {
-        let (node, hints) = (NodeId::new(), Arc::new(Wakeups::default()));
+        let (node, hints) = (NodeId::new(), Arc::new(WakeupListeners::default()));
         let heard = hints.subscribe_work();
         let listens = store.backend().subscribe(node.clone(), &hints);
         drop(crate::store::spawn(listens.expect("there is somebody to hear")));

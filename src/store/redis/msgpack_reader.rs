@@ -1,7 +1,7 @@
 //! Reader of a list of numbers and texts packed by a script (`cmsgpack`), which is one value on the
 //! wire. The client spends some thousand instructions on each number that is a value of its own.
 
-/// Rest of the list.
+/// Reader of the values of a list; holds those that were not read yet.
 pub(super) struct MsgpackReader<'a>(&'a [u8]);
 
 #[derive(Debug, PartialEq, Eq)]
@@ -60,14 +60,14 @@ impl<'a> MsgpackReader<'a> {
     }
 }
 
-fn take_bytes<'a>(from: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
-    let (cut, rest) = from.split_at_checked(length)?;
-    *from = rest;
-    Some(cut)
+fn take_bytes<'a>(input: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (taken, remaining) = input.split_at_checked(length)?;
+    *input = remaining;
+    Some(taken)
 }
 
-fn take_uint(from: &mut &[u8], width: usize) -> Option<u64> {
-    Some(take_bytes(from, width)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+fn take_uint(input: &mut &[u8], width: usize) -> Option<u64> {
+    Some(take_bytes(input, width)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
 #[expect(
@@ -93,14 +93,14 @@ mod tests {
         packed.extend([0xa1, b'a', 0xda, 0, 40]);
         packed.extend([b'b'; 40]);
         packed.push(0xc3);
-        let mut words = MsgpackReader::from_array(&packed).expect("a list");
+        let mut reader = MsgpackReader::from_array(&packed).expect("a list");
         for number in [0, 127, 128, 255, 256, 65535, 65536, 1 << 32, (1 << 53) - 1, 0, 0] {
-            assert_eq!(words.next_value(), Some(MsgpackValue::Number(number)));
+            assert_eq!(reader.next_value(), Some(MsgpackValue::Number(number)));
         }
-        assert_eq!(words.next_value(), Some(MsgpackValue::Text(b"a")));
-        assert_eq!(words.next_value(), Some(MsgpackValue::Text(&[b'b'; 40])));
-        assert_eq!(words.next_value(), Some(MsgpackValue::True));
-        assert_eq!(words.next_value(), None);
+        assert_eq!(reader.next_value(), Some(MsgpackValue::Text(b"a")));
+        assert_eq!(reader.next_value(), Some(MsgpackValue::Text(&[b'b'; 40])));
+        assert_eq!(reader.next_value(), Some(MsgpackValue::True));
+        assert_eq!(reader.next_value(), None);
     }
 
     /// A number of Lua may be any double, and is packed as the shorter of two types that hold it.
@@ -117,21 +117,21 @@ mod tests {
             packed.extend(double.to_bits().to_be_bytes());
         }
         packed.push(7);
-        let mut words = MsgpackReader::from_array(&packed).expect("a list");
+        let mut reader = MsgpackReader::from_array(&packed).expect("a list");
         for number in [150, 0, u64::MAX, 0, 150, u64::MAX, 0, 7] {
-            assert_eq!(words.next_value(), Some(MsgpackValue::Number(number)));
+            assert_eq!(reader.next_value(), Some(MsgpackValue::Number(number)));
         }
-        assert_eq!(words.next_value(), None);
+        assert_eq!(reader.next_value(), None);
     }
 
     /// Whatever comes over the wire.
     #[test]
     fn reader_of_random_bytes_terminates() {
         bolero::check!().with_iterations(2_000).with_type::<Vec<u8>>().for_each(|bytes| {
-            let mut left = bytes.len();
-            let Some(mut words) = MsgpackReader::from_array(bytes) else { return };
-            while words.next_value().is_some() {
-                left = left.checked_sub(1).expect("each takes a byte at least");
+            let mut remaining = bytes.len();
+            let Some(mut reader) = MsgpackReader::from_array(bytes) else { return };
+            while reader.next_value().is_some() {
+                remaining = remaining.checked_sub(1).expect("each takes a byte at least");
             }
         });
     }

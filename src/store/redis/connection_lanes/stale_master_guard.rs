@@ -1,4 +1,5 @@
-//! Signs of life of a connection to a server that may be replaced while it is paused.
+//! `StaleMasterGuard`: rejects answers of a master that may have been replaced while it was paused,
+//! and tells when a silent connection needs a ping or must not be used any more.
 //!
 //! # Why a replaced master acknowledges nothing after a pause
 //!
@@ -24,7 +25,8 @@ use std::{
 
 use tokio::time::Instant;
 
-pub(super) struct Liveness {
+/// Signs of life of one connection.
+pub(super) struct StaleMasterGuard {
     connected_at: Instant,
     /// Time at which the latest answered call was sent, in ms since `connected_at`.
     last_alive_ms: AtomicU64,
@@ -33,40 +35,40 @@ pub(super) struct Liveness {
 
 /// Returns the pause between two rounds of pings. A connection is pinged at the latest in the
 /// second round after its last answer, with half of the maximum silence left for the reply.
-pub(super) fn ping_interval(patience: Duration) -> Duration {
-    patience / 4
+pub(super) fn ping_interval(max_silence: Duration) -> Duration {
+    max_silence / 4
 }
 
-impl Liveness {
-    /// Creates the state of a connection on which an answer to a call sent at `made` has arrived.
-    /// Without another answer it is used for `patience`.
-    pub(super) fn new(made: Instant, patience: Duration) -> Self {
-        Self { connected_at: made, last_alive_ms: AtomicU64::new(0), max_silence: patience }
+impl StaleMasterGuard {
+    /// Creates the guard of a connection on which an answer to a call sent at `connected_at` has
+    /// arrived. Without another answer it is used for `max_silence`.
+    pub(super) fn new(connected_at: Instant, max_silence: Duration) -> Self {
+        Self { connected_at, last_alive_ms: AtomicU64::new(0), max_silence }
     }
 
-    /// Records an answer to a call sent at `sent`. Returns false if the answer must be rejected.
-    pub(super) fn record_answer(&self, sent: Instant) -> bool {
-        let believed = self.silent_for(Instant::now()) <= self.max_silence * 2;
-        if believed {
-            let since = sent.saturating_duration_since(self.connected_at).as_millis();
-            self.last_alive_ms.fetch_max(u64::try_from(since).unwrap_or(0), Ordering::Relaxed);
+    /// Records an answer to a call sent at `sent_at`. Returns false if the answer must be rejected.
+    pub(super) fn record_answer(&self, sent_at: Instant) -> bool {
+        let is_accepted = self.silence(Instant::now()) <= self.max_silence * 2;
+        if is_accepted {
+            let alive_ms = sent_at.saturating_duration_since(self.connected_at).as_millis();
+            self.last_alive_ms.fetch_max(u64::try_from(alive_ms).unwrap_or(0), Ordering::Relaxed);
         }
-        believed
+        is_accepted
     }
 
     /// Returns true if the connection must not be used any more.
     pub(super) fn is_expired(&self, now: Instant) -> bool {
-        self.silent_for(now) > self.max_silence
+        self.silence(now) > self.max_silence
     }
 
     /// Returns true if the connection should be pinged.
     pub(super) fn needs_ping(&self, now: Instant) -> bool {
-        self.silent_for(now) >= ping_interval(self.max_silence)
+        self.silence(now) >= ping_interval(self.max_silence)
     }
 
-    fn silent_for(&self, now: Instant) -> Duration {
-        let alive = Duration::from_millis(self.last_alive_ms.load(Ordering::Relaxed));
-        now.saturating_duration_since(self.connected_at).saturating_sub(alive)
+    fn silence(&self, now: Instant) -> Duration {
+        let last_alive = Duration::from_millis(self.last_alive_ms.load(Ordering::Relaxed));
+        now.saturating_duration_since(self.connected_at).saturating_sub(last_alive)
     }
 }
 
@@ -78,31 +80,31 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn idle_connection_is_pinged_and_silent_one_expires() {
-        let life = Liveness::new(Instant::now(), 4 * SECOND);
-        let seen = || (life.needs_ping(Instant::now()), life.is_expired(Instant::now()));
-        assert_eq!(seen(), (false, false));
+        let guard = StaleMasterGuard::new(Instant::now(), 4 * SECOND);
+        let state = || (guard.needs_ping(Instant::now()), guard.is_expired(Instant::now()));
+        assert_eq!(state(), (false, false));
         tokio::time::advance(SECOND).await;
-        assert_eq!(seen(), (true, false));
-        assert!(life.record_answer(Instant::now()));
-        assert_eq!(seen(), (false, false));
+        assert_eq!(state(), (true, false));
+        assert!(guard.record_answer(Instant::now()));
+        assert_eq!(state(), (false, false));
         tokio::time::advance(4 * SECOND).await;
-        assert_eq!(seen(), (true, false));
+        assert_eq!(state(), (true, false));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(seen(), (true, true));
+        assert_eq!(state(), (true, true));
     }
 
     #[tokio::test(start_paused = true)]
     async fn answer_proves_liveness_at_time_of_its_request() {
-        let life = Liveness::new(Instant::now(), 4 * SECOND);
+        let guard = StaleMasterGuard::new(Instant::now(), 4 * SECOND);
         tokio::time::advance(3 * SECOND).await;
         let sent = Instant::now();
         tokio::time::advance(5 * SECOND).await;
-        assert!(life.record_answer(sent), "it was alive 8 s ago");
+        assert!(guard.record_answer(sent), "it was alive 8 s ago");
         // The server was alive when this was sent; the time of the answer is unknown.
-        assert!(life.is_expired(Instant::now()));
+        assert!(guard.is_expired(Instant::now()));
         let sent = Instant::now();
         tokio::time::advance(4 * SECOND).await;
-        assert!(!life.record_answer(sent), "it may have stood still for 9 s");
-        assert!(!life.record_answer(Instant::now()), "and that is no sign of life");
+        assert!(!guard.record_answer(sent), "it may have stood still for 9 s");
+        assert!(!guard.record_answer(Instant::now()), "and that is no sign of life");
     }
 }

@@ -1,11 +1,12 @@
-//! Connection of any target.
+//! `RedisConnection`: a connection that lockgate opened, or one checked out of the application's
+//! pool.
 
 use redis::{
     Cmd, Pipeline, RedisFuture, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
 };
 
-/// Multiplexed connection. Clones share it, and their concurrent calls are pipelined.
+/// Multiplexed connection of any target. Clones share it, and their concurrent calls are pipelined.
 #[derive(Clone)]
 pub(in super::super) enum RedisConnection {
     Dedicated(MultiplexedConnection),
@@ -18,9 +19,9 @@ impl RedisConnection {
     /// because every request passes here.
     pub(in super::super) async fn send_packed_command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         match self {
-            Self::Dedicated(one) => one.send_packed_command(cmd).await,
+            Self::Dedicated(connection) => connection.send_packed_command(cmd).await,
             #[cfg(feature = "bb8-redis")]
-            Self::Pooled(taken) => taken.connection.send_packed_command(cmd).await,
+            Self::Pooled(checked_out) => checked_out.connection.send_packed_command(cmd).await,
         }
     }
 }
@@ -28,9 +29,9 @@ impl RedisConnection {
 impl ConnectionLike for RedisConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match self {
-            Self::Dedicated(one) => one.req_packed_command(cmd),
+            Self::Dedicated(connection) => connection.req_packed_command(cmd),
             #[cfg(feature = "bb8-redis")]
-            Self::Pooled(taken) => taken.connection.req_packed_command(cmd),
+            Self::Pooled(checked_out) => checked_out.connection.req_packed_command(cmd),
         }
     }
 
@@ -41,17 +42,19 @@ impl ConnectionLike for RedisConnection {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         match self {
-            Self::Dedicated(one) => one.req_packed_commands(pipeline, offset, count),
+            Self::Dedicated(connection) => connection.req_packed_commands(pipeline, offset, count),
             #[cfg(feature = "bb8-redis")]
-            Self::Pooled(taken) => taken.connection.req_packed_commands(pipeline, offset, count),
+            Self::Pooled(checked_out) => {
+                checked_out.connection.req_packed_commands(pipeline, offset, count)
+            }
         }
     }
 
     fn get_db(&self) -> i64 {
         match self {
-            Self::Dedicated(one) => one.get_db(),
+            Self::Dedicated(connection) => connection.get_db(),
             #[cfg(feature = "bb8-redis")]
-            Self::Pooled(taken) => taken.connection.get_db(),
+            Self::Pooled(checked_out) => checked_out.connection.get_db(),
         }
     }
 }

@@ -16,28 +16,28 @@ use crate::store::key_names::KeyNames;
 
 /// Builds the check; it fails if a permission is missing.
 pub(super) fn check_command(keys: &KeyNames) -> Cmd {
-    let mut question = redis::cmd("EVAL");
-    question
+    let mut command = redis::cmd("EVAL");
+    command
         .arg(CHECK_ACL.source)
         .arg(0)
         .arg(keys.acl_probe_channel())
         .arg(u8::from(keys.is_clustered()));
-    question
+    command
 }
 
 pub(super) async fn check_permissions(
     connection: &mut RedisConnection,
     keys: &KeyNames,
 ) -> Result<(), ConnectError> {
-    let answer = check_command(keys).query_async::<()>(connection).await;
-    answer.map_err(|error| ConnectError::from_redis(&error))
+    let outcome = check_command(keys).query_async::<()>(connection).await;
+    outcome.map_err(|error| ConnectError::from_redis(&error))
 }
 
 /// Converts the error of a check to the one that [`check_permissions`] would return.
 pub(super) fn explain_denial(error: Error) -> Error {
-    let answer = error.source().and_then(|source| source.downcast_ref::<RedisError>());
-    match answer.and_then(missing_permission) {
-        Some(sentence) => Error::config(sentence),
+    let redis_error = error.source().and_then(|source| source.downcast_ref::<RedisError>());
+    match redis_error.and_then(missing_permission) {
+        Some(message) => Error::config(message),
         None => error,
     }
 }

@@ -1,4 +1,4 @@
-//! Replies to `CONFIG GET` of cluster nodes.
+//! Replies of cluster nodes to `CONFIG GET cluster-node-timeout`: the time, or a refusal.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -7,8 +7,8 @@ use redis::Value;
 /// Setting with the silence, in ms, after which nodes consider another node failed.
 pub(super) const NODE_TIMEOUT_SETTING: &str = "cluster-node-timeout";
 
-pub(super) fn parse_node_timeout(answer: Value) -> Option<Duration> {
-    let settings: HashMap<String, String> = redis::from_redis_value(answer).ok()?;
+pub(super) fn parse_node_timeout(reply: Value) -> Option<Duration> {
+    let settings: HashMap<String, String> = redis::from_redis_value(reply).ok()?;
     settings
         .get(NODE_TIMEOUT_SETTING)?
         .parse()
@@ -19,13 +19,13 @@ pub(super) fn parse_node_timeout(answer: Value) -> Option<Duration> {
 
 /// Returns true if the node will never report its settings. A node that is busy or loading may do
 /// so later.
-pub(super) fn is_permanently_refused(answer: &Value) -> bool {
-    let Value::ServerError(error) = answer else { return false };
-    let unknown = |text: &str| {
+pub(super) fn is_permanently_refused(reply: &Value) -> bool {
+    let Value::ServerError(error) = reply else { return false };
+    let is_unknown = |text: &str| {
         let text = text.to_ascii_lowercase();
         text.contains("unknown command") || text.contains("unknown subcommand")
     };
-    error.code() == "NOPERM" || error.details().is_some_and(unknown)
+    error.code() == "NOPERM" || error.details().is_some_and(is_unknown)
 }
 
 #[cfg(test)]
@@ -50,8 +50,8 @@ mod tests {
             assert_eq!(is_permanently_refused(&parse_reply(text)), refused, "{text}");
             assert_eq!(parse_node_timeout(parse_reply(text)), None, "{text}");
         }
-        let told = parse_reply("*2\r\n$20\r\ncluster-node-timeout\r\n$4\r\n5000\r\n");
-        assert!(!is_permanently_refused(&told));
-        assert_eq!(parse_node_timeout(told), Some(Duration::from_secs(5)));
+        let reply = parse_reply("*2\r\n$20\r\ncluster-node-timeout\r\n$4\r\n5000\r\n");
+        assert!(!is_permanently_refused(&reply));
+        assert_eq!(parse_node_timeout(reply), Some(Duration::from_secs(5)));
     }
 }

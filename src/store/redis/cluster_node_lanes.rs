@@ -1,4 +1,4 @@
-//! Lanes to the nodes of a cluster.
+//! Lanes to the nodes of a cluster, and the connection of each shard.
 //!
 //! Each shard has a lane. Its connection is one of those to the cluster node that owns the shard,
 //! and is shared with other shards. When the shard moves, its lane moves too.
@@ -50,8 +50,8 @@ impl ClusterNode {
     /// Handles a refused call: the shard has another owner, is migrating, or has none.
     pub(super) fn handle_redirect(&self, error: &RedisError) {
         match (error.kind(), error.redirect_node()) {
-            (RedisErrorKind::Server(ServerErrorKind::Moved), Some((to, slot))) => {
-                self.cluster.record_slot_move(slot, to, Some(&self.address));
+            (RedisErrorKind::Server(ServerErrorKind::Moved), Some((endpoint, slot))) => {
+                self.cluster.record_slot_move(slot, endpoint, Some(&self.address));
             }
             (RedisErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::Moved), _) => {
                 self.cluster.request_refresh();
@@ -65,34 +65,41 @@ impl ClusterNode {
 type LaneFactory =
     Box<dyn Fn(&Arc<ClusterNode>) -> Result<ConnectionLane, ConnectError> + Send + Sync>;
 
-pub(super) struct NodeLanes {
+pub(super) struct ClusterNodeLanes {
     cluster: ClusterTarget,
     keys: KeyNames,
     lanes_per_node: usize,
     make_lane: LaneFactory,
     deadline: Duration,
     lanes: Mutex<HashMap<Endpoint, Arc<[ConnectionLane]>>>,
-    /// Connection of each shard, and the version of the shard map that it belongs to.
-    shard_connections: Vec<Mutex<Option<(u64, TrackedConnection)>>>,
+    /// Last connection of each shard.
+    shard_connections: Vec<Mutex<Option<ShardConnection>>>,
 }
 
-impl NodeLanes {
+/// Connection to the owner of a shard.
+struct ShardConnection {
+    connection: TrackedConnection,
+    /// Version of the shard map that names this owner.
+    map_version: u64,
+}
+
+impl ClusterNodeLanes {
     pub(super) fn new(
         cluster: ClusterTarget,
         keys: KeyNames,
-        number: usize,
-        within: Duration,
-        make: LaneFactory,
+        lanes_per_node: usize,
+        deadline: Duration,
+        make_lane: LaneFactory,
     ) -> Self {
-        let known = (0..crate::key::SHARD_COUNT).map(|_| Mutex::default()).collect();
+        let shard_connections = (0..crate::key::SHARD_COUNT).map(|_| Mutex::default()).collect();
         Self {
             cluster,
             keys,
-            lanes_per_node: number,
-            make_lane: make,
-            deadline: within,
+            lanes_per_node,
+            make_lane,
+            deadline,
             lanes: Mutex::default(),
-            shard_connections: known,
+            shard_connections,
         }
     }
 
@@ -111,24 +118,25 @@ impl NodeLanes {
     #[expect(clippy::indexing_slicing, reason = "a shard is below the length")]
     pub(super) async fn connection(&self, shard: usize) -> Result<TrackedConnection, Error> {
         let version = self.cluster.map_version();
-        if let Some((seen, socket)) = &*self.shard_connections[shard].lock()
-            && *seen == version
-            && let Some(socket) = socket.checkout()
+        if let Some(last) = &*self.shard_connections[shard].lock()
+            && last.map_version == version
+            && let Some(connection) = last.connection.checkout()
         {
-            return Ok(socket);
+            return Ok(connection);
         }
-        let until = Instant::now() + self.deadline;
+        let deadline = Instant::now() + self.deadline;
         loop {
-            let version = self.cluster.map_version();
-            let mut socket = self.connect_shard(shard).await?;
-            match self.advance_fences(&mut socket, shard).await {
+            let map_version = self.cluster.map_version();
+            let mut connection = self.connect_shard(shard).await?;
+            match self.advance_fences(&mut connection, shard).await {
                 Ok(()) => {
-                    *self.shard_connections[shard].lock() = Some((version, socket.clone()));
-                    return Ok(socket);
+                    *self.shard_connections[shard].lock() =
+                        Some(ShardConnection { connection: connection.clone(), map_version });
+                    return Ok(connection);
                 }
                 // A node that does not run this command runs no other call about the shard either.
                 Err((CallFault::NotExecuted | CallFault::ConnectionLost, _))
-                    if Instant::now() < until =>
+                    if Instant::now() < deadline =>
                 {
                     sleep(RETRY_PAUSE).await;
                 }
@@ -148,16 +156,17 @@ impl NodeLanes {
     /// shard map has changed.
     async fn advance_fences(
         &self,
-        socket: &mut TrackedConnection,
+        connection: &mut TrackedConnection,
         shard: usize,
     ) -> Result<(), (CallFault, RedisError)> {
-        let Some(run_id) = socket.run_id.clone() else { return Ok(()) };
+        let Some(run_id) = connection.run_id.clone() else { return Ok(()) };
         let shard = u16::try_from(shard).unwrap_or(u16::MAX);
         let command = fence_recovery::shard_command(&self.keys, shard, &run_id);
-        let answer =
-            timeout(self.deadline * 3 / 4, socket.connection.send_packed_command(&command)).await;
-        let late = || Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        classify_reply(socket, answer.unwrap_or_else(|_| late())).map(drop)
+        let reply =
+            timeout(self.deadline * 3 / 4, connection.connection.send_packed_command(&command))
+                .await;
+        let timed_out = || Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        classify_reply(connection, reply.unwrap_or_else(|_| timed_out())).map(drop)
     }
 
     /// Returns a connection to the owner of the shard.
@@ -184,23 +193,25 @@ impl NodeLanes {
     pub(super) fn connections(&self) -> Vec<TrackedConnection> {
         let owners = self.cluster.owner_endpoints();
         let lanes = self.lanes.lock();
-        let used = owners.iter().filter_map(|owner| lanes.get(owner));
-        used.flat_map(|lanes| lanes.iter().filter_map(ConnectionLane::current_connection)).collect()
+        let used_lanes = owners.iter().filter_map(|owner| lanes.get(owner));
+        used_lanes
+            .flat_map(|lanes| lanes.iter().filter_map(ConnectionLane::current_connection))
+            .collect()
     }
 
     fn lanes_to(&self, owner: Endpoint) -> Result<Arc<[ConnectionLane]>, ConnectError> {
-        let mut all = self.lanes.lock();
-        if let Some(lanes) = all.get(&owner) {
+        let mut node_lanes = self.lanes.lock();
+        if let Some(lanes) = node_lanes.get(&owner) {
             return Ok(Arc::clone(lanes));
         }
-        let place = Arc::new(ClusterNode { address: owner.clone(), cluster: self.cluster.clone() });
+        let node = Arc::new(ClusterNode { address: owner.clone(), cluster: self.cluster.clone() });
         let lanes: Result<Arc<[_]>, _> =
-            (0..self.lanes_per_node).map(|_| (self.make_lane)(&place)).collect();
+            (0..self.lanes_per_node).map(|_| (self.make_lane)(&node)).collect();
         let lanes = lanes?;
         // Lanes to nodes without shards close when their last user drops them.
         let owners = self.cluster.owner_endpoints();
-        all.retain(|address, _| owners.contains(address));
-        all.insert(owner, Arc::clone(&lanes));
+        node_lanes.retain(|address, _| owners.contains(address));
+        node_lanes.insert(owner, Arc::clone(&lanes));
         Ok(lanes)
     }
 
@@ -208,14 +219,14 @@ impl NodeLanes {
     /// configuration. A node that has just been assigned the shard, or is migrating it, executes
     /// none.
     pub(super) async fn is_lane_healthy(&self, shard: usize, keys: &KeyNames) -> bool {
-        let socket = match self.connection(shard).await {
-            Ok(socket) => socket,
-            met => return server_responded(&met),
+        let connection = match self.connection(shard).await {
+            Ok(connection) => connection,
+            outcome => return server_responded(&outcome),
         };
         let shard = u16::try_from(shard).unwrap_or(u16::MAX);
-        let Some(never) = keys.slot_guard_key(shard) else { return false };
+        let Some(guard_key) = keys.slot_guard_key(shard) else { return false };
         let mut write = redis::cmd("DEL");
-        write.arg(never.concat());
-        socket.accepts_write(&write, self.deadline).await
+        write.arg(guard_key.concat());
+        connection.accepts_write(&write, self.deadline).await
     }
 }
