@@ -9,7 +9,7 @@ use crate::key::LogHash;
 #[non_exhaustive]
 pub enum FindingKind {
     /// A job is queued or running by its record, but is neither in its lock's queue nor delayed.
-    /// Repair: it returns to its place in the queue.
+    /// Repair: it returns to its position in the queue.
     JobNotQueued,
     /// An entry of a queue or an index names a job without a record. Repair: the job becomes a dead
     /// letter (`lost`), or the entry is removed.
@@ -91,8 +91,8 @@ impl FindingKind {
         ("record", Self::IdempotencyRecordWithoutJob),
     ];
 
-    pub(crate) fn from_wire_name(word: &str) -> Option<Self> {
-        Self::WIRE_NAMES.iter().find(|(known, _)| *known == word).map(|(_, kind)| *kind)
+    pub(crate) fn from_wire_name(wire_name: &str) -> Option<Self> {
+        Self::WIRE_NAMES.iter().find(|(name, _)| *name == wire_name).map(|(_, kind)| *kind)
     }
 
     /// Returns a sentence that describes the kind.
@@ -154,7 +154,7 @@ pub struct CheckFinding {
 
 impl fmt::Display for CheckFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, shard, name, detail, repaired: mended } = self;
+        let Self { kind, shard, name, detail, repaired: is_repaired } = self;
         match shard {
             Some(shard) => write!(f, "{{{shard}}} {name}: {}", kind.description())?,
             None => write!(f, "{name}: {}", kind.description())?,
@@ -162,7 +162,7 @@ impl fmt::Display for CheckFinding {
         if !detail.is_empty() {
             write!(f, " ({detail})")?;
         }
-        f.write_str(if *mended { "; repaired" } else { "" })
+        f.write_str(if *is_repaired { "; repaired" } else { "" })
     }
 }
 
@@ -170,12 +170,12 @@ impl fmt::Debug for CheckFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A report ends up in `tracing::warn!(?report)` sooner or later. `Display` must be chosen
         // on purpose.
-        let Self { kind, shard, name, detail: _, repaired: mended } = self;
+        let Self { kind, shard, name, detail: _, repaired: is_repaired } = self;
         f.debug_struct("CheckFinding")
             .field("kind", kind)
             .field("shard", shard)
             .field("name", &format_args!("{}", LogHash(name)))
-            .field("repaired", mended)
+            .field("repaired", is_repaired)
             .finish_non_exhaustive()
     }
 }

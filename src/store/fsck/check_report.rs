@@ -63,8 +63,12 @@ impl fmt::Display for CheckReport {
             writeln!(f, "{finding}")?;
         }
         let faults = self.faults().count();
-        let mended = self.faults().filter(|finding| finding.repaired).count();
-        write!(f, "{faults} faults, {mended} repaired, {} notes; ", self.findings.len() - faults)?;
+        let repaired = self.faults().filter(|finding| finding.repaired).count();
+        write!(
+            f,
+            "{faults} faults, {repaired} repaired, {} notes; ",
+            self.findings.len() - faults
+        )?;
         write!(f, "{} examined", self.examined)?;
         if self.unsummed_shards > 0 {
             write!(f, ", {} shards without totals", self.unsummed_shards)?;

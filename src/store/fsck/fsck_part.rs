@@ -39,7 +39,7 @@ pub(crate) struct FsckPartResult {
     /// Start of the next page.
     pub(crate) next_page: Option<KeyScanCursor>,
     /// The totals were not compared, because there was too much data.
-    pub(crate) sums_skipped: bool,
+    pub(crate) totals_skipped: bool,
     /// True if no key that existed all the time was missed; only of `KeyPage`.
     pub(crate) is_complete_scan: bool,
 }

@@ -2,10 +2,13 @@
 //!
 //! A submodule of `store::memory`, because it reads private data of the embedded store.
 
+use std::collections::HashMap;
+
 use super::{
     job_record::JobRecord,
     lock_state::LockState,
     memory_shard::{MemoryShard, ServerTime},
+    shard_state::JobTotals,
 };
 use crate::{
     key::Key,
@@ -18,6 +21,7 @@ use crate::{
 /// Maximum delay of a poll of a free lock, in ms.
 const MAX_DUE_DELAY_MS: u64 = 10_000;
 
+/// Check of one shard.
 struct MemoryShardFsck<'a> {
     shard: &'a MemoryShard,
     shard_number: u16,
@@ -33,18 +37,18 @@ impl MemoryShard {
         number: u16,
         now: ServerTime,
     ) -> (u64, Vec<CheckFinding>) {
-        let mut look = MemoryShardFsck {
+        let mut fsck = MemoryShardFsck {
             shard: self,
             shard_number: number,
             now,
             examined: 0,
             findings: Vec::new(),
         };
-        self.jobs.iter_live(now.ms).for_each(|(id, job)| look.check_job(id, job));
-        self.locks.iter_live(now.ms).for_each(|(key, line)| look.check_lock(key, line));
-        look.check_indexes();
-        look.check_totals();
-        (look.examined, look.findings)
+        self.jobs.iter_live(now.ms).for_each(|(id, job)| fsck.check_job(id, job));
+        self.locks.iter_live(now.ms).for_each(|(key, lock)| fsck.check_lock(key, lock));
+        fsck.check_indexes();
+        fsck.check_totals();
+        (fsck.examined, fsck.findings)
     }
 }
 
@@ -66,55 +70,67 @@ impl MemoryShardFsck<'_> {
 
     fn check_job(&mut self, id: &JobId, job: &JobRecord) {
         self.examined += 1;
-        let (facts, name) = (&self.shard.state, id.as_str());
-        let ends = self.shard.jobs.expiry_of(id).is_some();
-        let line = self.shard.locks.get(&job.lock, self.now.ms);
-        let stands = line.is_some_and(|line| line.jobs.contains(&(job.seq, id.clone())));
-        let late = facts.delayed_jobs.get(id).is_some();
-        let indexed = facts.deadline_index.get(id).is_some();
+        let (state, name) = (&self.shard.state, id.as_str());
+        let has_expiry = self.shard.jobs.expiry_of(id).is_some();
+        let lock = self.shard.locks.get(&job.lock, self.now.ms);
+        let is_queued = lock.is_some_and(|lock| lock.jobs.contains(&(job.seq, id.clone())));
+        let is_delayed = state.delayed_jobs.get(id).is_some();
+        let has_deadline_entry = state.deadline_index.get(id).is_some();
         if !job.state.is_pending() || job.is_direct {
-            if stands || late {
+            if is_queued || is_delayed {
                 self.report(FindingKind::EndedJobInIndex, name);
             }
-            if !ends {
+            if !has_expiry {
                 self.report(FindingKind::MissingExpiry, name);
             }
             return;
         }
-        match (stands, late) {
+        match (is_queued, is_delayed) {
             (false, false) => self.report(FindingKind::JobNotQueued, name),
             (true, true) => self.report(FindingKind::JobIndexedTwice, name),
             _ => {}
         }
-        if ends {
+        if has_expiry {
             self.report(FindingKind::UnexpectedExpiry, name);
         }
-        if job.deadline_ms.is_some_and(|exp| exp > self.now.ms) && !indexed {
+        if job.deadline_ms.is_some_and(|deadline_ms| deadline_ms > self.now.ms)
+            && !has_deadline_entry
+        {
             self.report(FindingKind::DeadlineNotIndexed, name);
         }
     }
 
-    fn check_lock(&mut self, key: &Key, line: &LockState) {
+    fn check_lock(&mut self, key: &Key, lock: &LockState) {
         self.examined += 1;
         let (name, now) = (key.as_str(), self.now.ms);
         let due = self.shard.state.due_index.get(key);
-        let Some((_, first)) = line.jobs.first() else {
+        let Some((_, first_id)) = lock.jobs.first() else {
             if due.is_some() {
                 self.report(FindingKind::ScheduledLockWithoutJobs, name);
             }
             return;
         };
-        let held = line.holders.iter().map(|(_, end)| *end).max().filter(|end| *end > now);
-        let back = line.backoffs.end_of(first);
+        let last_deadline = lock.holders.iter().map(|(_, deadline)| *deadline).max();
+        let held_until_ms = last_deadline.filter(|deadline| *deadline > now);
+        let backoff_end_ms = lock.backoffs.end_of(first_id);
         match due {
             None => self.report(FindingKind::LockNotScheduled, name),
-            Some(due) if held.is_none() && due > back.unwrap_or(0).max(now) + MAX_DUE_DELAY_MS => {
+            Some(due)
+                if held_until_ms.is_none()
+                    && due > backoff_end_ms.unwrap_or(0).max(now) + MAX_DUE_DELAY_MS =>
+            {
                 self.report(FindingKind::LockScheduledTooLate, name);
             }
             Some(_) => {}
         }
+        self.check_queued_jobs(key, lock);
+        self.check_holders(key, lock);
+    }
+
+    fn check_queued_jobs(&mut self, key: &Key, lock: &LockState) {
+        let (name, now) = (key.as_str(), self.now.ms);
         let mut bytes = 0;
-        for (seq, id) in &line.jobs {
+        for (seq, id) in &lock.jobs {
             match self.shard.jobs.get(id, now) {
                 Some(job) if job.lock != *key || job.seq != *seq => {
                     self.report(FindingKind::InvalidValue, id.as_str());
@@ -123,16 +139,22 @@ impl MemoryShardFsck<'_> {
                 None => self.report(FindingKind::IndexEntryWithoutJob, id.as_str()),
             }
         }
-        if bytes != line.job_bytes {
+        if bytes != lock.job_bytes {
             self.report_with_detail(
                 FindingKind::WrongCount,
                 name,
-                format!("{} for {bytes}", line.job_bytes),
+                format!("{} for {bytes}", lock.job_bytes),
             );
         }
+    }
+
+    fn check_holders(&mut self, key: &Key, lock: &LockState) {
+        let (name, now) = (key.as_str(), self.now.ms);
         let exclusive = LockMode::Exclusive.wire_letter();
-        let mut live = line.holders.iter().filter(|(_, end)| *end > now);
-        if live.clone().count() > 1 && live.any(|(member, _)| member.mode_letter() == exclusive) {
+        let mut live_holders = lock.holders.iter().filter(|(_, deadline)| *deadline > now);
+        if live_holders.clone().count() > 1
+            && live_holders.any(|(member, _)| member.mode_letter() == exclusive)
+        {
             self.report_with_detail(
                 FindingKind::InvalidValue,
                 name,
@@ -142,50 +164,54 @@ impl MemoryShardFsck<'_> {
     }
 
     fn check_indexes(&mut self) {
-        let facts = &self.shard.state;
+        let state = &self.shard.state;
         let now = self.now;
         let job = |id: &JobId| self.shard.jobs.get(id, now.ms);
-        let waits = |id: &JobId| job(id).is_some_and(|job| job.state.is_pending());
-        let mut lost = Vec::new();
+        let is_pending = |id: &JobId| job(id).is_some_and(|job| job.state.is_pending());
+        let mut dangling_ids = Vec::new();
         let pending =
-            facts.delayed_jobs.iter().chain(facts.deadline_index.iter()).map(|(_, id)| id);
-        lost.extend(pending.filter(|id| !waits(id)).cloned());
-        for (index, state) in
-            [(&facts.done_jobs, JobState::Done), (&facts.dead_jobs, JobState::Dead)]
+            state.delayed_jobs.iter().chain(state.deadline_index.iter()).map(|(_, id)| id);
+        dangling_ids.extend(pending.filter(|id| !is_pending(id)).cloned());
+        for (index, ended_state) in
+            [(&state.done_jobs, JobState::Done), (&state.dead_jobs, JobState::Dead)]
         {
             // As in the script: a job that ends at this moment may expire before its entry.
-            let kept = index.iter_from(now.us + 1_000_000, now.us).map(|(_, id)| id);
-            let is_right = |job: &JobRecord| job.state == state && !job.is_tombstone;
-            lost.extend(kept.filter(|id| !job(id).is_some_and(is_right)).cloned());
+            let entries = index.iter_from(now.us + 1_000_000, now.us).map(|(_, id)| id);
+            let is_right = |job: &JobRecord| job.state == ended_state && !job.is_tombstone;
+            dangling_ids.extend(entries.filter(|id| !job(id).is_some_and(is_right)).cloned());
         }
-        lost.iter().for_each(|id| self.report(FindingKind::IndexEntryWithoutJob, id.as_str()));
-        let idle = |key: &&Key| self.shard.locks.get(key, now.ms).is_none_or(|l| l.jobs.is_empty());
-        let idle: Vec<_> =
-            facts.due_index.iter().map(|(_, key)| key).filter(idle).cloned().collect();
-        idle.iter()
+        dangling_ids
+            .iter()
+            .for_each(|id| self.report(FindingKind::IndexEntryWithoutJob, id.as_str()));
+        let has_no_jobs =
+            |key: &&Key| self.shard.locks.get(key, now.ms).is_none_or(|lock| lock.jobs.is_empty());
+        let idle_locks: Vec<_> =
+            state.due_index.iter().map(|(_, key)| key).filter(has_no_jobs).cloned().collect();
+        idle_locks
+            .iter()
             .for_each(|key| self.report(FindingKind::ScheduledLockWithoutJobs, key.as_str()));
     }
 
     fn check_totals(&mut self) {
-        let facts = &self.shard.state;
-        let waits = |job: &&JobRecord| job.state.is_pending() && !job.is_direct;
-        let pending = || self.shard.jobs.iter_live(self.now.ms).map(|(_, job)| job).filter(waits);
-        let there = (pending().count() as u64, pending().map(|job| job.bytes).sum::<u64>());
-        if there != (facts.job_count, facts.job_bytes) {
-            let detail = format!("{:?} for {there:?}", (facts.job_count, facts.job_bytes));
+        let state = &self.shard.state;
+        let is_pending = |job: &&JobRecord| job.state.is_pending() && !job.is_direct;
+        let pending =
+            || self.shard.jobs.iter_live(self.now.ms).map(|(_, job)| job).filter(is_pending);
+        let actual = (pending().count() as u64, pending().map(|job| job.bytes).sum::<u64>());
+        if actual != (state.job_count, state.job_bytes) {
+            let detail = format!("{:?} for {actual:?}", (state.job_count, state.job_bytes));
             self.report_with_detail(FindingKind::WrongCount, "f", detail);
         }
-        if !facts.done_jobs.is_consistent() || !facts.dead_jobs.is_consistent() {
+        if !state.done_jobs.is_consistent() || !state.dead_jobs.is_consistent() {
             self.report(FindingKind::WrongCount, "donebytes");
         }
-        let mut lates = std::collections::HashMap::<Key, (u64, u64)>::new();
+        let mut delayed_totals = HashMap::<Key, JobTotals>::new();
         for (_, id) in self.shard.state.delayed_jobs.iter() {
             if let Some(job) = self.shard.jobs.get(id, self.now.ms) {
-                let (jobs, bytes) = lates.entry(job.lock.clone()).or_default();
-                (*jobs, *bytes) = (*jobs + 1, *bytes + job.bytes);
+                delayed_totals.entry(job.lock.clone()).or_default().add_job(job.bytes);
             }
         }
-        if lates != self.shard.state.delayed_totals {
+        if delayed_totals != self.shard.state.delayed_totals {
             self.report(FindingKind::WrongCount, "lates");
         }
     }

@@ -24,8 +24,8 @@
 //! - totals over more than a hundred jobs of one lock;
 //! - the usage of single owners.
 //!
-//! `redis_shard_fsck.rs` and `memory_shard_fsck.rs` are submodules of the two stores, because the
-//! data that they read are private there.
+//! `redis_key_scan_fsck.rs`, `redis_shard_and_queue_fsck.rs` and `memory_shard_fsck.rs` are
+//! submodules of the two stores, because the data that they read are private there.
 
 mod check_finding;
 mod check_report;

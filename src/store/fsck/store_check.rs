@@ -57,26 +57,25 @@ impl StoreCheck {
     ///
     /// The errors of any call to the store. The findings up to then are lost: run the check again.
     pub async fn run(self) -> Result<CheckReport, Error> {
-        let mut pass = FsckProgress::default();
-        pass.report.is_complete_scan = true;
+        let mut progress = FsckProgress::default();
+        progress.report.is_complete_scan = true;
         // Keys first: they reveal locks that no index names.
-        let mut next = Some(KeyScanCursor::default());
-        while let Some(from) = next {
-            let found = pass.run_part(&self, FsckPart::KeyPage(from)).await?;
-            pass.report.is_complete_scan &= found.is_complete_scan;
-            next = found.next_page;
+        let mut next_page = Some(KeyScanCursor::default());
+        while let Some(page) = next_page {
+            let result = progress.run_part(&self, FsckPart::KeyPage(page)).await?;
+            progress.report.is_complete_scan &= result.is_complete_scan;
+            next_page = result.next_page;
         }
-        let all = pass.report.is_complete_scan;
+        let are_all_locks = progress.report.is_complete_scan;
         for shard in 0..SHARD_COUNT {
-            let lines = Vec::from_iter(pass.locks_with_jobs.remove(&shard).unwrap_or_default());
-            pass.run_part(&self, FsckPart::Shard { shard, locks: lines, are_all_locks: all })
-                .await?;
+            let locks = Vec::from_iter(progress.locks_with_jobs.remove(&shard).unwrap_or_default());
+            progress.run_part(&self, FsckPart::Shard { shard, locks, are_all_locks }).await?;
         }
-        for queue in std::mem::take(&mut pass.task_queues) {
-            pass.run_part(&self, FsckPart::TaskQueue(queue)).await?;
+        for queue in std::mem::take(&mut progress.task_queues) {
+            progress.run_part(&self, FsckPart::TaskQueue(queue)).await?;
         }
-        pass.report.findings = pass.findings.into_iter().collect();
-        Ok(pass.report)
+        progress.report.findings = progress.findings.into_iter().collect();
+        Ok(progress.report)
     }
 }
 
@@ -106,21 +105,22 @@ struct FsckProgress {
 }
 
 impl FsckProgress {
-    /// Runs one step and merges its result; the rest of the returned result is about the keys.
+    /// Runs one part and merges its result. The returned result has the next page, and whether the
+    /// scan is complete.
     async fn run_part(
         &mut self,
         fsck: &StoreCheck,
         part: FsckPart,
     ) -> Result<FsckPartResult, Error> {
-        let mut found = fsck.store.backend().fsck(part, fsck.repair).await?;
-        self.findings.extend(found.findings.drain(..));
-        self.report.examined += found.examined;
-        self.report.namespace_keys += found.namespace_keys;
-        self.report.unsummed_shards += u64::from(found.sums_skipped);
-        for (shard, name) in found.locks_with_jobs.drain(..) {
+        let mut result = fsck.store.backend().fsck(part, fsck.repair).await?;
+        self.findings.extend(result.findings.drain(..));
+        self.report.examined += result.examined;
+        self.report.namespace_keys += result.namespace_keys;
+        self.report.unsummed_shards += u64::from(result.totals_skipped);
+        for (shard, name) in result.locks_with_jobs.drain(..) {
             self.locks_with_jobs.entry(shard).or_default().insert(name);
         }
-        self.task_queues.extend(found.task_queues.drain(..));
-        Ok(found)
+        self.task_queues.extend(result.task_queues.drain(..));
+        Ok(result)
     }
 }

@@ -17,7 +17,7 @@ use super::{
             SettleChargeCommand, StoreFuture,
         },
         rate::check_item_count,
-        wakeups::Wakeups,
+        wakeup_listeners::WakeupListeners,
     },
     MemoryBackend,
     memory_backend::{ready_ok, ready_result, update_live_nodes},
@@ -42,73 +42,86 @@ impl Backend for MemoryBackend {
         self.clock.is_manual()
     }
 
-    fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply> {
-        let acquired = self.with_lock(&call.key, |visit| visit.acquire(&call));
+    fn acquire(&self, command: AcquireCommand) -> StoreFuture<'_, AcquireReply> {
+        let reply = self.with_lock(&command.key, |transaction| transaction.acquire(&command));
         #[cfg(any(test, feature = "test-kit"))]
-        let acquired = self.apply_busy_simulation(&call, acquired);
-        ready_ok(acquired)
+        let reply = self.apply_busy_simulation(&command, reply);
+        ready_ok(reply)
     }
 
-    fn release(&self, key: Key, me: LockToken, mode: LockMode) -> StoreFuture<'_, ReleaseOutcome> {
-        ready_ok(self.with_lock(&key, |visit| visit.release(&me, mode)))
+    fn release(
+        &self,
+        key: Key,
+        token: LockToken,
+        mode: LockMode,
+    ) -> StoreFuture<'_, ReleaseOutcome> {
+        ready_ok(self.with_lock(&key, |transaction| transaction.release(&token, mode)))
     }
 
     fn send_release(
         &self,
         key: Key,
-        me: LockToken,
+        token: LockToken,
         mode: LockMode,
     ) -> Option<StoreFuture<'static, ReleaseOutcome>> {
-        Some(ready_ok(self.with_lock(&key, |visit| visit.release(&me, mode))))
+        Some(ready_ok(self.with_lock(&key, |transaction| transaction.release(&token, mode))))
     }
 
     fn release_and_reacquire(
         &self,
-        me: LockToken,
+        token: LockToken,
         mode: LockMode,
         next: AcquireCommand,
     ) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
-        ready_ok(self.with_lock(&next.key, |visit| {
-            let came = if next.record_name.is_none() { next.resume_seq } else { 0 };
-            (visit.release_before_acquire(&me, mode, came), visit.acquire(&next))
+        ready_ok(self.with_lock(&next.key, |transaction| {
+            let arrived_us = if next.record_name.is_none() { next.resume_seq } else { 0 };
+            (
+                transaction.release_before_acquire(&token, mode, arrived_us),
+                transaction.acquire(&next),
+            )
         }))
     }
 
-    fn refresh_grant(&self, key: Key, me: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
-        ready_ok(self.with_lock(&key, |visit| visit.refresh_grant(&me)))
+    fn refresh_grant(&self, key: Key, token: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
+        ready_ok(self.with_lock(&key, |transaction| transaction.refresh_grant(&token)))
     }
 
-    fn downgrade(&self, key: Key, me: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
-        ready_ok(self.with_lock(&key, |visit| visit.downgrade(&me, lease)))
+    fn downgrade(&self, key: Key, token: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
+        ready_ok(self.with_lock(&key, |transaction| transaction.downgrade(&token, lease)))
     }
 
     fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>> {
-        let one = |item: &LeaseRenewal| {
+        let renew_item = |item: &LeaseRenewal| {
             self.with_shard(item.key.shard(), |shard, now| shard.renew_lease(item, now))
         };
-        ready_ok(items.iter().map(one).collect())
+        ready_ok(items.iter().map(renew_item).collect())
     }
 
-    fn advance_fence(&self, key: Key, me: LockToken, fence: u64) -> StoreFuture<'_, bool> {
+    fn advance_fence(&self, key: Key, token: LockToken, fence: u64) -> StoreFuture<'_, bool> {
         ready_ok(
-            self.with_shard(key.shard(), |shard, now| shard.advance_fence(&key, &me, fence, now)),
+            self.with_shard(key.shard(), |shard, now| {
+                shard.advance_fence(&key, &token, fence, now)
+            }),
         )
     }
 
-    fn charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
-        let charge = |call: &ChargeCommand| {
-            self.with_shard(call.tag.shard(), |shard, now| shard.charge(call, now))
+    fn charge(&self, command: ChargeCommand) -> ChargeFuture<'_> {
+        let charge = |command: &ChargeCommand| {
+            self.with_shard(command.tag.shard(), |shard, now| shard.charge(command, now))
         };
-        ChargeFuture::Boxed(ready_result(call.validate().map(|()| match call.merge_duplicates() {
-            None => charge(&call),
-            Some((merged, places)) => charge(&merged).expand_duplicates(&places),
+        ChargeFuture::Boxed(ready_result(command.validate().map(|()| {
+            match command.merge_duplicates() {
+                None => charge(&command),
+                Some((merged, positions)) => charge(&merged).expand_duplicates(&positions),
+            }
         })))
     }
 
-    fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>> {
-        let settle =
-            |()| self.with_shard(call.tag.shard(), |shard, now| shard.settle_charge(&call, now));
-        ready_result(call.validate().map(settle))
+    fn settle_charge(&self, command: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>> {
+        let settle = |()| {
+            self.with_shard(command.tag.shard(), |shard, now| shard.settle_charge(&command, now))
+        };
+        ready_result(command.validate().map(settle))
     }
 
     fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()> {
@@ -119,32 +132,36 @@ impl Backend for MemoryBackend {
 
     fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize> {
         let now = ServerTime::from_micros(self.clock.now_us());
-        ready_ok(update_live_nodes(&mut self.live_limiters.lock(), node, lease, now).1)
+        ready_ok(update_live_nodes(&mut self.live_limiters.lock(), node, lease, now).live_count)
     }
 
-    /// Ignores `mend`: data of this process cannot be edited by hand, so a finding is a bug of this
-    /// store.
+    /// Ignores `repair`: data of this process cannot be edited by hand, so a finding is a bug of
+    /// this store.
     #[cfg(any(test, feature = "fsck"))]
-    fn fsck(&self, part: FsckPart, _mend: bool) -> StoreFuture<'_, FsckPartResult> {
+    fn fsck(&self, part: FsckPart, _repair: bool) -> StoreFuture<'_, FsckPartResult> {
         // The scan is complete and the namespace never empty: its name cannot be mistyped.
-        let mut found = FsckPartResult {
+        let mut result = FsckPartResult {
             is_complete_scan: true,
             namespace_keys: 1,
             ..FsckPartResult::default()
         };
         if let FsckPart::Shard { shard: number, .. } = part {
-            let look = |shard: &mut MemoryShard, now| shard.check_consistency(number, now);
-            (found.examined, found.findings) = self.with_shard(number, look);
+            let check = |shard: &mut MemoryShard, now| shard.check_consistency(number, now);
+            (result.examined, result.findings) = self.with_shard(number, check);
         }
-        ready_ok(found)
+        ready_ok(result)
     }
 
     fn ping(&self) -> StoreFuture<'_, ()> {
         ready_ok(())
     }
 
-    fn subscribe(&self, node: NodeId, hints: &Arc<Wakeups>) -> Option<BoxFuture<'static, ()>> {
-        self.pubsub.subscribe(&node, hints);
+    fn subscribe(
+        &self,
+        node: NodeId,
+        wakeups: &Arc<WakeupListeners>,
+    ) -> Option<BoxFuture<'static, ()>> {
+        self.pubsub.subscribe(&node, wakeups);
         None
     }
 }

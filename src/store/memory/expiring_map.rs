@@ -1,41 +1,41 @@
-//! Maps of values that expire: by name, and by expiry.
+//! Maps with times: `TimeIndex`, keys ordered by a time, and `ExpiringMap`, values that expire.
 
 use std::{
     collections::{BTreeSet, HashMap},
     hash::Hash,
 };
 
-/// Names ordered by a time, like a Redis ZSET.
+/// Keys ordered by a time, like a Redis ZSET.
 pub(super) struct TimeIndex<K> {
     times: HashMap<K, u64>,
     by_time: BTreeSet<(u64, K)>,
 }
 
 impl<K: Clone + Eq + Hash + Ord> TimeIndex<K> {
-    pub(super) fn set(&mut self, name: &K, at: u64) {
-        match self.times.insert(name.clone(), at) {
-            Some(old) if old == at => return,
-            Some(old) => {
-                self.by_time.remove(&(old, name.clone()));
+    pub(super) fn set(&mut self, key: &K, time: u64) {
+        match self.times.insert(key.clone(), time) {
+            Some(old_time) if old_time == time => return,
+            Some(old_time) => {
+                self.by_time.remove(&(old_time, key.clone()));
             }
             None => {}
         }
-        self.by_time.insert((at, name.clone()));
+        self.by_time.insert((time, key.clone()));
     }
 
-    pub(super) fn remove(&mut self, name: &K) {
-        if let Some(at) = self.times.remove(name) {
-            self.by_time.remove(&(at, name.clone()));
+    pub(super) fn remove(&mut self, key: &K) {
+        if let Some(time) = self.times.remove(key) {
+            self.by_time.remove(&(time, key.clone()));
         }
     }
 
-    pub(super) fn get(&self, name: &K) -> Option<u64> {
-        self.times.get(name).copied()
+    pub(super) fn get(&self, key: &K) -> Option<u64> {
+        self.times.get(key).copied()
     }
 
-    /// Iterates by time, names of the same time in their own order.
+    /// Iterates by time, keys of the same time in their own order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &K)> {
-        self.by_time.iter().map(|(at, name)| (*at, name))
+        self.by_time.iter().map(|(time, key)| (*time, key))
     }
 
     pub(super) fn first(&self) -> Option<(u64, K)> {
@@ -44,14 +44,14 @@ impl<K: Clone + Eq + Hash + Ord> TimeIndex<K> {
 
     /// Returns the latest time.
     pub(super) fn last(&self) -> Option<u64> {
-        self.by_time.last().map(|(at, _)| *at)
+        self.by_time.last().map(|(time, _)| *time)
     }
 
     pub(super) fn len(&self) -> usize {
         self.times.len()
     }
 
-    /// Removes names that are due.
+    /// Removes keys that are due.
     pub(super) fn remove_due(&mut self, now: u64) {
         while self.pop_before(now + 1).is_some() {}
     }
@@ -60,9 +60,9 @@ impl<K: Clone + Eq + Hash + Ord> TimeIndex<K> {
         if self.by_time.first()?.0 >= now {
             return None;
         }
-        let (_, name) = self.by_time.pop_first()?;
-        self.times.remove(&name);
-        Some(name)
+        let (_, key) = self.by_time.pop_first()?;
+        self.times.remove(&key);
+        Some(key)
     }
 }
 
@@ -80,65 +80,65 @@ pub(super) struct ExpiringMap<K, V> {
 }
 
 impl<K: Clone + Eq + Hash + Ord, V> ExpiringMap<K, V> {
-    pub(super) fn get(&self, name: &K, now: u64) -> Option<&V> {
-        self.values.get(name).filter(|_| self.is_live(name, now))
+    pub(super) fn get(&self, key: &K, now: u64) -> Option<&V> {
+        self.values.get(key).filter(|_| self.is_live(key, now))
     }
 
-    pub(super) fn get_mut(&mut self, name: &K, now: u64) -> Option<&mut V> {
-        let lives = self.is_live(name, now);
-        self.values.get_mut(name).filter(|_| lives)
+    pub(super) fn get_mut(&mut self, key: &K, now: u64) -> Option<&mut V> {
+        let is_live = self.is_live(key, now);
+        self.values.get_mut(key).filter(|_| is_live)
     }
 
-    pub(super) fn insert(&mut self, name: &K, value: V, end: Option<u64>) {
-        self.values.insert(name.clone(), value);
-        self.set_expiry(name, end);
+    pub(super) fn insert(&mut self, key: &K, value: V, end: Option<u64>) {
+        self.values.insert(key.clone(), value);
+        self.set_expiry(key, end);
     }
 
     /// Returns the value; inserts a default if there is none. The caller sets its expiry
     /// afterwards.
-    pub(super) fn get_or_insert_default(&mut self, name: &K) -> &mut V
+    pub(super) fn get_or_insert_default(&mut self, key: &K) -> &mut V
     where
         V: Default,
     {
-        self.values.entry(name.clone()).or_default()
+        self.values.entry(key.clone()).or_default()
     }
 
-    pub(super) fn set_expiry(&mut self, name: &K, end: Option<u64>) {
+    pub(super) fn set_expiry(&mut self, key: &K, end: Option<u64>) {
         match end {
-            Some(end) => self.expiries.set(name, end),
-            None => self.expiries.remove(name),
+            Some(end) => self.expiries.set(key, end),
+            None => self.expiries.remove(key),
         }
     }
 
     /// Iterates over the values that have not expired.
     #[cfg(any(test, feature = "fsck"))]
     pub(super) fn iter_live(&self, now: u64) -> impl Iterator<Item = (&K, &V)> {
-        self.values.iter().filter(move |(name, _)| self.is_live(name, now))
+        self.values.iter().filter(move |(key, _)| self.is_live(key, now))
     }
 
     /// Returns the expiry of a value.
-    pub(super) fn expiry_of(&self, name: &K) -> Option<u64> {
-        self.expiries.get(name)
+    pub(super) fn expiry_of(&self, key: &K) -> Option<u64> {
+        self.expiries.get(key)
     }
 
-    pub(super) fn remove(&mut self, name: &K) {
-        self.values.remove(name);
-        self.expiries.remove(name);
+    pub(super) fn remove(&mut self, key: &K) {
+        self.values.remove(key);
+        self.expiries.remove(key);
     }
 
-    /// Removes at most `most` expired values.
-    pub(super) fn sweep(&mut self, now: u64, most: usize) {
-        for _ in 0..most {
-            let Some(name) = self.expiries.pop_before(now) else {
+    /// Removes at most `max_removed` expired values.
+    pub(super) fn sweep(&mut self, now: u64, max_removed: usize) {
+        for _ in 0..max_removed {
+            let Some(key) = self.expiries.pop_before(now) else {
                 break;
             };
-            self.values.remove(&name);
+            self.values.remove(&key);
         }
         // After a peak the table would keep the capacity of the peak.
         if self.values.capacity() > 1024 && self.values.len() < self.values.capacity() / 8 {
-            let room = self.values.len() * 2;
-            self.values.shrink_to(room);
-            self.expiries.times.shrink_to(room);
+            let capacity = self.values.len() * 2;
+            self.values.shrink_to(capacity);
+            self.expiries.times.shrink_to(capacity);
         }
     }
 
@@ -154,8 +154,8 @@ impl<K: Clone + Eq + Hash + Ord, V> ExpiringMap<K, V> {
     }
 
     /// A key with a TTL of n is alive in its n-th millisecond too.
-    fn is_live(&self, name: &K, now: u64) -> bool {
-        self.expiries.get(name).is_none_or(|end| now <= end)
+    fn is_live(&self, key: &K, now: u64) -> bool {
+        self.expiries.get(key).is_none_or(|end| now <= end)
     }
 }
 

@@ -1,39 +1,56 @@
-//! `read_job.lua`, `list_ended_jobs.lua`, `list_pending_jobs.lua`, `redrive_job.lua`,
-//! `purge_job.lua` and `shard_stats.lua`.
+//! Status, listings, redrive, purge, pause and statistics of jobs.
+//!
+//! `read_job.lua`, `read_current_run.lua`, `list_ended_jobs.lua`, `list_pending_jobs.lua`,
+//! `redrive_job.lua`, `purge_job_to_tombstone.lua`, `pause_jobs.lua` and `shard_stats.lua`.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use super::{
+    MemoryBackend,
     ended_job_index::EndedJobIndex,
-    enqueue::MAX_PENDING_RECORD_RETENTION,
+    enqueue_job::MAX_PENDING_RECORD_RETENTION,
     job_record::JobRecord,
     lock_state::HolderEntry,
     lock_transaction::LockTransaction,
     memory_shard::{MemoryShard, ServerTime},
 };
 use crate::{
-    key::{Key, digest_parts},
+    key::{Key, SHARD_COUNT, digest_parts},
     store::backend::{
-        ActiveRun, EndedFilter, JobHistory, JobId, JobListPage, JobState, JobView, LockMode,
+        ActiveRun, EndedJobFilter, JobHistory, JobId, JobListPage, JobState, JobView, LockMode,
         PendingCursor, ShardStats,
     },
 };
 
+impl MemoryBackend {
+    /// Pauses or resumes the jobs of all workers.
+    pub(super) fn apply_pause(&self, paused: bool) {
+        self.jobs_paused.store(paused, Ordering::SeqCst);
+        if paused {
+            (0..SHARD_COUNT)
+                .for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
+        }
+        self.notify_workers();
+    }
+}
+
 impl MemoryShard {
     pub(super) fn job_view(&self, id: &JobId, now: ServerTime) -> Option<JobView> {
         let job = self.jobs.get(id, now.ms)?;
-        let line = self.locks.get(&job.lock, now.ms);
-        let position = line.and_then(|line| line.job_position(job.seq, id));
-        let back = line.and_then(|line| line.backoffs.end_of(id));
-        let at = if position.is_some() { back } else { self.state.delayed_jobs.get(id) };
-        let waits = at.filter(|at| job.state == JobState::Queued && *at > now.ms);
+        let lock = self.locks.get(&job.lock, now.ms);
+        let position = lock.and_then(|lock| lock.job_position(job.seq, id));
+        let backoff_end_ms = lock.and_then(|lock| lock.backoffs.end_of(id));
+        let due_ms =
+            if position.is_some() { backoff_end_ms } else { self.state.delayed_jobs.get(id) };
+        let future_due_ms =
+            due_ms.filter(|due_ms| job.state == JobState::Queued && *due_ms > now.ms);
         let view = job.to_view();
         Some(JobView {
             position,
             is_watched: self.state.has_worker(now),
             response: job.response.clone(),
             history: JobHistory {
-                due_in: waits.map(|at| Duration::from_millis(at - now.ms)),
+                due_in: future_due_ms.map(|due_ms| Duration::from_millis(due_ms - now.ms)),
                 webhook_event: job.webhook_event.clone(),
                 ..view.history
             },
@@ -43,56 +60,56 @@ impl MemoryShard {
 
     pub(super) fn active_run(&self, id: &JobId, now: ServerTime) -> Option<ActiveRun> {
         let job = self.jobs.get(id, now.ms).filter(|job| job.state == JobState::Running)?;
-        let holds = HolderEntry::holder(LockMode::Exclusive, job.run_token.as_ref()?);
-        let until = self.locks.get(&job.lock, now.ms)?.deadline_of(&holds)?;
-        (until > now.ms)
+        let holder = HolderEntry::holder(LockMode::Exclusive, job.run_token.as_ref()?);
+        let deadline_ms = self.locks.get(&job.lock, now.ms)?.deadline_of(&holder)?;
+        (deadline_ms > now.ms)
             .then_some(ActiveRun { attempt: job.attempts, first_fence: job.first_fence })
     }
 
-    fn ended_index(&self, which: EndedFilter) -> &EndedJobIndex {
-        match which {
-            EndedFilter::Dead => &self.state.dead_jobs,
-            EndedFilter::Done => &self.state.done_jobs,
+    fn ended_index(&self, filter: EndedJobFilter) -> &EndedJobIndex {
+        match filter {
+            EndedJobFilter::Dead => &self.state.dead_jobs,
+            EndedJobFilter::Done => &self.state.done_jobs,
         }
     }
 
     pub(super) fn list_ended(
         &self,
-        which: EndedFilter,
-        from: u64,
-        most: usize,
+        filter: EndedJobFilter,
+        from_mark: u64,
+        max_jobs: usize,
         now: ServerTime,
     ) -> JobListPage {
-        let most = most.min(100);
-        let mut marks = self.ended_index(which).iter_from(from, now.us);
+        let max_jobs = max_jobs.min(100);
+        let mut entries = self.ended_index(filter).iter_from(from_mark, now.us);
         let mut jobs = Vec::new();
-        for (_, id) in marks.by_ref().take(most) {
+        for (_, id) in entries.by_ref().take(max_jobs) {
             if let Some(job) = self.jobs.get(id, now.ms) {
-                let watched = self.state.has_worker(now);
-                jobs.push((id.clone(), JobView { is_watched: watched, ..job.to_view() }));
+                let is_watched = self.state.has_worker(now);
+                jobs.push((id.clone(), JobView { is_watched, ..job.to_view() }));
             }
         }
-        JobListPage { jobs, next_mark: marks.next().map(|(mark, _)| mark) }
+        JobListPage { jobs, next_mark: entries.next().map(|(mark, _)| mark) }
     }
 
     /// Lists in the order of marks, which concurrent changes do not affect.
     pub(super) fn list_pending(
         &self,
-        from: PendingCursor,
-        most: usize,
+        after: PendingCursor,
+        max_jobs: usize,
         now: ServerTime,
     ) -> JobListPage<PendingCursor> {
-        let late =
+        let delayed =
             self.state.delayed_jobs.iter().map(|(_, id)| (PendingCursor::for_delayed(id), id));
-        let lines = self.state.due_index.iter().flat_map(|(_, name)| {
-            let jobs = self.locks.get(name, now.ms).into_iter().flat_map(|line| &line.jobs);
+        let queued = self.state.due_index.iter().flat_map(|(_, name)| {
+            let jobs = self.locks.get(name, now.ms).into_iter().flat_map(|lock| &lock.jobs);
             jobs.map(|(seq, id)| (PendingCursor::for_queued(name, *seq), id))
         });
-        let mut all: Vec<_> = late.chain(lines).filter(|(mark, _)| *mark > from).collect();
-        all.sort_unstable();
-        let more = all.len() > most.clamp(1, 100);
-        all.truncate(most.clamp(1, 100));
-        let next = all.last().map(|(mark, _)| *mark).filter(|_| more);
+        let mut page: Vec<_> = delayed.chain(queued).filter(|(mark, _)| *mark > after).collect();
+        page.sort_unstable();
+        let has_more = page.len() > max_jobs.clamp(1, 100);
+        page.truncate(max_jobs.clamp(1, 100));
+        let next_mark = page.last().map(|(mark, _)| *mark).filter(|_| has_more);
         let view = |(_, id): (PendingCursor, &JobId)| {
             let job = self.job_view(id, now).filter(|job| job.state.is_pending())?;
             Some((
@@ -100,14 +117,14 @@ impl MemoryShard {
                 JobView { history: JobHistory { webhook_event: None, ..job.history }, ..job },
             ))
         };
-        JobListPage { jobs: all.into_iter().filter_map(view).collect(), next_mark: next }
+        JobListPage { jobs: page.into_iter().filter_map(view).collect(), next_mark }
     }
 
     pub(super) fn purge_job(&mut self, id: &JobId, ended_us: u64, now: ServerTime) -> bool {
-        let ended = |job: &&JobRecord| {
+        let is_purgeable = |job: &&JobRecord| {
             !job.state.is_pending() && !job.is_tombstone && job.ended_us == ended_us
         };
-        let Some(job) = self.jobs.get(id, now.ms).filter(ended) else { return false };
+        let Some(job) = self.jobs.get(id, now.ms).filter(is_purgeable) else { return false };
         match job.state {
             JobState::Dead => self.state.dead_jobs.remove_manually(id),
             _ => self.state.done_jobs.remove_manually(id),
@@ -117,19 +134,19 @@ impl MemoryShard {
     }
 
     pub(super) fn shard_stats(&self, now: ServerTime) -> ShardStats {
-        let facts = &self.state;
-        let (done, trimmed_done) = facts.done_jobs.count_retained_and_trimmed(now.us);
-        let (dead, trimmed_dead) = facts.dead_jobs.count_retained_and_trimmed(now.us);
+        let state = &self.state;
+        let (done, trimmed_done) = state.done_jobs.count_retained_and_trimmed(now.us);
+        let (dead, trimmed_dead) = state.dead_jobs.count_retained_and_trimmed(now.us);
         ShardStats {
-            pending: facts.job_count,
-            bytes: facts.job_bytes,
-            delayed: facts.delayed_jobs.iter().count() as u64,
+            pending: state.job_count,
+            bytes: state.job_bytes,
+            delayed: state.delayed_jobs.iter().count() as u64,
             done,
             dead,
             trimmed_done,
             trimmed_dead,
-            expired: facts.expired_count,
-            cancelled: facts.cancelled_count,
+            expired: state.expired_count,
+            cancelled: state.cancelled_count,
         }
     }
 }
@@ -152,57 +169,6 @@ impl PendingCursor {
 fn hash_prefix(name: &str) -> u64 {
     let [a, b, c, d, e, f, g, h, ..] = digest_parts(&[name.as_bytes()]);
     u64::from_be_bytes([a, b, c, d, e, f, g, h])
-}
-
-/// Maximum number of runs in a job's history.
-const MAX_RECENT_RUNS: usize = 20;
-
-impl JobRecord {
-    /// Adds a run to the history.
-    pub(super) fn record_run(&mut self, now_us: u64, outcome: &str) {
-        if self.recent_runs.len() == MAX_RECENT_RUNS {
-            self.recent_runs.remove(0);
-        }
-        self.recent_runs.push(format!("{} {} {now_us} {outcome}", self.attempts, self.started_us));
-    }
-
-    /// Returns the state and reason that end the job instead of a run: it was running and its
-    /// worker crashed, or its deadline has passed.
-    pub(super) fn unrunnable_outcome(&self, now: u64) -> Option<(JobState, &'static str)> {
-        if self.state == JobState::Running
-            && (!self.retry_after_crash || self.attempts >= self.max_attempts)
-        {
-            return Some((JobState::Dead, "crashed, may have run"));
-        }
-        self.deadline_ms.is_some_and(|exp| exp <= now).then_some((JobState::Expired, "deadline"))
-    }
-
-    /// Returns the part of the view that the record contains.
-    fn to_view(&self) -> JobView {
-        JobView {
-            state: self.state,
-            attempts: self.attempts,
-            position: None,
-            reason: Some(self.reason.to_owned()).filter(|reason| !reason.is_empty()),
-            owner: self.owner.clone(),
-            is_watched: false,
-            response: None,
-            is_tombstone: self.is_tombstone,
-            history: JobHistory {
-                lock: Some(self.lock.clone()),
-                bytes: self.bytes,
-                accepted_us: self.accepted_us,
-                started_us: self.started_us,
-                ended_us: self.ended_us,
-                crash_count: self.crash_count,
-                busy_count: self.busy_count,
-                due_in: None,
-                recent_runs: self.recent_runs.clone(),
-                superseded_by: self.superseded_by.clone(),
-                webhook_event: None,
-            },
-        }
-    }
 }
 
 impl LockTransaction<'_> {

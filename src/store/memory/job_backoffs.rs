@@ -11,19 +11,19 @@ pub(super) struct JobBackoffs(Vec<(u64, JobId)>);
 
 impl JobBackoffs {
     /// Adds a backoff, and removes those that have ended.
-    pub(super) fn set(&mut self, id: &JobId, at: u64, now: u64) {
-        self.0.retain(|(until, whose)| *until > now && whose != id);
-        self.0.insert(0, (at, id.clone()));
+    pub(super) fn set(&mut self, id: &JobId, end_ms: u64, now: u64) {
+        self.0.retain(|(end_ms, job)| *end_ms > now && job != id);
+        self.0.insert(0, (end_ms, id.clone()));
         self.0.truncate(MAX_BACKOFFS);
     }
 
     /// Removes the backoff of a job that has ended.
     pub(super) fn remove(&mut self, id: &JobId) {
-        self.0.retain(|(_, whose)| whose != id);
+        self.0.retain(|(_, job)| job != id);
     }
 
     pub(super) fn end_of(&self, id: &JobId) -> Option<u64> {
-        self.0.iter().find(|(_, whose)| whose == id).map(|(at, _)| *at)
+        self.0.iter().find(|(_, job)| job == id).map(|(end_ms, _)| *end_ms)
     }
 
     pub(super) fn clear(&mut self) {

@@ -1,4 +1,4 @@
-//! Job as stored in a shard.
+//! `JobRecord`: a job as stored in a shard, with the history of its runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,13 +6,16 @@ use bytes::Bytes;
 
 use super::memory_shard::ServerTime;
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     key::Key,
-    store::backend::{JobId, JobState, LockToken, Settlement, WebhookJobSpec},
+    store::backend::{JobHistory, JobId, JobState, JobView, LockToken, Settlement, WebhookJobSpec},
 };
 
 /// Minimum time for which a stored job is remembered.
 const DUPLICATE_CALL_WINDOW: Duration = Duration::from_secs(60);
+
+/// Maximum number of runs in a job's history.
+const MAX_RECENT_RUNS: usize = 20;
 
 /// The key kinds j, b and r of a job in one value: they expire together.
 pub(super) struct JobRecord {
@@ -107,8 +110,9 @@ impl JobRecord {
     pub(super) fn reduce_to_tombstone(&mut self, now: ServerTime) {
         let Self { state, reason, accepted_us, ended_us, .. } = *self;
         let owner = std::mem::take(&mut self.owner);
-        let tomb = Self { is_tombstone: true, state, reason, owner, ..Self::new(&self.lock, now) };
-        *self = Self { accepted_us, ended_us, ..tomb };
+        let tombstone =
+            Self { is_tombstone: true, state, reason, owner, ..Self::new(&self.lock, now) };
+        *self = Self { accepted_us, ended_us, ..tombstone };
     }
 
     /// Returns the time until which the job must be remembered: a copy of the call that stored it
@@ -125,24 +129,74 @@ impl JobRecord {
 
     /// Resolves the settlement of a webhook job: if the reported job has ended again meanwhile, the
     /// webhook is postponed and reports that end too.
-    pub(super) fn resolve_settlement(&self, verdict: Settlement) -> Settlement {
-        let last = self.webhook_event.as_ref().and_then(|end| end.split(' ').nth(2)?.parse().ok());
-        match verdict {
+    pub(super) fn resolve_settlement(&self, settlement: Settlement) -> Settlement {
+        let latest_end_us = self
+            .webhook_event
+            .as_ref()
+            .and_then(|end_event| end_event.split(' ').nth(2)?.parse().ok());
+        match settlement {
             Settlement::WebhookSettled { ended_us, .. }
-                if last.is_some_and(|last: u64| last != ended_us) =>
+                if latest_end_us.is_some_and(|latest_end_us: u64| latest_end_us != ended_us) =>
             {
                 Settlement::Postpone { delay: Duration::from_millis(1), reason: "ended again" }
             }
             Settlement::WebhookSettled {
                 response: Some((response, status)), retention, ..
             } => Settlement::Done { response, status, retention },
-            other => other,
+            settlement => settlement,
         }
     }
 
     /// Returns the job to its queue. A run that is not charged does not count as an attempt.
-    pub(super) fn return_to_queue(&mut self, reason: &'static str, charged: bool) {
+    pub(super) fn return_to_queue(&mut self, reason: &'static str, is_charged: bool) {
         (self.state, self.reason) = (JobState::Queued, reason);
-        self.attempts = self.attempts.saturating_sub(u32::from(!charged));
+        self.attempts = self.attempts.saturating_sub(u32::from(!is_charged));
+    }
+
+    /// Adds a run to the history.
+    pub(super) fn record_run(&mut self, now_us: u64, outcome: &str) {
+        if self.recent_runs.len() == MAX_RECENT_RUNS {
+            self.recent_runs.remove(0);
+        }
+        self.recent_runs.push(format!("{} {} {now_us} {outcome}", self.attempts, self.started_us));
+    }
+
+    /// Returns the state and reason that end the job instead of a run: it was running and its
+    /// worker crashed, or its deadline has passed.
+    pub(super) fn unrunnable_outcome(&self, now: u64) -> Option<(JobState, &'static str)> {
+        if self.state == JobState::Running
+            && (!self.retry_after_crash || self.attempts >= self.max_attempts)
+        {
+            return Some((JobState::Dead, "crashed, may have run"));
+        }
+        let is_expired = self.deadline_ms.is_some_and(|deadline_ms| deadline_ms <= now);
+        is_expired.then_some((JobState::Expired, "deadline"))
+    }
+
+    /// Returns the part of the view that the record contains.
+    pub(super) fn to_view(&self) -> JobView {
+        JobView {
+            state: self.state,
+            attempts: self.attempts,
+            position: None,
+            reason: Some(self.reason.to_owned()).filter(|reason| !reason.is_empty()),
+            owner: self.owner.clone(),
+            is_watched: false,
+            response: None,
+            is_tombstone: self.is_tombstone,
+            history: JobHistory {
+                lock: Some(self.lock.clone()),
+                bytes: self.bytes,
+                accepted_us: self.accepted_us,
+                started_us: self.started_us,
+                ended_us: self.ended_us,
+                crash_count: self.crash_count,
+                busy_count: self.busy_count,
+                due_in: None,
+                recent_runs: self.recent_runs.clone(),
+                superseded_by: self.superseded_by.clone(),
+                webhook_event: None,
+            },
+        }
     }
 }

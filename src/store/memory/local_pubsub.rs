@@ -8,8 +8,7 @@ use std::{
 use parking_lot::Mutex;
 
 use crate::store::{
-    backend::NodeId,
-    wakeups::{WakeupMessage, Wakeups},
+    backend::NodeId, wakeup_listeners::WakeupListeners, wakeup_message::WakeupMessage,
 };
 
 /// Message to be sent. An operation collects its messages; they are sent after its shard is
@@ -20,17 +19,18 @@ pub(super) struct OutgoingWakeup {
     pub(super) message: WakeupMessage,
 }
 
+/// Subscribers of this process, by node.
 #[derive(Default)]
 pub(super) struct LocalPubsub {
-    subscribers: Mutex<HashMap<Arc<str>, Weak<Wakeups>>>,
+    subscribers: Mutex<HashMap<Arc<str>, Weak<WakeupListeners>>>,
 }
 
 impl LocalPubsub {
-    pub(super) fn subscribe(&self, node: &NodeId, hints: &Arc<Wakeups>) {
-        let mut listeners = self.subscribers.lock();
+    pub(super) fn subscribe(&self, node: &NodeId, wakeups: &Arc<WakeupListeners>) {
+        let mut subscribers = self.subscribers.lock();
         // Handles come and go: a new subscriber removes the dropped ones.
-        listeners.retain(|_, hints| hints.strong_count() > 0);
-        listeners.insert(node.as_str().into(), Arc::downgrade(hints));
+        subscribers.retain(|_, wakeups| wakeups.strong_count() > 0);
+        subscribers.insert(node.as_str().into(), Arc::downgrade(wakeups));
     }
 
     /// Returns true if a message to this node would be received.
@@ -38,19 +38,19 @@ impl LocalPubsub {
         self.subscribers_of(Some(node)).len() == 1
     }
 
-    pub(super) fn publish(&self, post: Vec<OutgoingWakeup>) {
-        for OutgoingWakeup { recipient: to, message: hint } in post {
-            for listener in self.subscribers_of(to.as_deref()) {
-                listener.deliver(hint.clone());
+    pub(super) fn publish(&self, messages: Vec<OutgoingWakeup>) {
+        for OutgoingWakeup { recipient, message } in messages {
+            for subscriber in self.subscribers_of(recipient.as_deref()) {
+                subscriber.deliver(message.clone());
             }
         }
     }
 
-    fn subscribers_of(&self, node: Option<&str>) -> Vec<Arc<Wakeups>> {
-        let listeners = self.subscribers.lock();
+    fn subscribers_of(&self, node: Option<&str>) -> Vec<Arc<WakeupListeners>> {
+        let subscribers = self.subscribers.lock();
         match node {
-            Some(node) => Vec::from_iter(listeners.get(node).and_then(Weak::upgrade)),
-            None => listeners.values().filter_map(Weak::upgrade).collect(),
+            Some(node) => Vec::from_iter(subscribers.get(node).and_then(Weak::upgrade)),
+            None => subscribers.values().filter_map(Weak::upgrade).collect(),
         }
     }
 }

@@ -15,12 +15,12 @@ pub(super) enum HolderEntry {
 }
 
 impl HolderEntry {
-    pub(super) fn holder(mode: LockMode, me: &LockToken) -> Self {
-        Self::Holder(mode.wire_letter(), me.clone())
+    pub(super) fn holder(mode: LockMode, token: &LockToken) -> Self {
+        Self::Holder(mode.wire_letter(), token.clone())
     }
 
-    pub(super) fn offer(mode: LockMode, me: &LockToken) -> Self {
-        Self::Offer(mode.wire_letter(), me.clone())
+    pub(super) fn offer(mode: LockMode, token: &LockToken) -> Self {
+        Self::Offer(mode.wire_letter(), token.clone())
     }
 
     pub(super) fn mode_letter(&self) -> &'static str {
@@ -40,6 +40,13 @@ pub(super) struct MemoryQueueEntry {
     pub(super) mode: LockMode,
 }
 
+/// Time in which older sequences may overtake a queue head.
+#[derive(Clone, Copy)]
+pub(super) struct BargingWindow {
+    pub(super) head_seq: u64,
+    pub(super) ends_ms: u64,
+}
+
 /// State of one lock: the key kinds h, l, q and g.
 #[derive(Default)]
 pub(super) struct LockState {
@@ -55,8 +62,7 @@ pub(super) struct LockState {
     /// Time from which the jobs are skipped, because the offer to them was not taken.
     pub(super) job_offer_deadline: Option<u64>,
     pub(super) backoffs: JobBackoffs,
-    /// Sequence of the queue head that older sequences have overtaken, and until when they may.
-    pub(super) barging_window: Option<(u64, u64)>,
+    pub(super) barging_window: Option<BargingWindow>,
     pub(super) job_bytes: u64,
 }
 
@@ -78,14 +84,14 @@ impl LockState {
 
     /// Returns the time at which no state is left; `None` while jobs wait, which do not expire.
     pub(super) fn expiry(&self) -> Option<u64> {
-        let mut end = 0;
+        let mut expires_ms = 0;
         if !self.holders.is_empty() {
-            end = self.holders_expiry;
+            expires_ms = self.holders_expiry;
         }
         if !self.waiters.is_empty() {
-            end = end.max(self.waiters_expiry);
+            expires_ms = expires_ms.max(self.waiters_expiry);
         }
-        self.jobs.is_empty().then_some(end)
+        self.jobs.is_empty().then_some(expires_ms)
     }
 
     pub(super) fn queue_len(&self) -> u64 {
@@ -98,21 +104,21 @@ impl LockState {
 
     /// Returns the position of a job in the queue, from 1.
     pub(super) fn job_position(&self, seq: u64, id: &JobId) -> Option<u64> {
-        let at = (seq, id.clone());
-        let before = || self.jobs.range(..&at).count() as u64;
-        self.jobs.contains(&at).then(|| before() + 1)
+        let entry = (seq, id.clone());
+        let jobs_before = || self.jobs.range(..&entry).count() as u64;
+        self.jobs.contains(&entry).then(|| jobs_before() + 1)
     }
 
     pub(super) fn deadline_of(&self, member: &HolderEntry) -> Option<u64> {
-        let found = self.holders.iter().find(|(m, _)| m == member);
-        found.map(|(_, deadline)| *deadline)
+        let entry = self.holders.iter().find(|(m, _)| m == member);
+        entry.map(|(_, deadline)| *deadline)
     }
 
     /// Removes a member of h. Returns true if it was there.
     pub(super) fn remove_holder(&mut self, member: &HolderEntry) -> bool {
-        let before = self.holders.len();
+        let old_len = self.holders.len();
         self.holders.retain(|(m, _)| m != member);
-        self.holders.len() < before
+        self.holders.len() < old_len
     }
 
     pub(super) fn insert_holder(&mut self, member: HolderEntry, deadline: u64) {
@@ -120,45 +126,46 @@ impl LockState {
             self.holders_expiry = 0;
         }
         match self.holders.iter_mut().find(|(m, _)| *m == member) {
-            Some((_, old)) => *old = deadline,
+            Some((_, old_deadline)) => *old_deadline = deadline,
             None => self.holders.push((member, deadline)),
         }
         // An exclusive holder is alone, and the key expires with it.
-        let alone = matches!(&self.holders[..], [(HolderEntry::Holder("x", _), _)]);
-        self.holders_expiry = if alone { deadline } else { self.holders_expiry.max(deadline) };
+        let is_alone = matches!(&self.holders[..], [(HolderEntry::Holder("x", _), _)]);
+        self.holders_expiry = if is_alone { deadline } else { self.holders_expiry.max(deadline) };
     }
 
     /// Extends the deadline of a live holder, never backwards. Returns the resulting deadline, or
     /// `None` if the token holds nothing.
     pub(super) fn extend_holder(
         &mut self,
-        me: &LockToken,
+        token: &LockToken,
         mode: LockMode,
         now: ServerTime,
-        until: u64,
+        deadline: u64,
     ) -> Option<u64> {
-        let member = HolderEntry::holder(mode, me);
-        let end = self.deadline_of(&member).filter(|end| *end > now.ms)?.max(until);
-        self.insert_holder(member, end);
-        Some(end)
+        let member = HolderEntry::holder(mode, token);
+        let old_deadline = self.deadline_of(&member).filter(|deadline| *deadline > now.ms)?;
+        let new_deadline = old_deadline.max(deadline);
+        self.insert_holder(member, new_deadline);
+        Some(new_deadline)
     }
 
     /// Returns the queue entry of this token, if any.
-    pub(super) fn waiter_of(&self, me: &LockToken) -> Option<MemoryQueueEntry> {
-        self.waiters_by_token.get(me).cloned()
+    pub(super) fn waiter_of(&self, token: &LockToken) -> Option<MemoryQueueEntry> {
+        self.waiters_by_token.get(token).cloned()
     }
 
-    pub(super) fn insert_waiter(&mut self, place: MemoryQueueEntry) {
+    pub(super) fn insert_waiter(&mut self, waiter: MemoryQueueEntry) {
         if self.waiters.is_empty() {
             self.waiters_expiry = 0;
         }
-        self.waiters_expiry = self.waiters_expiry.max(place.deadline);
-        self.waiters_by_token.insert(place.token.clone(), place.clone());
-        self.waiters.insert(place);
+        self.waiters_expiry = self.waiters_expiry.max(waiter.deadline);
+        self.waiters_by_token.insert(waiter.token.clone(), waiter.clone());
+        self.waiters.insert(waiter);
     }
 
-    pub(super) fn remove_waiter(&mut self, place: &MemoryQueueEntry) {
-        self.waiters.remove(place);
-        self.waiters_by_token.remove(&place.token);
+    pub(super) fn remove_waiter(&mut self, waiter: &MemoryQueueEntry) {
+        self.waiters.remove(waiter);
+        self.waiters_by_token.remove(&waiter.token);
     }
 }

@@ -14,6 +14,8 @@ use parking_lot::Mutex;
 
 #[cfg(any(test, feature = "test-kit"))]
 use super::super::backend::{AcquireCommand, AcquireReply};
+#[cfg(test)]
+use super::ended_job_index::EndedJob;
 use super::{
     super::backend::{JobId, JobState, NodeId, StoreFuture},
     local_pubsub::LocalPubsub,
@@ -69,24 +71,25 @@ impl MemoryBackend {
     pub(super) fn with_shard<T>(
         &self,
         shard: u16,
-        step: impl FnOnce(&mut MemoryShard, ServerTime) -> T,
+        operation: impl FnOnce(&mut MemoryShard, ServerTime) -> T,
     ) -> T {
         // Shards of keys and of parsed job ids are below their number, which is the length.
         let mut shard = self.shards[usize::from(shard)].lock();
-        step(&mut shard, ServerTime::from_micros(self.clock.now_us()))
+        operation(&mut shard, ServerTime::from_micros(self.clock.now_us()))
     }
 
     /// Runs an operation on a lock, then sends its messages.
     pub(super) fn with_lock<T>(
         &self,
         key: &Key,
-        step: impl FnOnce(&mut LockTransaction<'_>) -> T,
+        operation: impl FnOnce(&mut LockTransaction<'_>) -> T,
     ) -> T {
-        let mut post = Vec::new();
-        let answer =
-            self.with_shard(key.shard(), |shard, now| shard.with_lock(key, now, &mut post, step));
-        self.pubsub.publish(post);
-        answer
+        let mut outbox = Vec::new();
+        let result = self.with_shard(key.shard(), |shard, now| {
+            shard.with_lock(key, now, &mut outbox, operation)
+        });
+        self.pubsub.publish(outbox);
+        result
     }
 
     /// Makes every acquire busy from now on. Jobs run, because a claim takes its lock itself.
@@ -100,22 +103,25 @@ impl MemoryBackend {
     #[cfg(any(test, feature = "test-kit"))]
     pub(super) fn apply_busy_simulation(
         &self,
-        call: &AcquireCommand,
-        acquired: AcquireReply,
+        command: &AcquireCommand,
+        reply: AcquireReply,
     ) -> AcquireReply {
-        let AcquireReply::Granted { queue_length: line, .. } = acquired else {
-            return acquired;
+        let AcquireReply::Granted { queue_length, .. } = reply else {
+            return reply;
         };
         // The lock of the workers' shared limits is exempt: a worker without a run permit runs
         // nothing.
-        if !self.simulates_busy_locks.load(Ordering::SeqCst) || call.key == Key::for_queue_workers()
+        if !self.simulates_busy_locks.load(Ordering::SeqCst)
+            || command.key == Key::for_queue_workers()
         {
-            return acquired;
+            return reply;
         }
-        self.with_lock(&call.key, |visit| visit.release(&call.token, call.mode));
+        self.with_lock(&command.key, |transaction| {
+            transaction.release(&command.token, command.mode)
+        });
         AcquireReply::Busy {
             lease_remaining: Duration::from_secs(1),
-            queue_length: line,
+            queue_length,
             seq: 0,
             has_joined: false,
         }
@@ -140,11 +146,13 @@ impl MemoryBackend {
     /// Adds entries without jobs to a shard's index of dead jobs, with the given expiry times in
     /// microseconds.
     #[cfg(test)]
-    pub(in super::super) fn fill_dead_index(&self, shard: u16, times: std::ops::Range<u64>) {
-        self.with_shard(shard, |shard_of, now| {
-            for until in times {
-                let id = JobId::parse(&format!("{shard:02x}{until:032x}")).expect("it is an id");
-                shard_of.state.index_ended_job(JobState::Dead, (&id, ""), (until, 0), now);
+    pub(in super::super) fn fill_dead_index(&self, shard: u16, expiries_us: std::ops::Range<u64>) {
+        self.with_shard(shard, |memory_shard, now| {
+            for expires_us in expiries_us {
+                let id =
+                    JobId::parse(&format!("{shard:02x}{expires_us:032x}")).expect("it is an id");
+                let job = EndedJob { id: &id, owner: "", expires_us, bytes: 0 };
+                memory_shard.state.index_ended_job(JobState::Dead, &job, now);
             }
         });
     }
@@ -169,7 +177,7 @@ impl MemoryBackend {
         retention: Duration,
     ) -> Option<JobState> {
         let key = self.with_shard(id.shard(), |shard, now| shard.lock_of(id, now))?;
-        self.with_lock(&key, |visit| visit.cancel_job(id, began_us, retention))
+        self.with_lock(&key, |transaction| transaction.cancel_job(id, began_us, retention))
     }
 }
 
@@ -180,30 +188,36 @@ impl fmt::Debug for MemoryBackend {
     }
 }
 
-/// `worker_registry.lua`: registers a node, or removes it if the lease is zero. Returns true if a
-/// node has joined, left or expired, and the number of live nodes.
+/// Result of `update_live_nodes`.
+pub(super) struct LiveNodesUpdate {
+    /// A node has joined, left or expired.
+    pub(super) has_changed: bool,
+    pub(super) live_count: usize,
+}
+
+/// `worker_registry.lua`: registers a node, or removes it if the lease is zero.
 pub(super) fn update_live_nodes(
     nodes: &mut HashMap<NodeId, u64>,
     node: NodeId,
     lease: Duration,
     now: ServerTime,
-) -> (bool, usize) {
-    let mut gone = false;
+) -> LiveNodesUpdate {
+    let mut has_expired_peer = false;
     nodes.retain(|other, end| {
-        let lives = *end > now.ms;
-        gone |= !lives && *other != node;
-        lives
+        let is_live = *end > now.ms;
+        has_expired_peer |= !is_live && *other != node;
+        is_live
     });
-    let changed = if lease.is_zero() {
+    let has_joined_or_left = if lease.is_zero() {
         nodes.remove(&node).is_some()
     } else {
         nodes.insert(node, now.deadline_after(lease)).is_none()
     };
-    (gone || changed, nodes.len())
+    LiveNodesUpdate { has_changed: has_expired_peer || has_joined_or_left, live_count: nodes.len() }
 }
 
-pub(super) fn ready_ok<T: Send + 'static>(answer: T) -> StoreFuture<'static, T> {
-    ready_result(Ok(answer))
+pub(super) fn ready_ok<T: Send + 'static>(result: T) -> StoreFuture<'static, T> {
+    ready_result(Ok(result))
 }
 
 pub(super) fn ready_result<T: Send + 'static>(

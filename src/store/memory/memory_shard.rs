@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{
     expiring_map::ExpiringMap,
+    idempotency_record_expiry_and_limit::IdempotencyRecord,
     job_record::JobRecord,
     local_pubsub::OutgoingWakeup,
     lock_state::{HolderEntry, LockState},
@@ -36,21 +37,21 @@ impl ServerTime {
 
     /// Returns the first ms after a delay: a delayed entry must not come early.
     pub(super) fn earliest_after(self, delay: Duration) -> u64 {
-        self.us.div_ceil(1000).saturating_add(crate::clock::ceil_millis(delay))
+        self.us.div_ceil(1000).saturating_add(crate::durations::ceil_millis(delay))
     }
 
     /// Returns the deadline, in ms, of a time that begins now.
     pub(super) fn deadline_after(self, time: Duration) -> u64 {
-        self.ms.saturating_add(crate::clock::ceil_millis(time))
+        self.ms.saturating_add(crate::durations::ceil_millis(time))
     }
 }
 
+/// Data of one shard.
 #[derive(Default)]
 pub(super) struct MemoryShard {
     pub(super) locks: ExpiringMap<Key, LockState>,
     pub(super) jobs: ExpiringMap<JobId, JobRecord>,
-    /// Idempotency records: the job, and the fingerprint of the request that created it.
-    pub(super) idempotency_records: ExpiringMap<LockScopedName, (JobId, String)>,
+    pub(super) idempotency_records: ExpiringMap<LockScopedName, IdempotencyRecord>,
     pub(super) counters: ExpiringMap<StoredCounterKey, StoredCounter>,
     /// Number of GCRA debts begun, which names the next one.
     pub(super) last_debt_id: u64,
@@ -64,38 +65,38 @@ impl MemoryShard {
         &mut self,
         key: &Key,
         now: ServerTime,
-        post: &mut Vec<OutgoingWakeup>,
-        step: impl FnOnce(&mut LockTransaction<'_>) -> T,
+        outbox: &mut Vec<OutgoingWakeup>,
+        operation: impl FnOnce(&mut LockTransaction<'_>) -> T,
     ) -> T {
-        let line = self.locks.get_or_insert_default(key);
-        line.drop_expired(now);
-        let mut visit = LockTransaction {
+        let lock = self.locks.get_or_insert_default(key);
+        lock.drop_expired(now);
+        let mut transaction = LockTransaction {
             key,
-            lock: line,
+            lock,
             shard: &mut self.state,
             jobs: &mut self.jobs,
             idempotency_records: &mut self.idempotency_records,
-            outbox: post,
+            outbox,
             now,
         };
-        let answer = step(&mut visit);
-        if line.is_empty() {
+        let result = operation(&mut transaction);
+        if lock.is_empty() {
             self.locks.remove(key);
         } else {
-            let end = line.expiry();
-            self.locks.set_expiry(key, end);
+            let expires_ms = lock.expiry();
+            self.locks.set_expiry(key, expires_ms);
         }
-        self.enqueue_webhooks(now, post);
+        self.enqueue_webhooks(now, outbox);
         self.sweep_expired(now);
-        answer
+        result
     }
 
     /// Enqueues the webhook jobs of the jobs that the operation before has ended: each has a lock
     /// of its own.
-    fn enqueue_webhooks(&mut self, now: ServerTime, post: &mut Vec<OutgoingWakeup>) {
-        for (call, end, owner) in std::mem::take(&mut self.state.pending_webhooks) {
-            self.with_lock(&call.key.clone(), now, post, |visit| {
-                visit.enqueue_webhook(call, end, owner);
+    fn enqueue_webhooks(&mut self, now: ServerTime, outbox: &mut Vec<OutgoingWakeup>) {
+        for webhook in std::mem::take(&mut self.state.pending_webhooks) {
+            self.with_lock(&webhook.spec.key.clone(), now, outbox, |transaction| {
+                transaction.enqueue_webhook(webhook);
             });
         }
     }
@@ -114,20 +115,21 @@ impl MemoryShard {
 
     /// `renew.lua`, one item.
     pub(super) fn renew_lease(&mut self, item: &LeaseRenewal, now: ServerTime) -> bool {
-        let until = now.deadline_after(item.lease);
-        let Some(line) = self.locks.get_mut(&item.key, now.ms) else {
+        let requested_deadline = now.deadline_after(item.lease);
+        let Some(lock) = self.locks.get_mut(&item.key, now.ms) else {
             return false;
         };
-        line.drop_expired(now);
-        let Some(until) = line.extend_holder(&item.token, item.mode, now, until) else {
+        lock.drop_expired(now);
+        let Some(deadline) = lock.extend_holder(&item.token, item.mode, now, requested_deadline)
+        else {
             return false;
         };
-        let end = line.expiry();
-        self.locks.set_expiry(&item.key, end);
+        let expires_ms = lock.expiry();
+        self.locks.set_expiry(&item.key, expires_ms);
         if let Some(id) = &item.job {
-            let runs = |job: &JobRecord| job.run_token.as_ref() == Some(&item.token);
-            if self.jobs.get(id, now.ms).is_some_and(runs) {
-                self.state.due_index.set(&item.key, until);
+            let is_run_by_token = |job: &JobRecord| job.run_token.as_ref() == Some(&item.token);
+            if self.jobs.get(id, now.ms).is_some_and(is_run_by_token) {
+                self.state.due_index.set(&item.key, deadline);
             }
         }
         true
@@ -137,17 +139,17 @@ impl MemoryShard {
     pub(super) fn advance_fence(
         &mut self,
         key: &Key,
-        me: &LockToken,
+        token: &LockToken,
         fence: u64,
         now: ServerTime,
     ) -> bool {
-        let member = HolderEntry::holder(LockMode::Exclusive, me);
-        let deadline = self.locks.get(key, now.ms).and_then(|line| line.deadline_of(&member));
-        let held = deadline.is_some_and(|deadline| deadline > now.ms);
-        if held {
+        let member = HolderEntry::holder(LockMode::Exclusive, token);
+        let deadline = self.locks.get(key, now.ms).and_then(|lock| lock.deadline_of(&member));
+        let is_held = deadline.is_some_and(|deadline| deadline > now.ms);
+        if is_held {
             self.state.highest_fence = self.state.highest_fence.max(fence);
         }
-        held
+        is_held
     }
 
     /// Returns the stored request. There is none once the job is done, as on Redis, where the
@@ -169,16 +171,16 @@ impl MemoryShard {
     /// Returns the number of values of all kinds.
     #[cfg(test)]
     pub(super) fn value_count(&self) -> usize {
-        let (groups, merged) = (self.state.latest_by_group.len(), self.state.merged_into.len());
-        let merges = groups
-            + merged
-            + self.state.owner_tombstones.owner_count()
-            + self.state.owner_records.owner_count();
-        let kept = self.locks.len()
+        let merge_count = self.state.latest_by_group.len() + self.state.merged_into.len();
+        let owner_count =
+            self.state.owner_tombstones.owner_count() + self.state.owner_records.owner_count();
+        let map_count = self.locks.len()
             + self.jobs.len()
             + self.idempotency_records.len()
             + self.counters.len();
-        kept + merges
+        map_count
+            + merge_count
+            + owner_count
             + self.state.index_entry_count()
             + self.state.done_jobs.len()
             + self.state.dead_jobs.len()
@@ -186,8 +188,8 @@ impl MemoryShard {
 
     #[cfg(test)]
     pub(super) fn persistent_entry_count(&self) -> usize {
-        let endless = [self.locks.persistent_len(), self.jobs.persistent_len()];
-        endless.iter().sum::<usize>()
+        let persistent_counts = [self.locks.persistent_len(), self.jobs.persistent_len()];
+        persistent_counts.iter().sum::<usize>()
             + self.idempotency_records.persistent_len()
             + self.counters.persistent_len()
             + self.state.index_entry_count()
@@ -195,7 +197,7 @@ impl MemoryShard {
 
     #[cfg(test)]
     pub(super) fn usage_counts(&self, key: &Key) -> [u64; 3] {
-        let line = self.locks.get(key, 0).map_or(0, |line| line.job_bytes);
-        [self.state.job_count, self.state.job_bytes, line]
+        let lock_bytes = self.locks.get(key, 0).map_or(0, |lock| lock.job_bytes);
+        [self.state.job_count, self.state.job_bytes, lock_bytes]
     }
 }

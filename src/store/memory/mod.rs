@@ -4,29 +4,32 @@
 //! then its messages are sent. It never waits, so the future that it returns is ready at once. The
 //! scripts are the specification:
 //!
-//! - [`lock_transaction`] is `wait_queue.lua`, [`pending_jobs`] is `job_common.lua`, and
-//!   [`ended_job_index`] is `ended_jobs.lua`.
-//! - [`lock_commands`], [`enqueue`], [`direct_run`] and [`claim_and_settle`] are the scripts about
-//!   one lock.
-//! - [`job_admin`] has the scripts about single jobs and their listings.
-//! - [`worker_heartbeat`] is the workers' membership, and [`poll_due`] the search for due work.
+//! - [`lock_transaction`] is `wait_queue.lua`, [`pending_job_transitions`] is
+//!   `pending_job_bookkeeping.lua`, and [`ended_job_index`] is `ended_job_bookkeeping.lua`.
+//! - [`lock_commands`], [`enqueue_job`], [`idempotent_direct_run`], [`claim_and_unclaim_job`]
+//!   and [`settle_job_and_claim_next`] are the scripts about one lock.
+//! - [`job_admin`] has the scripts about single jobs, their listings and their pause.
+//! - [`worker_membership`] is the workers' membership with their shards, and [`poll_due_locks`] the
+//!   search for due work.
 //! - [`rate_counters`] has the scripts about quotas, and [`tasks`] those about task queues.
 //! - The rest is in [`memory_shard`] and [`shard_state`].
 //!
 //! An expired value is absent at once for every operation; later operations free its memory.
 
 mod backend_impl;
-mod claim_and_settle;
-mod direct_run;
+mod claim_and_unclaim_job;
 mod ended_job_index;
-mod enqueue;
+mod enqueue_job;
+#[cfg(test)]
+mod exhaustive_model_support;
 mod expiring_map;
 #[cfg(any(test, feature = "fsck"))]
 #[path = "../fsck/memory_shard_fsck.rs"]
 mod fsck;
-mod idempotency_records;
+mod idempotency_record_expiry_and_limit;
+mod idempotent_direct_run;
 mod job_admin;
-mod job_backend;
+mod job_backend_impl;
 mod job_backoffs;
 mod job_record;
 mod local_pubsub;
@@ -35,17 +38,17 @@ mod lock_state;
 mod lock_transaction;
 mod memory_backend;
 mod memory_shard;
-#[cfg(test)]
-mod model_snapshot;
-mod pending_jobs;
-mod poll_due;
+mod pending_job_transitions;
+mod poll_due_locks;
 mod rate_counters;
 mod records_per_owner;
+mod settle_job_and_claim_next;
 mod shard_state;
 mod tasks;
+mod webhook_jobs;
 mod worker_membership;
 
+#[cfg(test)]
+pub(super) use self::exhaustive_model_support::{ModelClientNumbers, PlantedFault};
 pub(crate) use self::memory_backend::MemoryBackend;
 use self::memory_backend::{ready_ok, update_live_nodes};
-#[cfg(test)]
-pub(super) use self::model_snapshot::{ModelNames, PlantedFault};

@@ -1,9 +1,9 @@
-//! State that the locks of a shard share: counts, indexes, and the shard watch.
+//! State that the locks of a shard share: counts, indexes, the shard watch, and tombstones.
 
 use std::{collections::HashMap, sync::Arc};
 
 use super::{
-    ended_job_index::{DEFAULT_RETAINED_BYTES, EndedJobIndex, MAX_DEAD_JOBS},
+    ended_job_index::{DEFAULT_RETAINED_BYTES, EndedJob, EndedJobIndex, MAX_DEAD_JOBS},
     expiring_map::{ExpiringMap, TimeIndex},
     job_record::JobRecord,
     lock_transaction::LockScopedName,
@@ -18,6 +18,49 @@ use crate::{
 /// Maximum number of tombstones of one owner in a shard.
 const MAX_OWNER_TOMBSTONES: u64 = 16_384;
 
+/// Number and bytes of some pending jobs.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct JobTotals {
+    pub(super) jobs: u64,
+    pub(super) bytes: u64,
+}
+
+impl JobTotals {
+    pub(super) fn add_job(&mut self, bytes: u64) {
+        self.jobs += 1;
+        self.bytes += bytes;
+    }
+
+    pub(super) fn remove_job(&mut self, bytes: u64) {
+        self.jobs = self.jobs.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// Lease of the worker that polls a shard.
+struct ShardWatch {
+    node: Arc<str>,
+    ends_ms: u64,
+}
+
+/// Renewal or release of a worker's watch, as its heartbeat requests it.
+pub(super) struct WatchUpdate {
+    /// Renews the watch; otherwise it is released.
+    pub(super) keeps_watch: bool,
+    pub(super) ends_ms: u64,
+    /// End of the time in which another worker is expected to take a released watch; `None` if
+    /// there is none that could.
+    pub(super) vacant_until_ms: Option<u64>,
+}
+
+/// Webhook of a job that the current operation has ended.
+pub(super) struct PendingWebhook {
+    pub(super) spec: WebhookJobSpec,
+    /// Description of the end ([`JobRecord::end_event`]).
+    pub(super) end_event: String,
+    pub(super) owner: String,
+}
+
 /// State that the locks of a shard share.
 #[derive(Default)]
 pub(super) struct ShardState {
@@ -28,18 +71,18 @@ pub(super) struct ShardState {
     pub(super) last_seq: u64,
     pub(super) job_count: u64,
     pub(super) job_bytes: u64,
-    /// Node of the worker that watches this shard, and the end of the watch.
-    watch: Option<(Arc<str>, u64)>,
+    /// Watch of the worker that polls this shard.
+    watch: Option<ShardWatch>,
     /// End of the time in which another worker is expected to take a released watch.
-    vacant_until: u64,
+    vacant_until_ms: u64,
     /// Jobs outside of their lock's queue, by the time of their return.
     pub(super) delayed_jobs: TimeIndex<JobId>,
-    /// Number and bytes of the delayed jobs of each lock.
-    pub(super) delayed_totals: HashMap<Key, (u64, u64)>,
+    /// Delayed jobs of each lock.
+    pub(super) delayed_totals: HashMap<Key, JobTotals>,
     /// Jobs by deadline.
     pub(super) deadline_index: TimeIndex<JobId>,
-    /// Number and bytes of each owner's queued and running jobs.
-    pub(super) owner_totals: HashMap<String, (u64, u64)>,
+    /// Queued and running jobs of each owner.
+    pub(super) owner_totals: HashMap<String, JobTotals>,
     /// Latest job of each merge group of a lock.
     pub(super) latest_by_group: ExpiringMap<LockScopedName, JobId>,
     /// Tombstones of each owner.
@@ -48,9 +91,9 @@ pub(super) struct ShardState {
     pub(super) owner_records: RecordsPerOwner<LockScopedName>,
     /// Jobs that requests were merged into, by the id of the merged request.
     pub(super) merged_into: ExpiringMap<JobId, JobId>,
-    /// Webhooks of the jobs that this operation has ended, each with the end and the owner. Each
-    /// becomes a job when the operation has left its lock.
-    pub(super) pending_webhooks: Vec<(WebhookJobSpec, String, String)>,
+    /// Webhooks of the jobs that this operation has ended. Each becomes a job when the operation
+    /// has left its lock.
+    pub(super) pending_webhooks: Vec<PendingWebhook>,
     /// Done jobs within their retention.
     pub(super) done_jobs: EndedJobIndex,
     /// Dead jobs within their retention.
@@ -63,52 +106,56 @@ pub(super) struct ShardState {
 
 impl ShardState {
     pub(super) fn watching_node(&self, now: ServerTime) -> Option<&Arc<str>> {
-        let live = self.watch.as_ref().filter(|(_, end)| now.ms < *end);
-        live.map(|(node, _)| node)
+        let current_watch = self.watch.as_ref().filter(|watch| now.ms < watch.ends_ms);
+        current_watch.map(|watch| &watch.node)
     }
 
     /// Returns true if a worker watches the shard or is about to.
     pub(super) fn has_worker(&self, now: ServerTime) -> bool {
-        self.watching_node(now).is_some() || now.ms < self.vacant_until
+        self.watching_node(now).is_some() || now.ms < self.vacant_until_ms
     }
 
     /// Returns the end of the watch and the end of the vacancy.
     #[cfg(test)]
     pub(super) fn watch_deadlines(&self) -> [u64; 2] {
-        [self.watch.as_ref().map_or(0, |(_, end)| *end), self.vacant_until]
+        [self.watch.as_ref().map_or(0, |watch| watch.ends_ms), self.vacant_until_ms]
     }
 
-    /// `heartbeat.lua`: renews the watch of this node, or releases it to other workers, which have
-    /// until `left` to take it. Returns true if it was renewed, and `None` if the node has no
-    /// watch.
+    /// `worker_heartbeat_and_shards.lua`: renews the watch of this node, or releases it to other
+    /// workers. Returns true if it was renewed, and `None` if the node has no watch.
     pub(super) fn renew_or_release_watch(
         &mut self,
         node: &str,
-        keep: bool,
-        (until, left): (u64, Option<u64>),
+        update: &WatchUpdate,
         now: ServerTime,
     ) -> Option<bool> {
         if self.watching_node(now).is_none_or(|watcher| **watcher != *node) {
             return None;
         }
-        self.watch = keep.then(|| (node.into(), until));
-        self.vacant_until = left.filter(|_| !keep).unwrap_or_default();
-        Some(keep)
+        let keeps_watch = update.keeps_watch;
+        self.watch = keeps_watch.then(|| ShardWatch { node: node.into(), ends_ms: update.ends_ms });
+        self.vacant_until_ms = update.vacant_until_ms.filter(|_| !keeps_watch).unwrap_or_default();
+        Some(keeps_watch)
     }
 
     /// Takes the watch if no node has it. Returns true if taken.
-    pub(super) fn take_watch_if_vacant(&mut self, node: &str, until: u64, now: ServerTime) -> bool {
-        let free = self.watching_node(now).is_none();
-        if free {
-            self.watch = Some((node.into(), until));
-            self.vacant_until = 0;
+    pub(super) fn take_watch_if_vacant(
+        &mut self,
+        node: &str,
+        ends_ms: u64,
+        now: ServerTime,
+    ) -> bool {
+        let is_vacant = self.watching_node(now).is_none();
+        if is_vacant {
+            self.watch = Some(ShardWatch { node: node.into(), ends_ms });
+            self.vacant_until_ms = 0;
         }
-        free
+        is_vacant
     }
 
     pub(super) fn end_watch(&mut self) {
         self.watch = None;
-        self.vacant_until = 0;
+        self.vacant_until_ms = 0;
     }
 
     /// Adds a job to the counts of the shard and of its owner, if it has one.
@@ -116,8 +163,7 @@ impl ShardState {
         self.job_count += 1;
         self.job_bytes += bytes;
         if !owner.is_empty() {
-            let (jobs, used) = self.owner_totals.entry(owner.to_owned()).or_default();
-            (*jobs, *used) = (*jobs + 1, *used + bytes);
+            self.owner_totals.entry(owner.to_owned()).or_default().add_job(bytes);
         }
     }
 
@@ -125,24 +171,22 @@ impl ShardState {
     pub(super) fn uncount_job(&mut self, owner: &str, bytes: u64) {
         self.job_count = self.job_count.saturating_sub(1);
         self.job_bytes = self.job_bytes.saturating_sub(bytes);
-        if let Some((jobs, used)) = self.owner_totals.get_mut(owner) {
-            (*jobs, *used) = (jobs.saturating_sub(1), used.saturating_sub(bytes));
-            if *jobs == 0 {
+        if let Some(totals) = self.owner_totals.get_mut(owner) {
+            totals.remove_job(bytes);
+            if totals.jobs == 0 {
                 self.owner_totals.remove(owner);
             }
         }
     }
 
-    /// Counts an ended job, and adds it to its index with the bytes that stay stored. Returns the
-    /// jobs that are evicted to make room.
+    /// Counts an ended job, and adds it to its index. Returns the jobs that are evicted for it.
     pub(super) fn index_ended_job(
         &mut self,
         state: JobState,
-        (id, owner): (&JobId, &str),
-        (until_us, bytes): (u64, u64),
+        job: &EndedJob<'_>,
         now: ServerTime,
     ) -> Vec<JobId> {
-        let (index, most) = match state {
+        let (index, max_jobs) = match state {
             JobState::Done => (&mut self.done_jobs, usize::MAX),
             JobState::Dead => (&mut self.dead_jobs, MAX_DEAD_JOBS),
             JobState::Expired => {
@@ -154,12 +198,12 @@ impl ShardState {
                 return Vec::new();
             }
         };
-        index.insert(id, owner, until_us, bytes);
+        index.insert(job);
         index.remove_expired(now.us);
         index.evict_excess(
-            id,
-            owner,
-            most,
+            job.id,
+            job.owner,
+            max_jobs,
             self.max_retained_bytes.unwrap_or(DEFAULT_RETAINED_BYTES),
         )
     }
@@ -172,22 +216,24 @@ impl ShardState {
         id: &JobId,
         now: ServerTime,
     ) {
-        let end = jobs.expiry_of(id).unwrap_or(0);
+        let expires_ms = jobs.expiry_of(id).unwrap_or(0);
         let Some(job) = jobs.get_mut(id, now.ms).filter(|job| !job.state.is_pending()) else {
             return;
         };
         job.reduce_to_tombstone(now);
-        let (owner, end) = (job.owner.clone(), end.max(job.duplicate_window_end()));
-        jobs.set_expiry(id, Some(end));
-        self.owner_tombstones.set(&owner, id, end, now);
-        if self.owner_tombstones.count_with_first_expiry(&owner, now).0 <= MAX_OWNER_TOMBSTONES {
+        let (owner, expires_ms) = (job.owner.clone(), expires_ms.max(job.duplicate_window_end()));
+        jobs.set_expiry(id, Some(expires_ms));
+        self.owner_tombstones.set(&owner, id, expires_ms, now);
+        if self.owner_tombstones.count_live(&owner, now).count <= MAX_OWNER_TOMBSTONES {
             return;
         }
-        let Some(first) = self.owner_tombstones.pop_first(&owner, now) else { return };
-        let tomb = jobs.get(&first, now.ms).filter(|job| job.is_tombstone);
-        match tomb.map(JobRecord::duplicate_window_end) {
-            Some(end) if end > now.ms => jobs.set_expiry(&first, Some(end)),
-            Some(_) => jobs.remove(&first),
+        let Some(first_expiring) = self.owner_tombstones.pop_first(&owner, now) else { return };
+        let tombstone = jobs.get(&first_expiring, now.ms).filter(|job| job.is_tombstone);
+        match tombstone.map(JobRecord::duplicate_window_end) {
+            Some(window_end_ms) if window_end_ms > now.ms => {
+                jobs.set_expiry(&first_expiring, Some(window_end_ms));
+            }
+            Some(_) => jobs.remove(&first_expiring),
             None => {}
         }
     }
@@ -195,9 +241,9 @@ impl ShardState {
     /// Returns the number of index entries that an operation has to remove.
     #[cfg(test)]
     pub(super) fn index_entry_count(&self) -> usize {
-        let jobs = self.delayed_jobs.iter().count()
+        let job_entries = self.delayed_jobs.iter().count()
             + self.delayed_totals.len()
             + self.deadline_index.iter().count();
-        self.due_index.iter().count() + jobs + self.owner_totals.len()
+        self.due_index.iter().count() + job_entries + self.owner_totals.len()
     }
 }

@@ -1,120 +1,134 @@
-//! `heartbeat.lua` and `pause_jobs.lua`.
+//! Membership of the workers, and the shards assigned to them: `worker_heartbeat_and_shards.lua`.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use super::{MemoryBackend, local_pubsub::OutgoingWakeup, memory_shard::ServerTime};
+use super::{
+    MemoryBackend,
+    local_pubsub::OutgoingWakeup,
+    memory_shard::{MemoryShard, ServerTime},
+    shard_state::WatchUpdate,
+};
 use crate::{
     key::SHARD_COUNT,
     store::{
         backend::{Heartbeat, NodeId, SHARD_VACANCY_GRACE},
-        wakeups::WakeupMessage,
+        wakeup_message::WakeupMessage,
     },
 };
 
 /// Maximum number of peers reported to a worker.
 const MAX_REPORTED_PEERS: usize = 100;
 
+/// Result of registering a worker's heartbeat.
+struct WorkerRegistration {
+    /// This worker has joined or left, or another one has expired.
+    has_changed: bool,
+    /// Live peers, at most `MAX_REPORTED_PEERS`.
+    peers: Vec<NodeId>,
+    /// Number of live workers, with this one.
+    live_count: usize,
+    /// Time until the lease of the peer that this worker observes ends.
+    peer_expires_in: Option<Duration>,
+}
+
+/// Shards that a worker watches.
+struct ShardAssignment {
+    own_shards: Vec<u16>,
+    /// The worker has released others.
+    has_released: bool,
+}
+
 impl MemoryBackend {
     pub(super) fn process_heartbeat(&self, node: &NodeId, lease: Duration) -> Heartbeat {
         let now = ServerTime::from_micros(self.clock.now_us());
-        let (mut told, others, living, lapse) = self.register_worker(node, lease, now);
-        let paused = self.jobs_paused.load(Ordering::SeqCst);
-        let most = match living {
-            _ if paused || lease.is_zero() => 0,
-            living => usize::from(SHARD_COUNT).div_ceil(living.max(1)),
+        let registration = self.register_worker(node, lease, now);
+        let is_paused = self.jobs_paused.load(Ordering::SeqCst);
+        let max_shards = match registration.live_count {
+            _ if is_paused || lease.is_zero() => 0,
+            live_count => usize::from(SHARD_COUNT).div_ceil(live_count.max(1)),
         };
-        let heirs = !others.is_empty() && !paused;
-        let (mine, gave_up) = self.assign_shards(node, lease, (most, heirs));
-        told |= gave_up;
-        if lease.is_zero() && living == 0 {
+        let has_successors = !registration.peers.is_empty() && !is_paused;
+        let assignment = self.assign_shards(node, lease, max_shards, has_successors);
+        if lease.is_zero() && registration.live_count == 0 {
             // No worker is left to take the released shards.
             (0..SHARD_COUNT)
                 .for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
         }
-        if told {
+        if registration.has_changed || assignment.has_released {
             self.notify_workers();
         }
         let has_work = |shard: &u16| self.with_shard(*shard, |shard, _| shard.has_work());
-        let busy = mine.iter().copied().filter(has_work).collect();
+        let busy_shards = assignment.own_shards.iter().copied().filter(has_work).collect();
         Heartbeat {
-            own_shards: mine,
-            busy_shards: busy,
-            peers: others,
-            is_paused: paused,
-            peer_expires_in: lapse,
+            own_shards: assignment.own_shards,
+            busy_shards,
+            peers: registration.peers,
+            is_paused,
+            peer_expires_in: registration.peer_expires_in,
         }
     }
 
-    /// Registers the heartbeat of a worker. Returns:
-    ///
-    /// - true if this worker has joined or left, or another one has expired;
-    /// - the live peers;
-    /// - the number of live workers;
-    /// - the time until the lease of the peer that this worker observes ends.
+    /// Registers the heartbeat of a worker.
     fn register_worker(
         &self,
         node: &NodeId,
         lease: Duration,
         now: ServerTime,
-    ) -> (bool, Vec<NodeId>, usize, Option<Duration>) {
+    ) -> WorkerRegistration {
         let mut workers = self.live_workers.lock();
-        let (changed, living) = super::update_live_nodes(&mut workers, node.clone(), lease, now);
-        let others = || workers.iter().filter(|(other, _)| *other != node);
+        let update = super::update_live_nodes(&mut workers, node.clone(), lease, now);
+        let peers = || workers.iter().filter(|(peer, _)| *peer != node);
         // A ring: the last worker observes the first.
-        let next =
-            others().min_by_key(|(other, _)| (other.as_str() < node.as_str(), other.as_str()));
-        let lapse = next.map(|(_, end)| Duration::from_millis(end - now.ms));
-        let others = others().take(MAX_REPORTED_PEERS).map(|(other, _)| other.clone()).collect();
-        (changed, others, living, lapse)
+        let observed_peer =
+            peers().min_by_key(|(peer, _)| (peer.as_str() < node.as_str(), peer.as_str()));
+        WorkerRegistration {
+            has_changed: update.has_changed,
+            peers: peers().take(MAX_REPORTED_PEERS).map(|(peer, _)| peer.clone()).collect(),
+            live_count: update.live_count,
+            peer_expires_in: observed_peer
+                .map(|(_, expires_ms)| Duration::from_millis(expires_ms - now.ms)),
+        }
     }
 
-    /// Assigns shards to this node. Returns them, and true if it has released any.
+    /// Assigns at most `max_shards` shards to this node.
     fn assign_shards(
         &self,
         node: &NodeId,
         lease: Duration,
-        (most, heirs): (usize, bool),
-    ) -> (Vec<u16>, bool) {
-        let (mut mine, mut gave_up) = (Vec::new(), false);
+        max_shards: usize,
+        has_successors: bool,
+    ) -> ShardAssignment {
+        let (mut own_shards, mut has_released) = (Vec::new(), false);
         for shard in 0..SHARD_COUNT {
-            let keep = mine.len() < most;
-            let kept = |shard: &mut super::memory_shard::MemoryShard, now: ServerTime| {
-                let left = heirs.then(|| now.deadline_after(SHARD_VACANCY_GRACE));
-                shard.state.renew_or_release_watch(
-                    node.as_str(),
-                    keep,
-                    (now.deadline_after(lease), left),
-                    now,
-                )
+            let keeps_watch = own_shards.len() < max_shards;
+            let renew_or_release = |shard: &mut MemoryShard, now: ServerTime| {
+                let update = WatchUpdate {
+                    keeps_watch,
+                    ends_ms: now.deadline_after(lease),
+                    vacant_until_ms: has_successors
+                        .then(|| now.deadline_after(SHARD_VACANCY_GRACE)),
+                };
+                shard.state.renew_or_release_watch(node.as_str(), &update, now)
             };
-            match self.with_shard(shard, kept) {
-                Some(true) => mine.push(shard),
-                Some(false) => gave_up = true,
+            match self.with_shard(shard, renew_or_release) {
+                Some(true) => own_shards.push(shard),
+                Some(false) => has_released = true,
                 None => {}
             }
         }
         for shard in 0..SHARD_COUNT {
-            if mine.len() >= most {
+            if own_shards.len() >= max_shards {
                 break;
             }
-            let until = |now: ServerTime| now.deadline_after(lease);
-            if self.with_shard(shard, |shard, now| {
-                shard.state.take_watch_if_vacant(node.as_str(), until(now), now)
-            }) {
-                mine.push(shard);
+            let take_if_vacant = |shard: &mut MemoryShard, now: ServerTime| {
+                shard.state.take_watch_if_vacant(node.as_str(), now.deadline_after(lease), now)
+            };
+            if self.with_shard(shard, take_if_vacant) {
+                own_shards.push(shard);
             }
         }
-        mine.sort_unstable();
-        (mine, gave_up)
-    }
-
-    pub(super) fn apply_pause(&self, paused: bool) {
-        self.jobs_paused.store(paused, Ordering::SeqCst);
-        if paused {
-            (0..SHARD_COUNT)
-                .for_each(|shard| self.with_shard(shard, |shard, _| shard.state.end_watch()));
-        }
-        self.notify_workers();
+        own_shards.sort_unstable();
+        ShardAssignment { own_shards, has_released }
     }
 
     pub(super) fn notify_workers(&self) {

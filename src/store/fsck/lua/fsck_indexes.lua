@@ -17,7 +17,7 @@ end
 
 local checks = {}
 
--- Returns the names of locks with jobs, for `lines`.
+-- Returns the names of locks with jobs, for `wait_queues`.
 function checks.due(cursor)
   local names, next_cursor = scan_page(FSCK_SHARD_PREFIX .. 'due', cursor)
   return next_cursor, names
@@ -25,7 +25,7 @@ end
 
 -- Checks locks with their jobs, in the first lock only jobs after a sequence. With more than
 -- `SCAN_LIMIT` jobs, the rest is left to another call: returns '<position of the lock> <sequence>'.
-function checks.lines(after_sequence, ...)
+function checks.wait_queues(after_sequence, ...)
   local job_budget = SCAN_LIMIT
   for position, lock_name in ipairs({...}) do
     select_lock(FSCK_SHARD_PREFIX, lock_name)
@@ -65,7 +65,7 @@ local function check_delayed_job(id, job)
 end
 
 -- Checks delayed jobs.
-function checks.late(cursor)
+function checks.delayed(cursor)
   local names, next_cursor = scan_page(FSCK_SHARD_PREFIX .. 'late', cursor)
   for _, id in ipairs(names) do
     select_lock(FSCK_SHARD_PREFIX, '')
@@ -89,7 +89,7 @@ function checks.late(cursor)
 end
 
 -- Checks the index of deadlines.
-function checks.exp(cursor)
+function checks.deadlines(cursor)
   local names, next_cursor = scan_page(FSCK_SHARD_PREFIX .. 'exp', cursor)
   select_lock(FSCK_SHARD_PREFIX, '')
   for _, id in ipairs(names) do
@@ -133,7 +133,7 @@ local function check_ledger_entry(kind, id, job, score)
 end
 
 -- Checks the totals of a ledger of at most `SCAN_LIMIT` jobs.
-local function check_ledger_sums(kind)
+local function check_ledger_totals(kind)
   if
     redis.call('EXISTS', shard_key(kind)) == 0
     or redis.call('HLEN', shard_key(kind .. 'bytes')) > SCAN_LIMIT
@@ -202,11 +202,60 @@ local function check_ended_jobs(index_kind, cursor)
       check_ledger_entry(index_kind, id, job, rows[i + 1])
     end
   end
-  if #rows < 2 * SCAN_LIMIT and has_ledger then check_ledger_sums(index_kind) end
+  if #rows < 2 * SCAN_LIMIT and has_ledger then check_ledger_totals(index_kind) end
   return #rows == 2 * SCAN_LIMIT and integer(tonumber(rows[#rows])) or ''
 end
 function checks.done(cursor) return check_ended_jobs('done', cursor) end
 function checks.dead(cursor) return check_ended_jobs('dead', cursor) end
+
+-- Returns the number and bytes of the jobs in the queues of these locks, or nil if a key has
+-- another type.
+local function sum_queued_jobs(lock_names)
+  local job_count, bytes = 0, 0
+  for _, lock_name in ipairs(lock_names) do
+    if
+      has_type(FSCK_SHARD_PREFIX .. 'g:' .. lock_name, 'zset') == nil
+      or has_type(FSCK_SHARD_PREFIX .. 'l:' .. lock_name, 'hash') == nil
+    then
+      return nil
+    end
+    job_count = job_count + redis.call('ZCARD', FSCK_SHARD_PREFIX .. 'g:' .. lock_name)
+    bytes = bytes
+      + parse_count(redis.call('HGET', FSCK_SHARD_PREFIX .. 'l:' .. lock_name, 'bytes') or nil)
+  end
+  return job_count, bytes
+end
+
+-- Returns the bytes of these delayed jobs, and their number and bytes by lock as in the fields of
+-- `lates`; nil if a key has another type.
+local function sum_delayed_jobs(delayed_ids)
+  local bytes, delayed_counts = 0, {}
+  for _, id in ipairs(delayed_ids) do
+    if has_type(shard_key('j:' .. id), 'hash') == nil then return nil end
+    local values = redis.call('HMGET', shard_key('j:' .. id), 'lock', 'bytes')
+    local size, lock_name = parse_count(values[2] or nil), values[1] or ''
+    bytes = bytes + size
+    delayed_counts['n' .. lock_name] = (delayed_counts['n' .. lock_name] or 0) + 1
+    delayed_counts['b' .. lock_name] = (delayed_counts['b' .. lock_name] or 0) + size
+  end
+  return bytes, delayed_counts
+end
+
+-- Checks a recorded count. A count of 0 has no field in other keys than the shard's counts.
+local function compare_count(key, field, recorded, actual)
+  if recorded == actual then return end
+  report(
+    'tally', short_name(key),
+    field .. ' ' .. integer(recorded) .. ', there are ' .. integer(actual),
+    function()
+      if actual == 0 and key ~= SHARD_META then
+        redis.call('HDEL', key, field)
+      else
+        redis.call('HSET', key, field, integer(actual))
+      end
+    end
+  )
+end
 
 -- Compares the counts of pending jobs, of at most `SCAN_LIMIT` locks and delayed jobs together.
 --
@@ -219,7 +268,7 @@ function checks.dead(cursor) return check_ended_jobs('dead', cursor) end
 -- - 'many' if there are too many to count
 -- - 'some' if a count was too small in the scope 'some'
 -- - '' otherwise; also if a key has another type, which is reported without comparing counts
-function checks.sums(scope, ...)
+function checks.totals(scope, ...)
   for kind, expected in pairs({due = 'zset', late = 'zset', lates = 'hash', f = 'hash'}) do
     if has_type(FSCK_SHARD_PREFIX .. kind, expected) == nil then return '' end
   end
@@ -231,41 +280,12 @@ function checks.sums(scope, ...)
   end
   local delayed_ids = redis.call('ZRANGE', FSCK_SHARD_PREFIX .. 'late', 0, SCAN_LIMIT)
   if #lock_names + #delayed_ids > SCAN_LIMIT then return 'many' end
-  local job_count, bytes, delayed_counts = #delayed_ids, 0, {}
-  for _, lock_name in ipairs(lock_names) do
-    if
-      has_type(FSCK_SHARD_PREFIX .. 'g:' .. lock_name, 'zset') == nil
-      or has_type(FSCK_SHARD_PREFIX .. 'l:' .. lock_name, 'hash') == nil
-    then
-      return ''
-    end
-    job_count = job_count + redis.call('ZCARD', FSCK_SHARD_PREFIX .. 'g:' .. lock_name)
-    bytes = bytes
-      + parse_count(redis.call('HGET', FSCK_SHARD_PREFIX .. 'l:' .. lock_name, 'bytes') or nil)
-  end
+  local queued_count, queued_bytes = sum_queued_jobs(lock_names)
+  if not queued_count then return '' end
   select_lock(FSCK_SHARD_PREFIX, '')
-  for _, id in ipairs(delayed_ids) do
-    if has_type(shard_key('j:' .. id), 'hash') == nil then return '' end
-    local values = redis.call('HMGET', shard_key('j:' .. id), 'lock', 'bytes')
-    local size, lock_name = parse_count(values[2] or nil), values[1] or ''
-    bytes = bytes + size
-    delayed_counts['n' .. lock_name] = (delayed_counts['n' .. lock_name] or 0) + 1
-    delayed_counts['b' .. lock_name] = (delayed_counts['b' .. lock_name] or 0) + size
-  end
-  local function compare_count(key, field, recorded, actual)
-    if recorded == actual then return end
-    report(
-      'tally', short_name(key),
-      field .. ' ' .. integer(recorded) .. ', there are ' .. integer(actual),
-      function()
-        if actual == 0 and key ~= SHARD_META then
-          redis.call('HDEL', key, field)
-        else
-          redis.call('HSET', key, field, integer(actual))
-        end
-      end
-    )
-  end
+  local delayed_bytes, delayed_counts = sum_delayed_jobs(delayed_ids)
+  if not delayed_bytes then return '' end
+  local job_count, bytes = queued_count + #delayed_ids, queued_bytes + delayed_bytes
   local shard_counts = redis.call('HMGET', SHARD_META, 'jobs', 'bytes')
   local is_incomplete = false
   for i, field in ipairs({'jobs', 'bytes'}) do

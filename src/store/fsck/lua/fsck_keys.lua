@@ -10,12 +10,12 @@
 --   ARGV[3]    cursor, depending on the check
 --   ARGV[4..]  names, depending on the check
 -- Checks:
---   'due', 'late', 'exp', 'done', 'dead': one page of this index
+--   'due', 'delayed', 'deadlines', 'done', 'dead': one page of this index
 --     ARGV[3] is '0' for the first page
---   'lines': locks with their jobs
+--   'wait_queues': locks with their jobs
 --     ARGV[3] is the sequence after which the jobs of the first lock are checked, or '-inf'
 --     ARGV[4..] are names of locks
---   'sums': counts of pending jobs
+--   'totals': counts of pending jobs
 --     ARGV[3] is 'all' or 'some', and ARGV[4..] are names of locks, as fsck_indexes.lua describes
 --   'keys': keys of the shard
 --     ARGV[3] is not used
@@ -77,7 +77,7 @@ end
 
 -- Checks an envelope. It has no TTL while its job is pending. Afterwards it has one: the envelope
 -- of a dead job is kept as long as the job.
-local function check_request_key(key, id)
+local function check_envelope_key(key, id)
   select_lock(FSCK_SHARD_PREFIX, '')
   local job, is_mistyped = read_job(id)
   if is_mistyped or redis.call('PTTL', key) ~= -1 or job and job.is_pending then return end
@@ -154,12 +154,12 @@ local KEY_KINDS = {
   q = {'zset', true, check_queue_key},
   g = {'zset', true, check_queue_key},
   j = {'hash', true, check_job_key},
-  b = {'string', true, check_request_key},
+  b = {'string', true, check_envelope_key},
   r = {'string', true, expect_day_ttl},
   i = {'string', true, check_record_key},
   k = {'string', true, expect_day_ttl},
   m = {'string', true, expect_day_ttl},
-  t = {'string', true, check_request_key},
+  t = {'string', true, check_envelope_key},
   o = {'hash', true, expect_day_ttl},
   e = {'zset', true, check_owner_index},
   n = {'zset', true, check_owner_index},

@@ -11,7 +11,7 @@
 --   KEYS[6]  dead letters, `zd` (ZSET)
 --   KEYS[7]  idle workers, `zw` (ZSET)
 --   KEYS[8]  counts, `zf` (HASH)
---   ARGV[1]  check: 'z', 'zl', 'zt', 'zm', 'zu', 'zd', or 'sum' for the counts of bytes
+--   ARGV[1]  check: 'z', 'zl', 'zt', 'zm', 'zu', 'zd', or 'totals' for the counts of bytes
 --   ARGV[2]  '1' repair, '0' only report
 --   ARGV[3]  cursor; '0' for the first page
 -- Output: one of
@@ -124,13 +124,13 @@ local function check_records()
           if is_repeatable == '1' then
             call('ZADD', WAITING, now_us, id)
           else
-            -- As tasks_poll.lua does for a dead letter: its unique key becomes free, and its bytes
-            -- move from `bytes` to `buried`.
+            -- As tasks_settle_and_poll.lua does for a dead letter: its unique key becomes free, and
+            -- its bytes move from `bytes` to `buried`.
             if unique_key ~= '' and call('HGET', UNIQUE_KEYS, unique_key) == id then
               call('HDEL', UNIQUE_KEYS, unique_key)
             end
-            -- Each dead letter has its own score, as in tasks_poll.lua: a page of a listing ends at
-            -- a score, and the next page begins after it.
+            -- Each dead letter has its own score, as in tasks_settle_and_poll.lua: a page of a
+            -- listing ends at a score, and the next page begins after it.
             local dead_stamp_us = now_us + 86400000000
             for _ = 1, 1000 do
               if
@@ -166,7 +166,7 @@ end
 
 -- Checks a count of bytes against the records of some indexes, of at most `PAGE_SIZE` tasks
 -- together.
-local function check_sum(field, ...)
+local function check_total(field, ...)
   local actual, entry_count = 0, 0
   for _, index in ipairs({...}) do entry_count = entry_count + call('ZCARD', index) end
   if entry_count > PAGE_SIZE then return end
@@ -182,14 +182,14 @@ local function check_sum(field, ...)
     function() call('HSET', QUEUE_META, field, integer(actual)) end
   )
 end
-local function check_sums()
-  check_sum('bytes', WAITING, LEASES)
-  check_sum('buried', DEAD_LETTERS)
+local function check_totals()
+  check_total('bytes', WAITING, LEASES)
+  check_total('buried', DEAD_LETTERS)
 end
 
 local next_cursor = ''
-if section == 'sum' then
-  check_sums()
+if section == 'totals' then
+  check_totals()
 elseif section == 'zt' then
   next_cursor = check_records()
 elseif section == 'zm' or section == 'zu' then

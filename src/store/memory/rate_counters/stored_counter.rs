@@ -1,9 +1,10 @@
-//! Stored form of a counter, and its value at a moment.
+//! Stored forms of a counter, and its used units at the moment of an operation: how often a cost
+//! fits, and how it is spent and refunded.
 
 use std::sync::Arc;
 
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     key::Key,
     store::{
         memory::memory_shard::ServerTime,
@@ -30,7 +31,7 @@ pub(in crate::store::memory) struct StoredCounterKey {
 pub(in crate::store::memory) enum StoredCounter {
     Fixed { spent: u64 },
     Sliding(SlidingWindowPair),
-    Gcra { debt: u64, gross_debt: u64, debt_id: u64, as_of_us: u64, pace: GcraRate },
+    Gcra { debt: u64, gross_debt: u64, debt_id: u64, as_of_us: u64, rate: GcraRate },
     Refusals(u64),
     Blocked,
 }
@@ -45,19 +46,19 @@ pub(in crate::store::memory) struct SlidingWindowPair {
 }
 
 impl SlidingWindowPair {
-    pub(super) fn new(now: u64, length: u64, spent: u64) -> Self {
-        Self { start_ms: now, length_ms: length, previous: 0, spent }
+    pub(super) fn new(now_ms: u64, length_ms: u64, spent: u64) -> Self {
+        Self { start_ms: now_ms, length_ms, previous: 0, spent }
     }
 
     /// Advances the windows to the current time and a window length.
     pub(super) fn advanced_to(mut self, now: u64, length: u64) -> Self {
         // The clock was set back: a start in the future becomes now.
         self.start_ms = self.start_ms.min(now);
-        let since = now - self.start_ms;
-        if since >= self.length_ms.saturating_mul(2) {
+        let elapsed_ms = now - self.start_ms;
+        if elapsed_ms >= self.length_ms.saturating_mul(2) {
             return Self::new(now, length, 0);
         }
-        if since >= self.length_ms {
+        if elapsed_ms >= self.length_ms {
             self = Self {
                 start_ms: self.start_ms + self.length_ms,
                 previous: self.spent,
@@ -100,33 +101,35 @@ pub(super) enum UsedUnits {
         debt: u64,
         gross_debt: u64,
         debt_id: u64,
-        pace: GcraRate,
+        rate: GcraRate,
     },
 }
 
 impl UsedUnits {
     pub(super) fn value_at(&self, now: ServerTime) -> CounterValue {
         match self {
-            Self::Fixed { spent, end_ms: end } => {
-                CounterValue::Fixed { spent: *spent, left_ms: end - now.ms }
+            Self::Fixed { spent, end_ms } => {
+                CounterValue::Fixed { spent: *spent, left_ms: end_ms - now.ms }
             }
             Self::Sliding(windows) => CounterValue::Sliding {
                 previous: windows.previous,
                 spent: windows.spent,
                 left_ms: windows.left_ms(now.ms),
             },
-            Self::Gcra { debt, gross_debt: gross, debt_id: which, .. } => {
-                CounterValue::Gcra { debt: *debt, gross_debt: *gross, debt_id: *which }
+            Self::Gcra { debt, gross_debt, debt_id, .. } => {
+                CounterValue::Gcra { debt: *debt, gross_debt: *gross_debt, debt_id: *debt_id }
             }
         }
     }
 
-    /// Returns how many times `cost` can be charged.
+    /// Returns the number of times that `cost` can be charged.
     pub(super) fn times_affordable(&self, rule: &QuotaRule, cost: u64, now: ServerTime) -> u64 {
-        let fits = |most: u64, used: u64, cost: u64| most.saturating_sub(used).checked_div(cost);
-        let room = match (self, rule) {
-            (Self::Gcra { debt, pace, .. }, _) => {
-                fits(pace.max_debt, *debt, pace.units_to_parts(cost))
+        let fits = |max_units: u64, used_units: u64, cost: u64| {
+            max_units.saturating_sub(used_units).checked_div(cost)
+        };
+        let times = match (self, rule) {
+            (Self::Gcra { debt, rate, .. }, _) => {
+                fits(rate.max_debt, *debt, rate.units_to_parts(cost))
             }
             (Self::Fixed { spent, .. }, QuotaRule::Fixed { limit, .. }) => {
                 fits(*limit, *spent, cost)
@@ -136,19 +139,18 @@ impl UsedUnits {
             }
             _ => Some(0),
         };
-        room.unwrap_or(u64::MAX)
+        times.unwrap_or(u64::MAX)
     }
 
     pub(super) fn spend(&mut self, units: u64) {
-        let add =
-            |spent: &mut u64, units: u64, most| *spent = spent.saturating_add(units).min(most);
+        let add = |spent: &mut u64, units: u64, max| *spent = spent.saturating_add(units).min(max);
         match self {
             Self::Fixed { spent, .. } => add(spent, units, MAX_UNITS),
             Self::Sliding(windows) => add(&mut windows.spent, units, MAX_UNITS),
-            Self::Gcra { debt, gross_debt: gross, pace, .. } => {
-                let parts = pace.units_to_parts(units);
+            Self::Gcra { debt, gross_debt, rate, .. } => {
+                let parts = rate.units_to_parts(units);
                 add(debt, parts, MAX_DEBT_PARTS);
-                add(gross, parts, MAX_DEBT_PARTS);
+                add(gross_debt, parts, MAX_DEBT_PARTS);
             }
         }
     }
@@ -163,9 +165,9 @@ impl UsedUnits {
     ) {
         // Tolerance for two clock readings, each rounded; limited, so that a very short window is
         // not mistaken for the next one.
-        let near = ((ceil_millis(rule.window()) - 1) / 2).min(2);
+        let tolerance_ms = ((ceil_millis(rule.window()) - 1) / 2).min(2);
         match self {
-            Self::Fixed { spent, end_ms: end } if end.abs_diff(window.boundary) <= near => {
+            Self::Fixed { spent, end_ms } if end_ms.abs_diff(window.boundary) <= tolerance_ms => {
                 *spent = spent.saturating_sub(units);
             }
             Self::Sliding(windows) if windows.start_ms == window.boundary => {
@@ -176,31 +178,33 @@ impl UsedUnits {
             }
             // At most the units that are certainly unpaid, if debts are paid off in order and all
             // refunds were for earlier debts.
-            Self::Gcra { debt, gross_debt: gross, debt_id: which, pace }
-                if *which == window.debt_id && *gross < MAX_DEBT_PARTS =>
+            Self::Gcra { debt, gross_debt, debt_id, rate }
+                if *debt_id == window.debt_id && *gross_debt < MAX_DEBT_PARTS =>
             {
-                let ticks = window.boundary.saturating_sub(now.us) / pace.tick_us;
-                let owed = ticks.saturating_mul(pace.parts_per_tick).saturating_sub(*gross - *debt);
-                *debt = debt.saturating_sub(pace.units_to_parts(units).min(owed));
+                let ticks = window.boundary.saturating_sub(now.us) / rate.tick_us;
+                let drained_parts = ticks.saturating_mul(rate.parts_per_tick);
+                let unpaid_parts = drained_parts.saturating_sub(*gross_debt - *debt);
+                *debt = debt.saturating_sub(rate.units_to_parts(units).min(unpaid_parts));
             }
             Self::Fixed { .. } | Self::Sliding(_) | Self::Gcra { .. } => {}
         }
     }
 }
 
-/// Returns the rest of a debt in the parts of a new pace; until now the old pace applies.
+/// Returns the remaining debt in the parts of a new rate; until now the old rate applies.
 pub(super) fn remaining_debt(
     debt: u64,
-    since: u64,
-    old: &GcraRate,
-    new: &GcraRate,
+    as_of_us: u64,
+    old_rate: &GcraRate,
+    new_rate: &GcraRate,
     now: ServerTime,
 ) -> u64 {
-    let ticks = now.us.saturating_sub(since) / old.tick_us;
-    let left = debt.saturating_sub(ticks.saturating_mul(old.parts_per_tick));
-    if old.parts_per_unit == new.parts_per_unit {
-        left
+    let ticks = now.us.saturating_sub(as_of_us) / old_rate.tick_us;
+    let remaining_parts = debt.saturating_sub(ticks.saturating_mul(old_rate.parts_per_tick));
+    if old_rate.parts_per_unit == new_rate.parts_per_unit {
+        remaining_parts
     } else {
-        scale_ceil(left, new.parts_per_unit, old.parts_per_unit).min(MAX_DEBT_PARTS)
+        scale_ceil(remaining_parts, new_rate.parts_per_unit, old_rate.parts_per_unit)
+            .min(MAX_DEBT_PARTS)
     }
 }

@@ -1,4 +1,4 @@
-//! Index of dead letters.
+//! `DeadLetterIndex`: the dead letters of one queue, by expiry.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,18 +14,21 @@ pub(super) struct DeadLetterIndex {
 
 impl DeadLetterIndex {
     /// Inserts a letter at this expiry, or at the first later one that is free.
-    pub(super) fn insert(&mut self, id: &TaskId, at: u64) {
+    pub(super) fn insert(&mut self, id: &TaskId, expires_us: u64) {
         self.remove(id);
-        let taken =
-            self.by_expiry.range(at..).zip(at..).take_while(|((known, _), at)| **known == *at);
-        let at = at.saturating_add(taken.count() as u64);
-        self.by_expiry.insert(at, id.clone());
-        self.expiries.insert(id.clone(), at);
+        let taken = self
+            .by_expiry
+            .range(expires_us..)
+            .zip(expires_us..)
+            .take_while(|((taken_us, _), wanted_us)| **taken_us == *wanted_us);
+        let expires_us = expires_us.saturating_add(taken.count() as u64);
+        self.by_expiry.insert(expires_us, id.clone());
+        self.expiries.insert(id.clone(), expires_us);
     }
 
     pub(super) fn remove(&mut self, id: &TaskId) {
-        if let Some(at) = self.expiries.remove(id) {
-            self.by_expiry.remove(&at);
+        if let Some(expires_us) = self.expiries.remove(id) {
+            self.by_expiry.remove(&expires_us);
         }
     }
 
@@ -34,13 +37,13 @@ impl DeadLetterIndex {
     }
 
     /// Iterates over letters that expire after a time, the oldest first.
-    pub(super) fn iter_after(&self, at: u64) -> impl Iterator<Item = (u64, &TaskId)> {
-        self.by_expiry.range(at.saturating_add(1)..).map(|(at, id)| (*at, id))
+    pub(super) fn iter_after(&self, after_us: u64) -> impl Iterator<Item = (u64, &TaskId)> {
+        self.by_expiry.range(after_us.saturating_add(1)..).map(|(expires_us, id)| (*expires_us, id))
     }
 
     /// Iterates over all letters, the oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &TaskId)> {
-        self.by_expiry.iter().map(|(at, id)| (*at, id))
+        self.by_expiry.iter().map(|(expires_us, id)| (*expires_us, id))
     }
 
     /// Returns the oldest letter, and the newest only if there is no other: it may expire before

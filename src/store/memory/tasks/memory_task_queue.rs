@@ -1,4 +1,4 @@
-//! One task queue of the embedded store, and the operations on it under its lock.
+//! `MemoryTaskQueue`: the data of one task queue, and how an operation locks it.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -10,27 +10,22 @@ use super::super::{
     expiring_map::{ExpiringMap, TimeIndex},
     local_pubsub::{LocalPubsub, OutgoingWakeup},
     memory_shard::{SWEEP_LIMIT, ServerTime},
-    ready_ok,
 };
 use super::{
-    dead_letter_index::DeadLetterIndex, task_poll::LastPollReply, waiting_tasks::WaitingTasks,
+    dead_letter_index::DeadLetterIndex, settle_and_poll::LastPollReply, waiting_tasks::WaitingTasks,
 };
 use crate::{
     key::Key,
     store::{
-        backend::{NodeId, StoreFuture},
-        tasks::{
-            DeadLetterPage, MAX_TASKS_PER_STEP, PurgeCursor, PurgePage, QueueStats, RunToken,
-            TaskBackend, TaskHistory, TaskId, TaskPollCommand, TaskPollOutcome, TaskPushCommand,
-            TaskPushOutcome, TaskState, TaskView,
-        },
-        wakeups::WakeupMessage,
+        tasks::{QueueStats, RunToken, TaskHistory, TaskId, TaskState, TaskView},
+        wakeup_message::WakeupMessage,
     },
 };
 
 /// All queues. Each has a lock of its own.
 pub(in super::super) type MemoryTaskQueues = Mutex<HashMap<Key, Arc<Mutex<MemoryTaskQueue>>>>;
 
+/// Data of one task queue.
 #[derive(Default)]
 pub(in super::super) struct MemoryTaskQueue {
     pub(super) waiting: WaitingTasks,
@@ -69,85 +64,93 @@ pub(super) struct QueueTransaction<'a> {
 }
 
 impl MemoryBackend {
-    fn with_queue<T>(&self, name: &Key, step: impl FnOnce(&mut QueueTransaction<'_>) -> T) -> T {
+    pub(super) fn with_queue<T>(
+        &self,
+        name: &Key,
+        operation: impl FnOnce(&mut QueueTransaction<'_>) -> T,
+    ) -> T {
         let queue = Arc::clone(self.task_queues.lock().entry(name.clone()).or_default());
-        self.run_on_queue(&queue, step)
+        self.run_on_queue(&queue, operation)
     }
 
     /// Like `with_queue`, for an operation that changes nothing: it does not create a missing
     /// queue.
-    fn read_queue<T>(&self, name: &Key, step: impl FnOnce(&mut QueueTransaction<'_>) -> T) -> T {
+    pub(super) fn read_queue<T>(
+        &self,
+        name: &Key,
+        operation: impl FnOnce(&mut QueueTransaction<'_>) -> T,
+    ) -> T {
         let queue = self.task_queues.lock().get(name).cloned().unwrap_or_default();
-        self.run_on_queue(&queue, step)
+        self.run_on_queue(&queue, operation)
     }
 
     fn run_on_queue<T>(
         &self,
         queue: &Mutex<MemoryTaskQueue>,
-        step: impl FnOnce(&mut QueueTransaction<'_>) -> T,
+        operation: impl FnOnce(&mut QueueTransaction<'_>) -> T,
     ) -> T {
         let mut queue = queue.lock();
-        let (now, post) = (self.clock.now_us(), Vec::new());
-        let mut at =
-            QueueTransaction { queue: &mut queue, pubsub: &self.pubsub, outbox: post, now_us: now };
-        let answer = step(&mut at);
-        let post = at.outbox;
+        let (now_us, outbox) = (self.clock.now_us(), Vec::new());
+        let mut transaction =
+            QueueTransaction { queue: &mut queue, pubsub: &self.pubsub, outbox, now_us };
+        let result = operation(&mut transaction);
+        let outbox = transaction.outbox;
         drop(queue);
-        self.pubsub.publish(post);
-        answer
+        self.pubsub.publish(outbox);
+        result
     }
 }
 
 impl QueueTransaction<'_> {
     /// `wake_idle_worker` of `tasks_wakeups.lua`.
     pub(super) fn wake_idle_worker(&mut self) {
-        while let Some((until, who)) = self.queue.idle_workers.first() {
-            self.queue.idle_workers.remove(&who);
-            if until > self.now_us && self.send_wakeup(&who) {
+        while let Some((idle_until_us, worker_name)) = self.queue.idle_workers.first() {
+            self.queue.idle_workers.remove(&worker_name);
+            if idle_until_us > self.now_us && self.send_wakeup(&worker_name) {
                 return;
             }
         }
     }
 
     pub(super) fn timer_worker(&self) -> Option<&NextEventPoller> {
-        self.queue.timer_worker.as_ref().filter(|guard| guard.idle_until_us > self.now_us)
+        self.queue.timer_worker.as_ref().filter(|poller| poller.idle_until_us > self.now_us)
     }
 
     pub(super) fn wake_timer_worker(&mut self) {
-        let guard = self.timer_worker().map(|guard| Arc::clone(&guard.worker));
-        if !guard.is_some_and(|who| self.send_wakeup(&who)) {
+        let poller = self.timer_worker().map(|poller| Arc::clone(&poller.worker));
+        if !poller.is_some_and(|worker_name| self.send_wakeup(&worker_name)) {
             self.wake_idle_worker();
         }
     }
 
     /// Returns false if the node has no subscriber.
-    fn send_wakeup(&mut self, who: &str) -> bool {
-        let (node, worker) = who.split_once(':').unwrap_or((who, ""));
-        let heard = self.pubsub.has_subscriber(node);
-        if heard {
+    fn send_wakeup(&mut self, worker_name: &str) -> bool {
+        let (node, worker) = worker_name.split_once(':').unwrap_or((worker_name, ""));
+        let is_subscribed = self.pubsub.has_subscriber(node);
+        if is_subscribed {
             self.outbox.push(OutgoingWakeup {
                 recipient: Some(node.into()),
                 message: WakeupMessage::TasksReady(worker.into()),
             });
         }
-        heard
+        is_subscribed
     }
 
-    pub(super) fn release_unique_key(&mut self, unique: Option<&Arc<str>>, id: &TaskId) {
-        if let Some(unique) = unique
-            && self.queue.unique_keys.get(unique) == Some(id)
+    pub(super) fn release_unique_key(&mut self, unique_key: Option<&Arc<str>>, id: &TaskId) {
+        if let Some(unique_key) = unique_key
+            && self.queue.unique_keys.get(unique_key) == Some(id)
         {
-            self.queue.unique_keys.remove(unique);
+            self.queue.unique_keys.remove(unique_key);
         }
     }
 
     #[expect(clippy::indexing_slicing, reason = "the index is at most the length")]
     pub(super) fn task_view(&self, id: &TaskId) -> Option<TaskView> {
         let record = self.queue.task_records.get(id)?;
-        let line = record.iter().position(|b| *b == b'\n').unwrap_or(record.len());
-        let head = String::from_utf8_lossy(&record[..line]);
-        let at = self.queue.waiting.due_time(id);
-        let state = match at {
+        let head_len = record.iter().position(|b| *b == b'\n').unwrap_or(record.len());
+        let head = String::from_utf8_lossy(&record[..head_len]);
+        let due_us = self.queue.waiting.due_time(id);
+        let state = match due_us {
             Some(_) => TaskState::Waiting,
             None if self.queue.dead_letters.contains(id) => TaskState::Dead,
             None => TaskState::Running,
@@ -155,9 +158,13 @@ impl QueueTransaction<'_> {
         Some(TaskView {
             id: id.clone(),
             state,
-            due_in: Duration::from_micros(at.unwrap_or(0).saturating_sub(self.now_us)),
-            pushed_us: head.split(' ').next().and_then(|at| at.parse().ok()).unwrap_or(0),
-            payload_bytes: (record.len() - line).saturating_sub(1) as u64,
+            due_in: Duration::from_micros(due_us.unwrap_or(0).saturating_sub(self.now_us)),
+            pushed_us: head
+                .split(' ')
+                .next()
+                .and_then(|pushed_us| pushed_us.parse().ok())
+                .unwrap_or(0),
+            payload_bytes: (record.len() - head_len).saturating_sub(1) as u64,
             history: self.queue.task_histories.get(id).cloned().unwrap_or_default(),
         })
     }
@@ -166,105 +173,5 @@ impl QueueTransaction<'_> {
         let ms = ServerTime::from_micros(self.now_us).ms;
         self.queue.unique_windows.sweep(ms, SWEEP_LIMIT);
         self.queue.last_polls.sweep(ms, SWEEP_LIMIT);
-    }
-}
-
-impl TaskBackend for MemoryBackend {
-    fn push_task(&self, call: TaskPushCommand) -> StoreFuture<'_, TaskPushOutcome> {
-        ready_ok(self.with_queue(&call.queue, |at| at.push_task(&call)))
-    }
-
-    fn poll_tasks(&self, call: TaskPollCommand) -> StoreFuture<'_, TaskPollOutcome> {
-        ready_ok(self.with_queue(&call.queue, |at| at.poll(&call)))
-    }
-
-    fn poll_idle(
-        &self,
-        queue: Key,
-        node: NodeId,
-        worker: Arc<str>,
-        longer: Duration,
-    ) -> StoreFuture<'_, bool> {
-        ready_ok(self.with_queue(&queue, |at| at.poll_idle(&node, &worker, longer)))
-    }
-
-    fn renew_runs(
-        &self,
-        queue: Key,
-        runs: Vec<RunToken>,
-        lease: Duration,
-    ) -> StoreFuture<'_, Vec<bool>> {
-        ready_ok(self.with_queue(&queue, |at| {
-            let until = at.now_us.saturating_add(crate::clock::saturating_micros(lease));
-            let renew = |run: &RunToken| {
-                let held = at.queue.running.get(run).is_some();
-                if held {
-                    at.queue.running.set(run, until);
-                }
-                held
-            };
-            runs.iter().map(renew).collect()
-        }))
-    }
-
-    fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>> {
-        ready_ok(self.read_queue(&queue, |at| at.task_view(&id)))
-    }
-
-    fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>> {
-        ready_ok(self.read_queue(&queue, |at| at.queue.task_records.get(&id).cloned()))
-    }
-
-    fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
-        ready_ok(self.with_queue(&queue, |at| at.cancel_task(&id)))
-    }
-
-    fn list_dead_letters(
-        &self,
-        queue: Key,
-        after: u64,
-        most: usize,
-    ) -> StoreFuture<'_, DeadLetterPage> {
-        ready_ok(self.read_queue(&queue, |at| at.list_dead_letters(after, most)))
-    }
-
-    fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
-        ready_ok(self.with_queue(&queue, |at| at.redrive_dead_letter(&id)))
-    }
-
-    fn redrive_dead_letters(
-        &self,
-        queue: Key,
-        most: usize,
-        first: Duration,
-        spacing: Duration,
-    ) -> StoreFuture<'_, usize> {
-        ready_ok(self.with_queue(&queue, |at| at.redrive_dead_letters(most, first, spacing)))
-    }
-
-    fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
-        ready_ok(self.with_queue(&queue, |at| at.purge_dead_letter(&id)))
-    }
-
-    fn purge_dead_letters(&self, queue: Key) -> StoreFuture<'_, usize> {
-        ready_ok(self.with_queue(&queue, |at| at.purge_dead_letters(MAX_TASKS_PER_STEP)))
-    }
-
-    fn purge_waiting(
-        &self,
-        queue: Key,
-        walk: Option<PurgeCursor>,
-        most: usize,
-    ) -> StoreFuture<'_, PurgePage> {
-        ready_ok(self.with_queue(&queue, |at| at.purge_waiting(walk, most)))
-    }
-
-    fn set_tasks_paused(&self, queue: Key, pause: bool) -> StoreFuture<'_, ()> {
-        self.with_queue(&queue, |at| at.set_paused(pause));
-        ready_ok(())
-    }
-
-    fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats> {
-        ready_ok(self.read_queue(&queue, |at| at.queue_stats()))
     }
 }

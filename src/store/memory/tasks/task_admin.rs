@@ -1,10 +1,11 @@
-//! `tasks_admin.lua` and `tasks_inspect.lua`.
+//! Cancel, redrive, purge, pause and statistics of tasks and dead letters:
+//! `tasks_cancel_redrive_purge_pause.lua` and `tasks_inspect.lua`.
 
 use std::time::Duration;
 
 use super::QueueTransaction;
 use crate::{
-    clock::saturating_micros,
+    durations::saturating_micros,
     store::tasks::{
         DeadLetterPage, MAX_BYTES_PER_STEP, PurgeCursor, PurgePage, QueueStats, TaskId, TaskRecord,
         TaskState,
@@ -24,70 +25,71 @@ impl QueueTransaction<'_> {
     fn discard_waiting_task(&mut self, id: &TaskId) {
         self.queue.waiting.remove(id);
         let record = self.queue.task_records.remove(id).unwrap_or_default();
-        let unique = TaskRecord::decode(&record).and_then(|record| record.unique);
-        self.release_unique_key(unique.as_ref(), id);
+        let unique_key = TaskRecord::decode(&record).and_then(|record| record.unique);
+        self.release_unique_key(unique_key.as_ref(), id);
         self.queue.task_histories.remove(id);
-        let numbers = &mut self.queue.stats;
-        numbers.bytes = numbers.bytes.saturating_sub(record.len() as u64);
-        numbers.cancelled += 1;
+        let stats = &mut self.queue.stats;
+        stats.bytes = stats.bytes.saturating_sub(record.len() as u64);
+        stats.cancelled += 1;
     }
 
-    pub(super) fn list_dead_letters(&self, after: u64, most: usize) -> DeadLetterPage {
-        let mut rows: Vec<_> = self.queue.dead_letters.iter_after(after).take(most).collect();
-        let (fit, full) =
-            (self.count_within_byte_limit(rows.iter().map(|(_, id)| *id)), rows.len() == most);
-        let leads_on = full || fit < rows.len();
-        rows.truncate(fit);
-        let next = rows.last().filter(|_| leads_on).map(|(at, _)| *at);
+    pub(super) fn list_dead_letters(&self, after_us: u64, max_letters: usize) -> DeadLetterPage {
+        let mut page: Vec<_> =
+            self.queue.dead_letters.iter_after(after_us).take(max_letters).collect();
+        let fit_count = self.count_within_byte_limit(page.iter().map(|(_, id)| *id));
+        let has_more = page.len() == max_letters || fit_count < page.len();
+        page.truncate(fit_count);
+        let next = page.last().filter(|_| has_more).map(|(expires_us, _)| *expires_us);
         DeadLetterPage {
-            letters: rows.iter().filter_map(|(_, id)| self.task_view(id)).collect(),
+            dead_letters: page.iter().filter_map(|(_, id)| self.task_view(id)).collect(),
             next,
         }
     }
 
-    fn requeue_dead_letter(&mut self, id: &TaskId, delay: u64) {
+    fn requeue_dead_letter(&mut self, id: &TaskId, delay_us: u64) {
         self.queue.dead_letters.remove(id);
         let Some(record) = self.queue.task_records.get(id) else {
             self.queue.task_histories.remove(id);
             return;
         };
-        let length = record.len() as u64;
+        let record_bytes = record.len() as u64;
         // Takes back its unique key, unless another task has it now.
-        if let Some(unique) = TaskRecord::decode(record).and_then(|record| record.unique) {
-            self.queue.unique_keys.entry(unique).or_insert_with(|| id.clone());
+        if let Some(unique_key) = TaskRecord::decode(record).and_then(|record| record.unique) {
+            self.queue.unique_keys.entry(unique_key).or_insert_with(|| id.clone());
         }
-        let at = self.now_us.saturating_add(delay);
-        self.queue.stats.bytes += length;
-        self.queue.stats.dead_bytes = self.queue.stats.dead_bytes.saturating_sub(length);
-        self.queue.waiting.insert(id, at);
-        if let Some(meta) = self.queue.task_histories.get_mut(id) {
-            (meta.attempts, meta.crashes) = (0, 0);
+        let due_us = self.now_us.saturating_add(delay_us);
+        self.queue.stats.bytes += record_bytes;
+        self.queue.stats.dead_bytes = self.queue.stats.dead_bytes.saturating_sub(record_bytes);
+        self.queue.waiting.insert(id, due_us);
+        if let Some(history) = self.queue.task_histories.get_mut(id) {
+            (history.attempts, history.crashes) = (0, 0);
         }
     }
 
     pub(super) fn redrive_dead_letter(&mut self, id: &TaskId) -> bool {
-        let dead = self.queue.dead_letters.contains(id);
-        if dead {
+        let is_dead = self.queue.dead_letters.contains(id);
+        if is_dead {
             self.requeue_dead_letter(id, 0);
             self.wake_timer_worker();
         }
-        dead
+        is_dead
     }
 
     pub(super) fn redrive_dead_letters(
         &mut self,
-        most: usize,
-        first: Duration,
+        max_letters: usize,
+        first_delay: Duration,
         spacing: Duration,
     ) -> usize {
-        let fit = self
-            .count_within_byte_limit(self.queue.dead_letters.iter().take(most).map(|(_, id)| id));
+        let fit_count = self.count_within_byte_limit(
+            self.queue.dead_letters.iter().take(max_letters).map(|(_, id)| id),
+        );
         let ids: Vec<_> =
-            self.queue.dead_letters.iter().take(fit).map(|(_, id)| id.clone()).collect();
-        let mut delay = saturating_micros(first);
+            self.queue.dead_letters.iter().take(fit_count).map(|(_, id)| id.clone()).collect();
+        let mut delay_us = saturating_micros(first_delay);
         for id in &ids {
-            self.requeue_dead_letter(id, delay);
-            delay = delay.saturating_add(saturating_micros(spacing));
+            self.requeue_dead_letter(id, delay_us);
+            delay_us = delay_us.saturating_add(saturating_micros(spacing));
         }
         if !ids.is_empty() {
             self.wake_timer_worker();
@@ -96,64 +98,72 @@ impl QueueTransaction<'_> {
     }
 
     pub(super) fn purge_dead_letter(&mut self, id: &TaskId) -> bool {
-        let dead = self.queue.dead_letters.contains(id);
-        if dead {
+        let is_dead = self.queue.dead_letters.contains(id);
+        if is_dead {
             self.delete_dead_letters(std::slice::from_ref(id));
         }
-        dead
+        is_dead
     }
 
-    pub(super) fn purge_dead_letters(&mut self, most: usize) -> usize {
+    pub(super) fn purge_dead_letters(&mut self, max_letters: usize) -> usize {
         let ids: Vec<_> =
-            self.queue.dead_letters.iter().take(most).map(|(_, id)| id.clone()).collect();
+            self.queue.dead_letters.iter().take(max_letters).map(|(_, id)| id.clone()).collect();
         self.delete_dead_letters(&ids);
         ids.len()
     }
 
-    pub(super) fn purge_waiting(&mut self, walk: Option<PurgeCursor>, most: usize) -> PurgePage {
-        let Some(walk) = walk.or_else(|| self.start_purge()) else { return PurgePage::default() };
-        let waiting = self.queue.waiting.iter().skip_while(|(at, _)| *at < walk.from_us);
-        let page = waiting.take_while(|(at, _)| *at <= walk.until_us).take(most);
-        let page: Vec<_> = page.map(|(at, id)| (at, id.clone())).collect();
-        let (mut gone, mut bytes, mut cut, mut last) = (0, 0, false, None);
-        for (at, id) in &page {
+    pub(super) fn purge_waiting(
+        &mut self,
+        cursor: Option<PurgeCursor>,
+        max_tasks: usize,
+    ) -> PurgePage {
+        let Some(cursor) = cursor.or_else(|| self.start_purge()) else {
+            return PurgePage::default();
+        };
+        let waiting = self.queue.waiting.iter().skip_while(|(due_us, _)| *due_us < cursor.from_us);
+        let page = waiting.take_while(|(due_us, _)| *due_us <= cursor.until_us).take(max_tasks);
+        let page: Vec<_> = page.map(|(due_us, id)| (due_us, id.clone())).collect();
+        let (mut purged, mut bytes, mut is_truncated, mut last_due_us) = (0, 0, false, None);
+        for (due_us, id) in &page {
             bytes += self.record_len(id);
             // A page that ends here must have removed a task or advanced; otherwise the next page
             // would be the same.
-            let may_end = last.is_some_and(|last| gone > 0 || last > walk.from_us);
-            cut = bytes > MAX_BYTES_PER_STEP && may_end;
-            if cut {
+            let may_end =
+                last_due_us.is_some_and(|last_due_us| purged > 0 || last_due_us > cursor.from_us);
+            is_truncated = bytes > MAX_BYTES_PER_STEP && may_end;
+            if is_truncated {
                 break;
             }
             let record = self.queue.task_records.get(id).and_then(TaskRecord::decode);
-            if record.is_none_or(|record| record.pushed_us <= walk.last_push) {
+            if record.is_none_or(|record| record.pushed_us <= cursor.last_push) {
                 self.discard_waiting_task(id);
-                gone += 1;
+                purged += 1;
             }
-            last = Some(*at);
+            last_due_us = Some(*due_us);
         }
-        let last = last.filter(|_| cut || page.len() == most);
-        // Others may be due at the same time. If all tasks of a page are due then and stay, the
+        let last_due_us = last_due_us.filter(|_| is_truncated || page.len() == max_tasks);
+        // More tasks may be due at the same time. If all tasks of a page are due then and stay, the
         // next page would be the same.
-        let stays = |at: u64| at == walk.from_us && gone == 0;
-        let from = last.map(|at| at.saturating_add(u64::from(stays(at))));
-        let next = from
-            .filter(|from| *from <= walk.until_us)
-            .map(|from| PurgeCursor { from_us: from, ..walk });
-        PurgePage { purged: gone, next }
+        let is_stuck = |due_us: u64| due_us == cursor.from_us && purged == 0;
+        let next_from_us =
+            last_due_us.map(|due_us| due_us.saturating_add(u64::from(is_stuck(due_us))));
+        let next = next_from_us
+            .filter(|next_from_us| *next_from_us <= cursor.until_us)
+            .map(|next_from_us| PurgeCursor { from_us: next_from_us, ..cursor });
+        PurgePage { purged, next }
     }
 
     /// Starts a purge that ignores tasks pushed from now on. Returns `None` if no task waits.
     fn start_purge(&mut self) -> Option<PurgeCursor> {
-        let til = self.queue.waiting.last_due()?;
-        let pushed = self.now_us.max(self.queue.next_push_us);
-        self.queue.next_push_us = pushed.saturating_add(1);
-        Some(PurgeCursor { last_push: pushed, from_us: 0, until_us: til })
+        let until_us = self.queue.waiting.last_due()?;
+        let last_push_us = self.now_us.max(self.queue.next_push_us);
+        self.queue.next_push_us = last_push_us.saturating_add(1);
+        Some(PurgeCursor { last_push: last_push_us, from_us: 0, until_us })
     }
 
-    pub(super) fn set_paused(&mut self, pause: bool) {
-        self.queue.stats.paused = pause;
-        if !pause {
+    pub(super) fn set_paused(&mut self, paused: bool) {
+        self.queue.stats.paused = paused;
+        if !paused {
             self.wake_idle_worker();
         }
     }
@@ -162,7 +172,8 @@ impl QueueTransaction<'_> {
         let queue = &*self.queue;
         QueueStats {
             waiting: queue.waiting.len() as u64,
-            due: queue.waiting.iter().take_while(|(at, _)| *at <= self.now_us).count() as u64,
+            due: queue.waiting.iter().take_while(|(due_us, _)| *due_us <= self.now_us).count()
+                as u64,
             running: queue.running.len() as u64,
             dead_letters: queue.dead_letters.len() as u64,
             ..queue.stats
@@ -180,9 +191,9 @@ impl QueueTransaction<'_> {
         ids: impl Iterator<Item = &'a TaskId>,
     ) -> usize {
         let mut bytes = 0;
-        let fits = |(place, id): &(usize, &TaskId)| {
+        let fits = |(index, id): &(usize, &TaskId)| {
             bytes += self.record_len(id);
-            *place == 0 || bytes <= MAX_BYTES_PER_STEP
+            *index == 0 || bytes <= MAX_BYTES_PER_STEP
         };
         ids.enumerate().take_while(fits).count()
     }

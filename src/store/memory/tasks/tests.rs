@@ -17,6 +17,6 @@ async fn reading_missing_queue_does_not_create_it() {
     assert_eq!(memory.queue_stats(queue()).await.unwrap().waiting, 0);
     assert!(memory.task_view(queue(), TaskId::new()).await.unwrap().is_none());
     assert!(memory.task_payload(queue(), TaskId::new()).await.unwrap().is_none());
-    assert!(memory.list_dead_letters(queue(), 0, 10).await.unwrap().letters.is_empty());
+    assert!(memory.list_dead_letters(queue(), 0, 10).await.unwrap().dead_letters.is_empty());
     assert_eq!(memory.task_queues.lock().len(), 0);
 }

@@ -15,25 +15,25 @@ pub(super) struct WaitingTasks {
 }
 
 impl WaitingTasks {
-    pub(super) fn insert(&mut self, id: &TaskId, at: u64) {
+    pub(super) fn insert(&mut self, id: &TaskId, due_us: u64) {
         self.last_rank += 1;
-        self.insert_with_rank(id, at, self.last_rank);
+        self.insert_with_rank(id, due_us, self.last_rank);
     }
 
     /// Inserts a task before all others of its due time.
-    pub(super) fn insert_first(&mut self, id: &TaskId, at: u64) {
-        self.insert_with_rank(id, at, 0);
+    pub(super) fn insert_first(&mut self, id: &TaskId, due_us: u64) {
+        self.insert_with_rank(id, due_us, 0);
     }
 
-    fn insert_with_rank(&mut self, id: &TaskId, at: u64, place: u64) {
+    fn insert_with_rank(&mut self, id: &TaskId, due_us: u64, rank: u64) {
         self.remove(id);
-        self.ranks.insert(id.clone(), place);
-        self.by_due.set(&(place, id.clone()), at);
+        self.ranks.insert(id.clone(), rank);
+        self.by_due.set(&(rank, id.clone()), due_us);
     }
 
     pub(super) fn remove(&mut self, id: &TaskId) {
-        if let Some(place) = self.ranks.remove(id) {
-            self.by_due.remove(&(place, id.clone()));
+        if let Some(rank) = self.ranks.remove(id) {
+            self.by_due.remove(&(rank, id.clone()));
         }
     }
 
@@ -42,16 +42,16 @@ impl WaitingTasks {
     }
 
     pub(super) fn first(&self) -> Option<(u64, TaskId)> {
-        self.by_due.first().map(|(at, (_, id))| (at, id))
+        self.by_due.first().map(|(due_us, (_, id))| (due_us, id))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &TaskId)> {
-        self.by_due.iter().map(|(at, (_, id))| (at, id))
+        self.by_due.iter().map(|(due_us, (_, id))| (due_us, id))
     }
 
     /// Returns the due time of the last task.
     pub(super) fn last_due(&self) -> Option<u64> {
-        self.by_due.iter().last().map(|(at, _)| at)
+        self.by_due.iter().last().map(|(due_us, _)| due_us)
     }
 
     pub(super) fn len(&self) -> usize {

@@ -1,17 +1,23 @@
-//! Pending jobs: `job_common.lua` of the embedded store, with `cancel_job.lua` and the job part of
-//! `poll_due.lua`.
+//! Transitions of pending jobs: into and out of their queue, the delayed jobs and the index of
+//! deadlines, and to their end (cancelled, superseded, expired).
+//!
+//! `pending_job_bookkeeping.lua` of the embedded store, with `cancel_job.lua` and the job part of
+//! `poll_due_locks_and_jobs.lua`.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::{
-    expiring_map::TimeIndex, job_record::JobRecord, lock_state::HolderEntry,
+    ended_job_index::EndedJob, expiring_map::TimeIndex, lock_state::HolderEntry,
     lock_transaction::LockTransaction, shard_state::ShardState,
 };
-use crate::store::{
-    backend::{Contenders, JobId, JobState, WebhookJobSpec},
-    wakeups::WakeupMessage,
+use crate::{
+    durations::ceil_millis,
+    store::{
+        backend::{Contenders, JobId, JobState},
+        wakeup_message::WakeupMessage,
+    },
 };
 
 /// Retention of a superseded or expired job.
@@ -27,10 +33,10 @@ impl LockTransaction<'_> {
         id: &JobId,
     ) {
         let index = index(self.shard);
-        let first = index.iter().next().map(|(first, _)| first);
+        let old_earliest = index.iter().next().map(|(earliest, _)| earliest);
         index.set(id, at);
-        let sooner = first.is_none_or(|first| at < first);
-        if let Some(node) = self.shard.watching_node(self.now).filter(|_| sooner).cloned() {
+        let is_earliest = old_earliest.is_none_or(|earliest| at < earliest);
+        if let Some(node) = self.shard.watching_node(self.now).filter(|_| is_earliest).cloned() {
             self.send_wakeup(&node, WakeupMessage::ShardDue(self.key.shard()));
         }
     }
@@ -38,9 +44,8 @@ impl LockTransaction<'_> {
     /// Moves a job outside of its lock's queue until a time. The caller removes its state in the
     /// queue.
     pub(super) fn delay_job(&mut self, id: &JobId, at: u64, bytes: u64) {
-        self.schedule_job(at, |facts| &mut facts.delayed_jobs, id);
-        let (jobs, used) = self.shard.delayed_totals.entry(self.key.clone()).or_default();
-        (*jobs, *used) = (*jobs + 1, *used + bytes);
+        self.schedule_job(at, |state| &mut state.delayed_jobs, id);
+        self.shard.delayed_totals.entry(self.key.clone()).or_default().add_job(bytes);
     }
 
     /// Removes a job from the delayed jobs, if it is one.
@@ -49,9 +54,9 @@ impl LockTransaction<'_> {
             return;
         }
         self.shard.delayed_jobs.remove(id);
-        if let Some((jobs, used)) = self.shard.delayed_totals.get_mut(self.key) {
-            (*jobs, *used) = (jobs.saturating_sub(1), used.saturating_sub(bytes));
-            if *jobs == 0 {
+        if let Some(totals) = self.shard.delayed_totals.get_mut(self.key) {
+            totals.remove_job(bytes);
+            if totals.jobs == 0 {
                 self.shard.delayed_totals.remove(self.key);
             }
         }
@@ -62,10 +67,10 @@ impl LockTransaction<'_> {
         self.lock.job_bytes += bytes;
         self.lock.jobs.insert((seq, id.clone()));
         match self.expire_holders() {
-            Some(last) => {
+            Some(held_until) => {
                 self.announce_join(Contenders::from_job(seq));
                 if self.shard.due_index.get(self.key).is_none() {
-                    self.schedule(last);
+                    self.schedule(held_until);
                 }
             }
             None => self.offer_next(),
@@ -104,72 +109,58 @@ impl LockTransaction<'_> {
         }
     }
 
-    /// Schedules the webhook of an ended job, also once more if it is redriven and ends again.
-    pub(super) fn schedule_webhook(&mut self, id: &JobId, may_be_put_back: bool) {
-        let kept = self.jobs.expiry_of(id);
-        self.extend_job_records(id, kept.unwrap_or(0));
-        let Some(job) = self.jobs.get_mut(id, self.now.ms) else {
-            return;
-        };
-        let call = if may_be_put_back { job.webhook.clone() } else { job.webhook.take() };
-        if let Some(call) = call {
-            self.shard.pending_webhooks.push((call, job.end_event(), job.owner.clone()));
-        }
-    }
-
-    /// Enqueues a webhook job. If it is pending already, it reports the latest end, with all its
-    /// attempts left.
-    pub(super) fn enqueue_webhook(&mut self, call: WebhookJobSpec, end: String, owner: String) {
-        let WebhookJobSpec { id, envelope, max_attempts, .. } = call;
-        let waits = self.jobs.get_mut(&id, self.now.ms).filter(|job| job.state.is_pending());
-        if let Some(job) = waits {
-            (job.webhook_event, job.attempts) = (Some(end), 0);
-            return;
-        }
-        self.shard.done_jobs.remove_manually(&id);
-        self.shard.dead_jobs.remove_manually(&id);
-        let (seq, bytes) = (self.next_seq(), envelope.len() as u64);
-        let (tells, again) = (Some(end), true);
-        let job = JobRecord::new(self.key, self.now);
-        // Counts against the owner of the request, which chose the receiver: its webhooks must not
-        // fill the queue for others.
-        self.shard.count_job(&owner, bytes);
-        let job = JobRecord {
-            seq,
-            bytes,
-            envelope,
-            max_attempts,
-            retry_after_crash: again,
-            webhook_event: tells,
-            owner,
-            ..job
-        };
-        self.jobs.insert(&id, job, None);
-        self.insert_into_queue(seq, &id, bytes);
-    }
-
     /// Ends a pending job, with a new reason if there is one.
     pub(super) fn end_pending_job(
         &mut self,
         id: &JobId,
         state: JobState,
         reason: &'static str,
-        kept: Duration,
-        by: Option<JobId>,
+        retention: Duration,
+        superseded_by: Option<JobId>,
     ) {
         let Some(job) = self.jobs.get_mut(id, self.now.ms) else {
             return;
         };
         job.set_ended(state, if reason.is_empty() { job.reason } else { reason }, self.now.us);
-        job.superseded_by = by;
+        job.superseded_by = superseded_by;
         job.envelope = Bytes::new();
         let (seq, bytes) = (job.seq, job.bytes);
-        self.jobs.set_expiry(id, Some(self.now.deadline_after(kept)));
-        self.shard.index_ended_job(state, (id, ""), (0, 0), self.now);
+        self.jobs.set_expiry(id, Some(self.now.deadline_after(retention)));
+        let ended = EndedJob { id, owner: "", expires_us: 0, bytes: 0 };
+        self.shard.index_ended_job(state, &ended, self.now);
         self.lock.remove_holder(&HolderEntry::JobOffer(id.clone()));
         self.remove_pending_job(seq, id, bytes);
         self.offer_next();
         self.schedule_webhook(id, false);
+        self.publish_job_change(id);
+    }
+
+    /// Removes a job that has ended with its last run, or instead of a run, from the queue for
+    /// good. The callers schedule the next jobs of the queue.
+    pub(super) fn finish_job(
+        &mut self,
+        seq: u64,
+        id: &JobId,
+        bytes: u64,
+        state: JobState,
+        expires_ms: u64,
+    ) {
+        self.jobs.set_expiry(id, Some(expires_ms));
+        self.shard.deadline_index.remove(id);
+        self.uncount_job(id, bytes);
+        let retention = Duration::from_millis(expires_ms - self.now.ms);
+        let expires_us = self.now.us + 1000 * ceil_millis(retention);
+        let job = self.jobs.get(id, self.now.ms);
+        let response = job.and_then(|job| job.response.as_ref());
+        let stored_bytes = response.map_or(bytes, |response| response.len() as u64);
+        let owner = job.map_or("", |job| &job.owner);
+        let ended = EndedJob { id, owner, expires_us, bytes: stored_bytes };
+        for evicted in self.shard.index_ended_job(state, &ended, self.now) {
+            self.shard.leave_tombstone(self.jobs, &evicted, self.now);
+        }
+        self.lock.jobs.remove(&(seq, id.clone()));
+        self.clean_up_after_dequeue(id, bytes);
+        self.schedule_webhook(id, state == JobState::Dead);
         self.publish_job_change(id);
     }
 
@@ -198,17 +189,17 @@ impl LockTransaction<'_> {
         let Some(job) = self.jobs.get(id, now) else {
             return self.shard.delayed_jobs.remove(id);
         };
-        let (seq, bytes, exp) = (job.seq, job.bytes, job.deadline_ms);
+        let (seq, bytes, deadline_ms) = (job.seq, job.bytes, job.deadline_ms);
         if job.state != JobState::Queued {
             return self.remove_delayed_job(id, bytes);
         }
-        if exp.is_some_and(|exp| exp <= now) {
+        if deadline_ms.is_some_and(|deadline_ms| deadline_ms <= now) {
             return self.expire_job(id);
         }
         self.remove_delayed_job(id, bytes);
         // An offer to the former first job is unclaimed, so it can be withdrawn.
-        if let Some((other, first)) = self.lock.first_job().cloned()
-            && seq < other
+        if let Some((first_seq, first)) = self.lock.first_job().cloned()
+            && seq < first_seq
         {
             self.lock.remove_holder(&HolderEntry::JobOffer(first));
         }
