@@ -58,8 +58,11 @@ struct AgentStart {
 
 impl AgentStart {
     fn new(rx: mpsc::UnboundedReceiver<AgentMessage>) -> Arc<Self> {
-        let (begun, rx) = (AtomicBool::new(false), Mutex::new(Some(rx)));
-        Arc::new(Self { has_started: begun, rx, standby_tasks: Mutex::default() })
+        Arc::new(Self {
+            has_started: AtomicBool::new(false),
+            rx: Mutex::new(Some(rx)),
+            standby_tasks: Mutex::default(),
+        })
     }
 
     fn take_receiver(&self) -> Option<mpsc::UnboundedReceiver<AgentMessage>> {
@@ -89,8 +92,8 @@ impl AgentMailbox {
 
 impl AgentRuntime {
     pub(super) fn new(shared: AgentState) -> Self {
-        let home = Handle::try_current().ok();
-        Self { shared: Arc::new(shared), home_runtime: home, mailbox: Mutex::new(None) }
+        let home_runtime = Handle::try_current().ok();
+        Self { shared: Arc::new(shared), home_runtime, mailbox: Mutex::new(None) }
     }
 
     /// Checks all leases at once. Restarts the agent if the runtime that it ran on has ended.
@@ -111,13 +114,13 @@ impl AgentRuntime {
             }
             return Some(running.clone());
         }
-        let here = Handle::try_current().ok();
-        for runtime in self.home_runtime.iter().chain(&here) {
+        let current_runtime = Handle::try_current().ok();
+        for runtime in self.home_runtime.iter().chain(&current_runtime) {
             let (tx, rx) = mpsc::unbounded_channel();
             let (start, shared) = (AgentStart::new(rx), Arc::clone(&self.shared));
-            let begins = Arc::clone(&start);
+            let first_start = Arc::clone(&start);
             let task = runtime.spawn(async move {
-                if let Some(rx) = begins.take_receiver() {
+                if let Some(rx) = first_start.take_receiver() {
                     run_agent(shared, rx).await;
                 }
             });
@@ -135,43 +138,46 @@ impl AgentRuntime {
     /// Spawns a standby task on the current runtime. It starts the agent there if the agent has not
     /// started within `STANDBY_DELAY`.
     fn spawn_standby(self: &Arc<Self>, running: &AgentMailbox) {
-        let Ok(here) = Handle::try_current() else { return };
-        let mut waiting = running.start.standby_tasks.lock();
-        waiting.retain(|(_, it)| !it.is_finished());
-        if here.id() == running.runtime.id() || waiting.iter().any(|(at, _)| *at == here.id()) {
+        let Ok(current_runtime) = Handle::try_current() else { return };
+        let current_id = current_runtime.id();
+        let mut standby_tasks = running.start.standby_tasks.lock();
+        standby_tasks.retain(|(_, task)| !task.is_finished());
+        if current_id == running.runtime.id()
+            || standby_tasks.iter().any(|(runtime_id, _)| *runtime_id == current_id)
+        {
             return;
         }
-        let (seat, start) = (Arc::downgrade(self), Arc::clone(&running.start));
+        let (agent_runtime, start) = (Arc::downgrade(self), Arc::clone(&running.start));
         // Queued messages are handled even after the last handle is gone.
         let shared = Arc::clone(&self.shared);
         let work = async move {
             tokio::time::sleep(STANDBY_DELAY).await;
-            if let Some(rx) = take_over_start(&seat, &start) {
+            if let Some(rx) = take_over_start(&agent_runtime, &start) {
                 tracing::warn!(
                     "the store's runtime is not driven; leases are renewed on another runtime"
                 );
                 run_agent(shared, rx).await;
             }
         };
-        waiting.push((here.id(), here.spawn(work)));
+        standby_tasks.push((current_id, current_runtime.spawn(work)));
     }
 }
 
 /// Takes the receiver for a standby task, unless the agent has started.
 fn take_over_start(
-    seat: &Weak<AgentRuntime>,
+    agent_runtime: &Weak<AgentRuntime>,
     start: &Arc<AgentStart>,
 ) -> Option<mpsc::UnboundedReceiver<AgentMessage>> {
     if start.has_started() {
         return None;
     }
-    let seat = seat.upgrade();
-    let mut mailbox = seat.as_ref().map(|seat| seat.mailbox.lock());
+    let agent_runtime = agent_runtime.upgrade();
+    let mut mailbox = agent_runtime.as_ref().map(|runtime| runtime.mailbox.lock());
     let rx = start.take_receiver()?;
     // A newer agent may have replaced this one.
-    let own = mailbox.as_mut().and_then(|mailbox| mailbox.as_mut());
-    if let Some(own) = own.filter(|own| Arc::ptr_eq(&own.start, start)) {
-        own.runtime = Handle::current();
+    let running = mailbox.as_mut().and_then(|mailbox| mailbox.as_mut());
+    if let Some(running) = running.filter(|running| Arc::ptr_eq(&running.start, start)) {
+        running.runtime = Handle::current();
     }
     Some(rx)
 }

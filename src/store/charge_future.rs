@@ -21,9 +21,9 @@ impl Future for ChargeFuture<'_> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Self::Boxed(step) => step.as_mut().poll(cx),
+            Self::Boxed(charge) => charge.as_mut().poll(cx),
             #[cfg(feature = "redis")]
-            Self::Batched(together) => Pin::new(together).poll(cx),
+            Self::Batched(charge) => Pin::new(charge).poll(cx),
         }
     }
 }

@@ -39,8 +39,8 @@ const MAX_COPIES: u64 = 4;
 
 /// Returns how many copies of a call may be in flight: one for each connection reset since it was
 /// sent, at most `MAX_COPIES`.
-pub(super) fn possible_copies(before: u64, now: u64) -> u32 {
-    u32::try_from(now.saturating_sub(before).min(MAX_COPIES)).unwrap_or(0)
+pub(super) fn possible_copies(resets_when_sent: u64, resets_now: u64) -> u32 {
+    u32::try_from(resets_now.saturating_sub(resets_when_sent).min(MAX_COPIES)).unwrap_or(0)
 }
 
 /// Acquire or claim under one token. If it is dropped while the store may hold something for the
@@ -140,12 +140,12 @@ impl GrantAttempt {
         lease: Duration,
         call: impl FnOnce() -> C,
     ) -> impl Future<Output = Result<T, Error>> {
-        let before = self.record_sent(lease);
+        let could_have_grant = self.record_sent(lease);
         let call = call();
         async move {
-            let answer = call.await;
-            self.record_reply(before, &answer);
-            answer
+            let reply = call.await;
+            self.record_reply(could_have_grant, &reply);
+            reply
         }
     }
 
@@ -160,12 +160,12 @@ impl GrantAttempt {
             attempt.record_sent(lease);
             attempt.undo_may_overtake = true;
         }
-        let answer = call().await;
+        let reply = call().await;
         for attempt in attempts {
             attempt.undo_may_overtake = false;
-            attempt.record_reply(false, &answer);
+            attempt.record_reply(false, &reply);
         }
-        answer
+        reply
     }
 
     /// Records that a call is sent. From here on the future may be dropped with the call in flight.
@@ -178,24 +178,25 @@ impl GrantAttempt {
         std::mem::replace(&mut self.may_have_grant, true)
     }
 
-    fn record_reply<T>(&mut self, before: bool, answer: &Result<T, Error>) {
+    fn record_reply<T>(&mut self, could_have_grant: bool, reply: &Result<T, Error>) {
         self.is_answered = true;
-        let strayed = match answer.as_ref().map_err(Error::kind) {
+        let new_late_calls = match reply.as_ref().map_err(Error::kind) {
             // If a connection was given up meanwhile, this may be the reply to a second copy.
             Ok(_) => self.possible_copies(),
             Err(ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota) => 0,
             Err(ErrorKind::Timeout | ErrorKind::Protocol) => 1 + self.possible_copies(),
         };
-        if answer.is_err() {
-            self.may_have_grant = before;
+        if reply.is_err() {
+            self.may_have_grant = could_have_grant;
         }
-        if strayed > 0 {
+        if new_late_calls > 0 {
             // The call may have run at this moment.
-            let (until, mode) = (Instant::now() + self.lease, self.mode);
-            let strays = self
+            let (watch_until, mode) = (Instant::now() + self.lease, self.mode);
+            let late_calls = self
                 .late_calls
-                .get_or_insert_with(|| Box::new(LateCalls { count: 0, watch_until: until, mode }));
-            (strays.count, strays.watch_until) = (strays.count + strayed, until);
+                .get_or_insert_with(|| Box::new(LateCalls { count: 0, watch_until, mode }));
+            late_calls.count += new_late_calls;
+            late_calls.watch_until = watch_until;
         }
     }
 
@@ -252,14 +253,14 @@ impl GrantAttempt {
             return Err(Error::new(ErrorKind::Timeout, "grant"));
         }
         self.may_have_grant = false;
-        let strays = self.late_calls.take();
+        let late_calls = self.late_calls.take();
         let lease = LockLease::new(
             &self.key,
             &self.token,
             valid_until,
             terms,
             self.server_generation,
-            strays,
+            late_calls,
         );
         Ok(OwnedHold::new(&self.store, lease, fence))
     }
@@ -272,27 +273,28 @@ impl Drop for GrantAttempt {
             return;
         }
         let now = Instant::now();
-        let strays = self
+        let late_calls = self
             .late_calls
             .as_ref()
-            .filter(|strays| self.may_have_grant || strays.watch_until > now);
-        if !self.may_have_grant && strays.is_none() {
+            .filter(|late_calls| self.may_have_grant || late_calls.watch_until > now);
+        if !self.may_have_grant && late_calls.is_none() {
             return;
         }
         // An answered call has its copies counted in `late_calls`.
         let copies = if self.is_answered { 0 } else { self.possible_copies() };
-        let number = strays.map_or(0, |strays| strays.count) + copies;
-        let until = if self.may_have_grant { now + self.lease } else { now };
+        let late_count = late_calls.map_or(0, |late_calls| late_calls.count) + copies;
+        let grant_expires_at = if self.may_have_grant { now + self.lease } else { now };
         self.store.agent().schedule_undo(UndoRequest {
             key: self.key.clone(),
             token: self.token.clone(),
             // Late calls request the mode from before a downgrade, and a release in that mode finds
             // both modes.
-            mode: strays.map_or(self.mode, |strays| strays.mode),
+            mode: late_calls.map_or(self.mode, |late_calls| late_calls.mode),
             action: self.undo.clone(),
-            expires_at: strays.map_or(until, |strays| strays.watch_until.max(until)),
-            possible_grants: number + u32::from(self.may_have_grant),
-            may_arrive_late: number > 0
+            expires_at: late_calls
+                .map_or(grant_expires_at, |calls| calls.watch_until.max(grant_expires_at)),
+            possible_grants: late_count + u32::from(self.may_have_grant),
+            may_arrive_late: late_count > 0
                 || self.undo_may_overtake
                 || (!self.is_answered && self.sent_at().elapsed() > HEALTHY_LATENCY),
             resets_when_sent: (!self.is_answered).then_some(self.resets_when_sent),

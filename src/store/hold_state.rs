@@ -50,36 +50,38 @@ pub(crate) struct HoldState {
 
 impl HoldState {
     pub(super) fn new(lease: Arc<LockLease>, fence: u64) -> Arc<Self> {
-        let since = Instant::now();
-        let end = since + lease.terms.max_hold;
-        Self::with_times(lease, fence, since, end)
+        let held_since = Instant::now();
+        let ends_at = held_since + lease.terms.max_hold;
+        Self::with_times(lease, fence, held_since, ends_at)
     }
 
-    pub(super) fn with_end(lease: Arc<LockLease>, fence: u64, end: Instant) -> Arc<Self> {
-        Self::with_times(lease, fence, Instant::now(), end)
+    pub(super) fn with_end(lease: Arc<LockLease>, fence: u64, ends_at: Instant) -> Arc<Self> {
+        Self::with_times(lease, fence, Instant::now(), ends_at)
     }
 
-    fn with_times(lease: Arc<LockLease>, fence: u64, since: Instant, end: Instant) -> Arc<Self> {
-        let (lost, told) = (OnceLock::new(), Notify::new());
-        let (over, lapses) = (AtomicBool::new(false), AtomicBool::new(false));
-        let (after, fetched) = (OnceLock::new(), AtomicU8::new(RECEIVED));
+    fn with_times(
+        lease: Arc<LockLease>,
+        fence: u64,
+        held_since: Instant,
+        ends_at: Instant,
+    ) -> Arc<Self> {
         Arc::new(Self {
             lease,
             fence,
-            held_since: since,
-            ends_at: end,
-            loss: lost,
-            changed: told,
-            closed: over,
-            receipt: fetched,
-            expires_on_drop: lapses,
-            successor: after,
+            held_since,
+            ends_at,
+            loss: OnceLock::new(),
+            changed: Notify::new(),
+            closed: AtomicBool::new(false),
+            receipt: AtomicU8::new(RECEIVED),
+            expires_on_drop: AtomicBool::new(false),
+            successor: OnceLock::new(),
         })
     }
 
     /// Sets the hold that continues this one, and its owner. References to this state follow it.
-    pub(crate) fn set_successor(&self, next: &Arc<Self>, owner: Weak<dyn Any + Send + Sync>) {
-        if self.successor.set((Arc::clone(next), owner)).is_ok() {
+    pub(crate) fn set_successor(&self, successor: &Arc<Self>, owner: Weak<dyn Any + Send + Sync>) {
+        if self.successor.set((Arc::clone(successor), owner)).is_ok() {
             self.changed.notify_waiters();
         }
     }
@@ -91,11 +93,11 @@ impl HoldState {
 
     /// Returns the last hold in the chain of successors.
     pub(crate) fn current(&self) -> &Self {
-        let mut facts = self;
-        while let Some((next, _)) = facts.successor() {
-            facts = next;
+        let mut hold = self;
+        while let Some((successor, _)) = hold.successor() {
+            hold = successor;
         }
-        facts
+        hold
     }
 
     pub(crate) fn key(&self) -> &Key {
@@ -109,8 +111,8 @@ impl HoldState {
     pub(crate) fn loss(&self) -> Option<LockLoss> {
         // The agent alone is not relied upon: its runtime may have stalled.
         if !self.is_closed() && Instant::now() >= self.valid_until() + LOSS_DETECTION_DELAY {
-            let last = self.lease.is_final.load(Ordering::Acquire);
-            self.lease.mark_lost(if last { LockLoss::HeldTooLong } else { LockLoss::Lapsed });
+            let is_final = self.lease.is_final.load(Ordering::Acquire);
+            self.lease.mark_lost(if is_final { LockLoss::HeldTooLong } else { LockLoss::Lapsed });
         }
         self.loss.get().copied()
     }
@@ -123,27 +125,27 @@ impl HoldState {
     /// Resolves when the hold is lost, even if only its release finds this. Never resolves if it is
     /// released without a loss.
     pub(crate) async fn wait_for_loss(&self) -> LockLoss {
-        let mut facts = self;
+        let mut hold = self;
         loop {
-            let mut told = pin!(facts.changed.notified());
+            let mut changed = pin!(hold.changed.notified());
             // Registered before the checks, so that no later report is missed.
-            told.as_mut().enable();
-            if let Some((next, _)) = facts.successor() {
-                facts = next;
+            changed.as_mut().enable();
+            if let Some((successor, _)) = hold.successor() {
+                hold = successor;
                 continue;
             }
-            if let Some(loss) = facts.loss() {
+            if let Some(loss) = hold.loss() {
                 return loss;
             }
-            let until = facts.valid_until();
-            if facts.is_closed() {
+            let valid_until = hold.valid_until();
+            if hold.is_closed() {
                 // The hold was released or handed over, so its deadline is void. A loss can still
                 // be reported: by the release, or by a thread that has just closed the hold.
-                told.await;
+                changed.await;
             } else {
                 tokio::select! {
-                    () = told => {}
-                    () = tokio::time::sleep_until(until + LOSS_DETECTION_DELAY) => {}
+                    () = changed => {}
+                    () = tokio::time::sleep_until(valid_until + LOSS_DETECTION_DELAY) => {}
                 }
             }
         }
@@ -164,8 +166,12 @@ impl HoldState {
     pub(crate) fn mark_unreceived(&self) {
         // `RENEWAL_SKIPPED` stays: a grant that goes to a second waiter may not have been renewed
         // since it went to the first.
-        let (was, order) = (RECEIVED, Ordering::AcqRel);
-        let _ = self.receipt.compare_exchange(was, UNRECEIVED, order, Ordering::Acquire);
+        let _ = self.receipt.compare_exchange(
+            RECEIVED,
+            UNRECEIVED,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
     }
 
     /// Marks the grant as received by its waiter. Returns true if a renewal was skipped before.
@@ -175,8 +181,8 @@ impl HoldState {
 
     /// Skips a renewal if the grant was not received. Returns false if it was.
     pub(super) fn skip_renewal_if_unreceived(&self) -> bool {
-        let left = |state| (state != RECEIVED).then_some(RENEWAL_SKIPPED);
-        self.receipt.fetch_update(Ordering::AcqRel, Ordering::Acquire, left).is_ok()
+        let skip_renewal = |receipt| (receipt != RECEIVED).then_some(RENEWAL_SKIPPED);
+        self.receipt.fetch_update(Ordering::AcqRel, Ordering::Acquire, skip_renewal).is_ok()
     }
 
     /// Makes a drop stop the renewal instead of releasing the lock. The lease then expires as if
@@ -247,21 +253,21 @@ mod tests {
             job: None,
             mode: LockMode::Exclusive,
         };
-        let (key, me) = (Key::custom("x"), LockToken::new(&NodeId::new()));
-        let facts =
-            HoldState::new(LockLease::new(&key, &me, Instant::now() + LEASE, terms, 0, None), 1);
-        assert!(facts.lease.begin_hold(&facts));
-        facts
+        let (key, token) = (Key::custom("x"), LockToken::new(&NodeId::new()));
+        let hold =
+            HoldState::new(LockLease::new(&key, &token, Instant::now() + LEASE, terms, 0, None), 1);
+        assert!(hold.lease.begin_hold(&hold));
+        hold
     }
 
     #[tokio::test(start_paused = true)]
     async fn loss_found_on_release_resolves_pending_wait() {
-        let facts = new_hold_state();
-        facts.close();
-        let mut lost = pin!(facts.wait_for_loss());
+        let hold = new_hold_state();
+        hold.close();
+        let mut lost = pin!(hold.wait_for_loss());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(lost.as_mut().poll(&mut cx).is_pending(), "it is being given back");
-        facts.report_loss_on_release();
+        hold.report_loss_on_release();
         assert_eq!(lost.as_mut().poll(&mut cx), Poll::Ready(LockLoss::Taken));
     }
 
@@ -279,22 +285,22 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         for turn in 0..3000 {
             let _timers = runtime.enter();
-            let (facts, barrier) = (new_hold_state(), Barrier::new(2));
+            let (hold, barrier) = (new_hold_state(), Barrier::new(2));
             let woken = Arc::new(WakeFlag::default());
             let waker = Waker::from(Arc::clone(&woken));
-            let mut lost = pin!(facts.wait_for_loss());
+            let mut lost = pin!(hold.wait_for_loss());
             let first = thread::scope(|scope| {
                 scope.spawn(|| {
                     barrier.wait();
                     // Somewhere in the other's one poll.
                     (0..turn % 300).for_each(|_| std::hint::spin_loop());
-                    facts.lease.mark_lost(LockLoss::Taken);
+                    hold.lease.mark_lost(LockLoss::Taken);
                 });
                 barrier.wait();
                 lost.as_mut().poll(&mut Context::from_waker(&waker))
             });
             if first.is_pending() {
-                assert!(woken.0.load(Ordering::Acquire), "turn {turn}: told, and nobody woken");
+                assert!(woken.0.load(Ordering::Acquire), "turn {turn}: lost, and no task woken");
                 let again = lost.as_mut().poll(&mut Context::from_waker(&waker));
                 assert_eq!(again, Poll::Ready(LockLoss::Taken), "turn {turn}");
             }

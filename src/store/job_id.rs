@@ -18,8 +18,8 @@ impl JobId {
     /// Parses an id, such as one typed by an operator. Returns `None` if the text is not an id.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-        let id = (text.len() == 34 && hex).then(|| Self(text.into()))?;
+        let is_hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let id = (text.len() == 34 && is_hex).then(|| Self(text.into()))?;
         (id.shard() < SHARD_COUNT).then_some(id)
     }
 
@@ -39,8 +39,9 @@ impl JobId {
 /// has six fixed bits for version and variant; the two bytes with these bits are replaced from a
 /// second UUID.
 fn random_bytes() -> [u8; 16] {
-    let (mut bytes, more) = (uuid::Uuid::new_v4().into_bytes(), uuid::Uuid::new_v4().into_bytes());
-    (bytes[6], bytes[8]) = (more[0], more[1]);
+    let mut bytes = uuid::Uuid::new_v4().into_bytes();
+    let replacement = uuid::Uuid::new_v4().into_bytes();
+    (bytes[6], bytes[8]) = (replacement[0], replacement[1]);
     bytes
 }
 
@@ -88,10 +89,10 @@ impl JobState {
         }
     }
 
-    pub(crate) fn parse(word: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         [Self::Queued, Self::Running, Self::Done, Self::Dead, Self::Cancelled, Self::Expired]
             .into_iter()
-            .find(|s| s.as_str() == word)
+            .find(|state| state.as_str() == text)
     }
 
     /// Returns true if the request is queued or running.

@@ -56,8 +56,9 @@ impl CounterKeyKind {
 impl KeyNames {
     pub(crate) fn new(namespace: &str) -> Self {
         let prefix = format!("lg:1:{namespace}:");
-        let tags = (0..SHARD_COUNT).map(|shard| format!("{prefix}{{{shard}}}:")).collect();
-        Self { prefix, shard_prefixes: tags, clustered: false }
+        let shard_prefixes =
+            (0..SHARD_COUNT).map(|shard| format!("{prefix}{{{shard}}}:")).collect();
+        Self { prefix, shard_prefixes, clustered: false }
     }
 
     /// Marks the names as those of a cluster.
@@ -148,9 +149,10 @@ impl KeyNames {
     /// Keys of a wait queue, as the scripts derive them from the first one.
     #[cfg(test)]
     pub(crate) fn lock_keys(&self, key: &Key) -> Vec<String> {
-        let own = ["h", "l", "q", "g"].map(|kind| self.named_key(key.shard(), kind, key.as_str()));
-        let shard = ["due", "f", "watch"].map(|kind| self.shard_key(key.shard(), kind));
-        [own.as_slice(), &shard].concat()
+        let lock_keys =
+            ["h", "l", "q", "g"].map(|kind| self.named_key(key.shard(), kind, key.as_str()));
+        let shard_keys = ["due", "f", "watch"].map(|kind| self.shard_key(key.shard(), kind));
+        [lock_keys.as_slice(), &shard_keys].concat()
     }
 
     /// ZSET: jobs of a lock.
@@ -213,8 +215,9 @@ impl KeyNames {
         kind: CounterKeyKind,
         (policy, subject): (&'a str, &'a Key),
     ) -> CounterKeyParts<'a> {
-        let (at, group) = if tag == subject { ("", "") } else { ("@", tag.as_str()) };
-        [&self.shard_prefixes[usize::from(shard)], kind.0, policy, ":", subject.as_str(), at, group]
+        let (separator, tag) = if tag == subject { ("", "") } else { ("@", tag.as_str()) };
+        let shard_prefix = &self.shard_prefixes[usize::from(shard)];
+        [shard_prefix, kind.0, policy, ":", subject.as_str(), separator, tag]
     }
 
     /// Keys of a task queue, in this order:
@@ -253,8 +256,9 @@ impl KeyNames {
         kind: &'a str,
         name: &'a str,
     ) -> [&'a str; 6] {
-        let joint = if name.is_empty() { "" } else { "@" };
-        [&self.shard_prefixes[usize::from(queue.shard())], kind, ":", queue.as_str(), joint, name]
+        let separator = if name.is_empty() { "" } else { "@" };
+        let shard_prefix = &self.shard_prefixes[usize::from(queue.shard())];
+        [shard_prefix, kind, ":", queue.as_str(), separator, name]
     }
 
     /// One of the shard's own indexes: `due`, `late`, `exp`, `dead`, `done`, `watch`.

@@ -27,8 +27,8 @@ use tokio::{
 use super::{
     agent_runtime::{AgentMailbox, AgentRuntime},
     backend::{Backend, JobId, LockMode, LockToken, ReleaseOutcome, StoreFuture},
+    idempotency_record_completion::IdempotencyRecordCompletion,
     lock_lease::LockLease,
-    record_completion::RecordCompletion,
     renewal_scheduler::RenewalScheduler,
 };
 use crate::{error::Error, key::Key};
@@ -88,30 +88,29 @@ pub(super) enum UndoAction {
     Release,
     /// Returns the job of a claim to its queue and releases its lock. The job may be unknown.
     Unclaim(Option<JobId>),
-    /// Completes the record of a direct run. A late call can take the record until this time.
-    CompleteRecord(Box<RecordCompletion>, Instant),
+    /// Completes the idempotency record of a direct run. A late call can take the record until this
+    /// time.
+    CompleteRecord(Box<IdempotencyRecordCompletion>, Instant),
 }
 
 impl LeaseAgent {
     pub(super) fn new(backend: Arc<dyn Backend>) -> Self {
-        let rounds = Arc::new(RenewalScheduler::new(Arc::clone(&backend)));
-        let (pending, begun) = (AtomicUsize::new(0), AtomicBool::new(false));
         let shared = AgentState {
+            renewals: Arc::new(RenewalScheduler::new(Arc::clone(&backend))),
             backend,
-            renewals: rounds,
-            pending_undos: pending,
+            pending_undos: AtomicUsize::new(0),
             undos_done: Notify::new(),
-            has_started: begun,
+            has_started: AtomicBool::new(false),
         };
-        let seat = Arc::new(AgentRuntime::new(shared));
-        let weak = Arc::downgrade(&seat);
-        let verify: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
-            if let Some(seat) = weak.upgrade() {
-                seat.recheck_all();
+        let runtime = Arc::new(AgentRuntime::new(shared));
+        let weak_runtime = Arc::downgrade(&runtime);
+        let on_new_server: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+            if let Some(runtime) = weak_runtime.upgrade() {
+                runtime.recheck_all();
             }
         });
-        seat.shared.backend.on_new_server(Arc::downgrade(&verify));
-        Self { runtime: seat, _on_new_server: verify }
+        runtime.shared.backend.on_new_server(Arc::downgrade(&on_new_server));
+        Self { runtime, _on_new_server: on_new_server }
     }
 
     /// Schedules the renewals and the end of a new lease.
@@ -126,41 +125,45 @@ impl LeaseAgent {
         self.runtime.shared.renewals.untrack(lease);
     }
 
-    /// Extends the lease to last `by` from now. Returns false if it is lost.
-    pub(super) async fn extend(&self, lease: &Arc<LockLease>, by: Duration) -> Result<bool, Error> {
-        self.runtime.shared.renewals.extend(lease, by).await
+    /// Extends the lease to last `duration` from now. Returns false if it is lost.
+    pub(super) async fn extend(
+        &self,
+        lease: &Arc<LockLease>,
+        duration: Duration,
+    ) -> Result<bool, Error> {
+        self.runtime.shared.renewals.extend(lease, duration).await
     }
 
     /// Schedules an undo, ordered after the call to be undone: calls about one lock share a
     /// connection. Never waits. Without a runtime the lease expires by itself.
-    pub(super) fn schedule_undo(&self, message: UndoRequest) {
-        let pending = PendingUndoGuard::new(&self.runtime.shared, message.blocks_shutdown);
+    pub(super) fn schedule_undo(&self, request: UndoRequest) {
+        let pending = PendingUndoGuard::new(&self.runtime.shared, request.blocks_shutdown);
         // Sent ahead of all later calls about this lock. The undo of a claim is another operation
         // and not urgent: no worker gets the job until then.
-        let first = match message.action {
+        let first_call = match request.action {
             UndoAction::Release => {
-                let UndoRequest { key, token: me, mode, .. } = &message;
-                self.runtime.shared.backend.send_release(key.clone(), me.clone(), *mode)
+                let UndoRequest { key, token, mode, .. } = &request;
+                self.runtime.shared.backend.send_release(key.clone(), token.clone(), *mode)
             }
             UndoAction::Unclaim(_) | UndoAction::CompleteRecord(..) => None,
         };
         if let Some(mailbox) = self.runtime.ensure_running() {
             // If the channel is closed, the message is dropped together with the guard that counts
             // it.
-            let _ = mailbox.tx.send(AgentMessage::Undo(message, first, pending));
+            let _ = mailbox.tx.send(AgentMessage::Undo(request, first_call, pending));
         }
     }
 
     /// Resolves when no undo is left for which a shutdown waits.
     pub(crate) async fn wait_until_drained(&self) {
         loop {
-            let idle = self.runtime.shared.undos_done.notified();
+            let undos_done = self.runtime.shared.undos_done.notified();
             if self.runtime.shared.pending_undos.load(Ordering::Acquire) == 0 {
                 return;
             }
             // The undo may have been sent to a runtime that is not driven.
             self.runtime.ensure_running();
-            idle.await;
+            undos_done.await;
         }
     }
 
@@ -171,14 +174,14 @@ impl LeaseAgent {
         &self,
         work: impl Future<Output = ()> + Send + 'static,
     ) -> Option<Weak<()>> {
-        let life = Arc::new(());
-        let alive = Arc::downgrade(&life);
+        let liveness = Arc::new(());
+        let weak_liveness = Arc::downgrade(&liveness);
         let work = async move {
-            let _life = life;
+            let _liveness = liveness;
             work.await;
         };
         self.runtime.ensure_running()?.tx.send(AgentMessage::Spawn(Box::pin(work))).ok()?;
-        Some(alive)
+        Some(weak_liveness)
     }
 
     /// Starts the agent if none has started. Called where work given to
@@ -218,16 +221,16 @@ pub(super) struct PendingUndoGuard {
 }
 
 impl PendingUndoGuard {
-    fn new(shared: &Arc<AgentState>, counts: bool) -> Self {
-        if counts {
+    fn new(shared: &Arc<AgentState>, is_counted: bool) -> Self {
+        if is_counted {
             shared.pending_undos.fetch_add(1, Ordering::AcqRel);
         }
-        Self { shared: Arc::clone(shared), is_counted: counts }
+        Self { shared: Arc::clone(shared), is_counted }
     }
 
     fn finish(&mut self) {
-        let counted = std::mem::take(&mut self.is_counted);
-        if counted && self.shared.pending_undos.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let was_counted = std::mem::take(&mut self.is_counted);
+        if was_counted && self.shared.pending_undos.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.shared.undos_done.notify_waiters();
         }
     }
@@ -246,72 +249,77 @@ pub(super) async fn run_agent(
 ) {
     shared.has_started.store(true, Ordering::Release);
     loop {
-        let next = shared.renewals.next_wakeup();
-        let round = async {
-            match next {
-                Some(at) => tokio::time::sleep_until(at).await,
+        let next_wakeup = shared.renewals.next_wakeup();
+        let renewals_due = async {
+            match next_wakeup {
+                Some(wakeup_at) => tokio::time::sleep_until(wakeup_at).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             message = mailbox.recv() => match message {
-                Some(AgentMessage::Undo(message, first, pending)) => {
-                    drop(tokio::spawn(run_undo(message, first, pending)));
+                Some(AgentMessage::Undo(request, first_call, pending)) => {
+                    drop(tokio::spawn(run_undo(request, first_call, pending)));
                 }
                 Some(AgentMessage::Spawn(work)) => drop(tokio::spawn(work)),
                 None => return,
             },
-            () = round => shared.renewals.tick(),
+            () = renewals_due => shared.renewals.tick(),
             () = shared.renewals.rescheduled() => {}
         }
     }
 }
 
+/// Repeats the undo until the store has answered for all possible grants, or until the grants must
+/// have expired.
 async fn run_undo(
-    message: UndoRequest,
-    mut first: Option<StoreFuture<'static, ReleaseOutcome>>,
+    request: UndoRequest,
+    mut first_call: Option<StoreFuture<'static, ReleaseOutcome>>,
     mut pending: PendingUndoGuard,
 ) {
     let backend = Arc::clone(&pending.shared.backend);
     let UndoRequest {
         key,
-        token: me,
+        token,
         mode,
-        action: undo,
-        expires_at: mut until,
-        possible_grants: mut finds,
-        may_arrive_late: doubtful,
-        resets_when_sent: silences,
-        reply_to: mut tell,
+        action,
+        mut expires_at,
+        mut possible_grants,
+        may_arrive_late,
+        resets_when_sent,
+        mut reply_to,
         ..
-    } = message;
+    } = request;
     let mut pause = Duration::from_millis(20);
     loop {
-        let outcome = match (first.take(), &undo) {
-            (Some(first), _) => first.await,
-            (None, UndoAction::Release) => backend.release(key.clone(), me.clone(), mode).await,
-            (None, UndoAction::Unclaim(job)) => undo_claim(&*backend, &key, &me, job).await,
-            (None, UndoAction::CompleteRecord(ending, _)) => ending.complete(&*backend).await,
+        let outcome = match (first_call.take(), &action) {
+            (Some(call), _) => call.await,
+            (None, UndoAction::Release) => backend.release(key.clone(), token.clone(), mode).await,
+            (None, UndoAction::Unclaim(job)) => undo_claim(&*backend, &key, &token, job).await,
+            (None, UndoAction::CompleteRecord(completion, _)) => {
+                completion.complete(&*backend).await
+            }
         };
-        if let Some(tell) = tell.take() {
-            let _ = tell.send(outcome.clone());
+        if let Some(reply_to) = reply_to.take() {
+            let _ = reply_to.send(outcome.clone());
         }
         match outcome {
             Ok(ReleaseOutcome::NotFound | ReleaseOutcome::NotFoundOnRetry)
-                if doubtful
-                    || silences.is_some_and(|before| before != backend.connection_resets()) =>
+                if may_arrive_late
+                    || resets_when_sent
+                        .is_some_and(|resets| resets != backend.connection_resets()) =>
             {
-                if let UndoAction::CompleteRecord(_, comes) = &undo {
-                    until = until.min(*comes);
+                if let UndoAction::CompleteRecord(_, late_until) = &action {
+                    expires_at = expires_at.min(*late_until);
                 }
             }
             Ok(outcome) => {
-                let (node, lock) = (me.node(), key.log_hash());
+                let (node, lock) = (token.node(), key.log_hash());
                 tracing::debug!(
                     node, %lock, ?outcome, "lock released in the background after a drop"
                 );
-                finds = finds.saturating_sub(1);
-                if finds == 0 || !doubtful {
+                possible_grants = possible_grants.saturating_sub(1);
+                if possible_grants == 0 || !may_arrive_late {
                     break;
                 }
                 pending.finish();
@@ -319,7 +327,7 @@ async fn run_undo(
             // The undo is repeated. Its failure says nothing about the call that it undoes.
             Err(_) => {}
         }
-        if Instant::now() + pause > until {
+        if Instant::now() + pause > expires_at {
             break;
         }
         tokio::time::sleep(pause).await;
@@ -331,9 +339,9 @@ async fn run_undo(
 async fn undo_claim(
     backend: &dyn Backend,
     key: &Key,
-    me: &LockToken,
+    token: &LockToken,
     job: &Option<JobId>,
 ) -> Result<ReleaseOutcome, Error> {
-    let stood = backend.unclaim(key.clone(), me.clone(), job.clone()).await?;
-    Ok(if stood { ReleaseOutcome::Withdrawn } else { ReleaseOutcome::NotFound })
+    let was_claimed = backend.unclaim(key.clone(), token.clone(), job.clone()).await?;
+    Ok(if was_claimed { ReleaseOutcome::Withdrawn } else { ReleaseOutcome::NotFound })
 }

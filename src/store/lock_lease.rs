@@ -88,16 +88,16 @@ struct LeaseState {
 impl LockLease {
     pub(super) fn new(
         key: &Key,
-        me: &LockToken,
+        token: &LockToken,
         valid_until: Instant,
         terms: LeaseTerms,
-        servers: u64,
-        strays: Option<Box<LateCalls>>,
+        server_generation: u64,
+        late_calls: Option<Box<LateCalls>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             key: key.clone(),
-            token: me.clone(),
-            server_generation: servers,
+            token: token.clone(),
+            server_generation,
             confirmed_replicas: AtomicU32::new(0),
             state: Mutex::new(LeaseState { valid_until, hold: Weak::new() }),
             closed: AtomicBool::new(false),
@@ -105,7 +105,7 @@ impl LockLease {
             renewing: AtomicBool::new(false),
             timer_key: Mutex::new(None),
             loss_watcher: OnceLock::new(),
-            late_calls: strays,
+            late_calls,
             terms,
         })
     }
@@ -123,15 +123,15 @@ impl LockLease {
         if self.confirmed_replicas.load(Ordering::Acquire) >= wanted {
             return Ok(());
         }
-        let have = ensure_replicated(store, &self.key, wanted, self.server_generation).await?;
-        self.record_replicas(have, self.server_generation);
+        let confirmed = ensure_replicated(store, &self.key, wanted, self.server_generation).await?;
+        self.record_replicas(confirmed, self.server_generation);
         Ok(())
     }
 
-    /// Records that `have` replicas have all writes of the server of this generation.
-    pub(crate) fn record_replicas(&self, have: u32, servers: u64) {
-        if servers == self.server_generation {
-            self.confirmed_replicas.fetch_max(have, Ordering::AcqRel);
+    /// Records that `confirmed` replicas have all writes of the server of this generation.
+    pub(crate) fn record_replicas(&self, confirmed: u32, server_generation: u64) {
+        if server_generation == self.server_generation {
+            self.confirmed_replicas.fetch_max(confirmed, Ordering::AcqRel);
         }
     }
 
@@ -146,12 +146,11 @@ impl LockLease {
     /// - at most its length is left: an extension was made for one holder, and if this process
     ///   died, other processes would have to wait for it
     pub(crate) fn allows_handover(&self) -> bool {
-        let (left, lease) =
-            (self.valid_until().saturating_duration_since(Instant::now()), self.terms.lease);
+        let remaining = self.valid_until().saturating_duration_since(Instant::now());
         !self.is_closed()
             && !self.is_final.load(Ordering::Acquire)
-            && left >= lease / 3
-            && left <= lease
+            && remaining >= self.terms.lease / 3
+            && remaining <= self.terms.lease
     }
 
     /// Sets a watcher that is notified if the lease is lost.
@@ -162,49 +161,49 @@ impl LockLease {
     /// Returns the end of the current hold, renewed or not.
     pub(super) fn hold_ends_at(&self) -> Instant {
         let state = self.state.lock();
-        state.hold.upgrade().map_or(state.valid_until, |turn| turn.ends_at)
+        state.hold.upgrade().map_or(state.valid_until, |hold| hold.ends_at)
     }
 
     /// Skips a renewal if the current hold's grant was not received. Returns false if it was.
     pub(super) fn skip_renewal_if_unreceived(&self) -> bool {
-        self.state.lock().hold.upgrade().is_some_and(|turn| turn.skip_renewal_if_unreceived())
+        self.state.lock().hold.upgrade().is_some_and(|hold| hold.skip_renewal_if_unreceived())
     }
 
     /// Begins a hold. Returns false if the lease is closed.
-    pub(super) fn begin_hold(&self, turn: &Arc<HoldState>) -> bool {
+    pub(super) fn begin_hold(&self, hold: &Arc<HoldState>) -> bool {
         let mut state = self.state.lock();
         if self.is_closed() {
             return false;
         }
-        state.hold = Arc::downgrade(turn);
+        state.hold = Arc::downgrade(hold);
         true
     }
 
     /// Begins the next hold of a handover. Returns false if the lease is closed, or had its last
     /// renewal meanwhile.
-    pub(super) fn begin_next_hold(&self, turn: &Arc<HoldState>) -> bool {
+    pub(super) fn begin_next_hold(&self, hold: &Arc<HoldState>) -> bool {
         let mut state = self.state.lock();
         if self.is_closed() || self.is_final.load(Ordering::Acquire) {
             return false;
         }
-        state.hold = Arc::downgrade(turn);
+        state.hold = Arc::downgrade(hold);
         true
     }
 
     /// Applies a renewal by the agent. Returns true if it was the last: it reaches the end of the
     /// current hold.
-    pub(super) fn apply_renewal(&self, sent: Instant, lease: Duration) -> bool {
+    pub(super) fn apply_renewal(&self, sent_at: Instant, lease: Duration) -> bool {
         let mut state = self.state.lock();
-        state.valid_until = sent + validity_time(lease);
-        let end = state.hold.upgrade().map_or(state.valid_until, |turn| turn.ends_at);
-        let last = lease < self.terms.lease && sent + lease >= end;
-        self.is_final.store(last, Ordering::Release);
-        last
+        state.valid_until = sent_at + validity_time(lease);
+        let ends_at = state.hold.upgrade().map_or(state.valid_until, |hold| hold.ends_at);
+        let is_final = lease < self.terms.lease && sent_at + lease >= ends_at;
+        self.is_final.store(is_final, Ordering::Release);
+        is_final
     }
 
-    /// Applies a successful renewal for `lease`, sent at `sent`.
-    pub(super) fn apply_extension(&self, sent: Instant, lease: Duration) {
-        self.state.lock().valid_until = sent + validity_time(lease);
+    /// Applies a successful renewal for `lease`, sent at `sent_at`.
+    pub(super) fn apply_extension(&self, sent_at: Instant, lease: Duration) {
+        self.state.lock().valid_until = sent_at + validity_time(lease);
     }
 
     /// Closes the lease without a loss. Returns false if it was closed before.
@@ -219,11 +218,11 @@ impl LockLease {
         if self.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        let turn = state.hold.upgrade();
+        let hold = state.hold.upgrade();
         drop(state);
         tracing::warn!(node = self.token.node(), lock = %self.key.log_hash(), ?loss, "lock lost");
-        if let Some(turn) = turn {
-            turn.mark_lost(loss);
+        if let Some(hold) = hold {
+            hold.mark_lost(loss);
         }
         if let Some(watcher) = self.loss_watcher.get().and_then(Weak::upgrade) {
             watcher.on_loss(self);
@@ -231,8 +230,8 @@ impl LockLease {
     }
 }
 
-/// Waits until `wanted` replicas have the writes about this key, and returns how many do. `servers`
-/// is the server generation at the time of the writes.
+/// Waits until `wanted` replicas have the writes about this key, and returns how many do.
+/// `server_generation` is that of the time of the writes.
 ///
 /// # Errors
 ///
@@ -241,19 +240,20 @@ pub(crate) async fn ensure_replicated(
     store: &Store,
     key: &Key,
     wanted: u32,
-    servers: u64,
+    server_generation: u64,
 ) -> Result<u32, Error> {
-    let have = store.backend().wait_for_replicas(key.shard(), wanted, servers).await?;
-    if have < wanted {
+    let confirmed =
+        store.backend().wait_for_replicas(key.shard(), wanted, server_generation).await?;
+    if confirmed < wanted {
         crate::throttle::throttled!(
             warn,
-            have,
+            have = confirmed,
             wanted,
             "lock refused: too few replicas acknowledged the grant"
         );
         return Err(Error::new(ErrorKind::Unavailable, "replicas"));
     }
-    Ok(have)
+    Ok(confirmed)
 }
 
 impl fmt::Debug for LockLease {
@@ -262,26 +262,27 @@ impl fmt::Debug for LockLease {
     }
 }
 
-/// Allowance for clock drift: a fraction of the lease (one part in so many), and a constant.
-const DRIFT_ALLOWANCE: (u32, Duration) = (100, Duration::from_millis(2));
+/// Allowance for clock drift: this part of the lease, as its divisor, and `MIN_DRIFT_ALLOWANCE`.
+const DRIFT_DIVISOR: u32 = 100;
+
+/// Allowance for clock drift that does not depend on the lease.
+const MIN_DRIFT_ALLOWANCE: Duration = Duration::from_millis(2);
 
 /// Returns the part of a lease that is certain: the server's clock may run a little faster than the
 /// local one.
 pub(crate) fn validity_time(lease: Duration) -> Duration {
-    let (part, always) = DRIFT_ALLOWANCE;
-    lease.saturating_sub(lease / part + always)
+    lease.saturating_sub(lease / DRIFT_DIVISOR + MIN_DRIFT_ALLOWANCE)
 }
 
-/// Returns the lease to request so that its [`validity_time`] is at least `left`. A renewal for
-/// less could make the store end a lease that its holder still relies on.
-pub(super) fn lease_for_validity(left: Duration) -> Duration {
-    if left.is_zero() {
-        return left;
+/// Returns the lease to request so that its [`validity_time`] is at least `min_validity`. A renewal
+/// for less could make the store end a lease that its holder still relies on.
+pub(super) fn lease_for_validity(min_validity: Duration) -> Duration {
+    if min_validity.is_zero() {
+        return min_validity;
     }
-    let (part, always) = DRIFT_ALLOWANCE;
-    let more = left.saturating_add(always);
+    let lease = min_validity.saturating_add(MIN_DRIFT_ALLOWANCE);
     // Fractions are rounded down.
-    more.saturating_add(more / (part - 1) + Duration::from_nanos(1))
+    lease.saturating_add(lease / (DRIFT_DIVISOR - 1) + Duration::from_nanos(1))
 }
 
 #[cfg(test)]
@@ -290,14 +291,14 @@ mod tests {
 
     #[test]
     fn lease_for_validity_inverts_validity_time() {
-        let longest = crate::clock::MAX_DURATION;
+        let max_duration = crate::durations::MAX_DURATION;
         for micros in (2_200..40_000).step_by(37).chain([10_000_000, 60_000_000, 86_400_000_000]) {
             let lease = Duration::from_micros(micros);
             let again = lease_for_validity(validity_time(lease));
             assert!(validity_time(again) >= validity_time(lease), "{lease:?}, {again:?}");
             assert!(again <= lease + Duration::from_nanos(3), "{lease:?}, {again:?}");
         }
-        assert!(validity_time(lease_for_validity(longest)) >= longest);
+        assert!(validity_time(lease_for_validity(max_duration)) >= max_duration);
         assert_eq!(lease_for_validity(Duration::ZERO), Duration::ZERO);
     }
 }

@@ -9,40 +9,44 @@ mod agent_runtime;
 mod backend;
 mod charge_future;
 mod deferred;
-mod direct_run_counter;
 #[cfg(any(test, feature = "fsck"))]
 mod fsck;
 mod grant_attempt;
 mod hold_state;
+mod idempotency_record_completion;
 mod job_id;
-mod job_watch;
 #[cfg(any(feature = "redis", test))]
 mod key_names;
 mod lease_agent;
+mod local_direct_run_tracker;
+mod lock_commands_and_outcomes;
 mod lock_lease;
+mod lock_mode;
+mod lock_token;
 mod memory;
+mod node_id;
 mod owned_hold;
 mod rate;
-mod record_completion;
 #[cfg(feature = "redis")]
 mod redis;
 mod renewal_scheduler;
+mod shared_job_poll;
 mod store_handle;
 mod tasks;
 #[cfg(test)]
 mod tests;
-mod wakeups;
+mod wakeup_listeners;
+mod wakeup_message;
 
 pub(crate) use self::backend::{
     AcquireCommand, AcquireReply, BeginDirectOutcome, ChargeFuture, ClaimCommand, ClaimOutcome,
-    ClaimedRun, Contenders, DirectRunCommand, DueLocks, EndedFilter, EnqueueCommand,
+    ClaimedRun, Contenders, DirectRunCommand, DueLocks, EndedJobFilter, EnqueueCommand,
     EnqueueOutcome, Heartbeat, JobPolicy, JobView, LockMode, LockToken, MergeMode, MergePolicy,
     NextClaim, NodeId, OFFER_TIMEOUT, PendingCursor, ReleaseOutcome, SPARE_FENCES, SettleCommand,
     SettleOutcome, Settlement, ShardStats, StorageLimits, WebhookJobSpec, random_hex_id,
 };
 #[cfg(any(test, feature = "fsck"))]
 pub use self::fsck::{CheckFinding, CheckReport, FindingKind, StoreCheck};
-pub(crate) use self::job_watch::{JobWatch, PollFreshness};
 #[cfg(test)]
 pub(crate) use self::key_names::{CounterKeyKind, KeyNames};
 #[cfg(any(test, feature = "test-kit"))]
@@ -55,6 +59,7 @@ pub(crate) use self::rate::{
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;
+pub(crate) use self::shared_job_poll::{PollFreshness, SharedJobPoll};
 pub(crate) use self::tasks::{
     DeadLetterLimits, MAX_BYTES_PER_STEP, MAX_REASON_BYTES, MAX_TASKS_PER_STEP, RunToken,
     StartedTask, TaskOutcome, TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome,
@@ -67,15 +72,14 @@ pub(crate) use self::tests::{
 };
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use self::tests::{ScriptedProxy, reply_script};
-pub(crate) use self::wakeups::{JoinListener, WakeupMessage};
 pub use self::{deferred::OnFailure, hold_state::LockLoss};
 pub(crate) use self::{
-    direct_run_counter::{DirectRunCounter, DirectRunPermit},
     grant_attempt::GrantAttempt,
     hold_state::HoldState,
+    idempotency_record_completion::{IdempotencyRecordCompletion, IdempotencyRecordOutcome},
+    local_direct_run_tracker::{DirectRunPermit, LocalDirectRunTracker},
     lock_lease::{LeaseTerms, LockLease, LossWatcher, ensure_replicated},
     owned_hold::OwnedHold,
-    record_completion::{RecordCompletion, RecordOutcome},
     store_handle::WeakStore,
 };
 pub use self::{
@@ -83,3 +87,4 @@ pub use self::{
     store_handle::Store,
     tasks::{QueueStats, TaskFault, TaskId, TaskState},
 };
+pub(crate) use self::{wakeup_listeners::JoinListener, wakeup_message::WakeupMessage};

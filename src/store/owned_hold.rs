@@ -28,19 +28,19 @@ pub(crate) struct OwnedHold {
 
 impl OwnedHold {
     pub(super) fn new(store: &Store, lease: Arc<LockLease>, fence: u64) -> Self {
-        let facts = HoldState::new(lease, fence);
-        facts.lease.begin_hold(&facts);
-        store.agent().track_lease(&facts.lease);
-        let lock = facts.key().log_hash();
+        let state = HoldState::new(lease, fence);
+        state.lease.begin_hold(&state);
+        store.agent().track_lease(&state.lease);
+        let lock = state.key().log_hash();
         tracing::debug!(node = %store.node(), %lock, fence, "lock granted");
-        Self { store: store.clone(), state: facts, is_released: false }
+        Self { store: store.clone(), state, is_released: false }
     }
 
     /// Hands the lease over to the next hold, with the next fence. Returns `Err` with this hold if
     /// the lease was lost or released, or has reached its end.
     pub(crate) fn hand_over(mut self, fence: u64) -> Result<Self, Self> {
-        let next = HoldState::new(Arc::clone(&self.state.lease), fence);
-        if !self.state.lease.begin_next_hold(&next) {
+        let next_state = HoldState::new(Arc::clone(&self.state.lease), fence);
+        if !self.state.lease.begin_next_hold(&next_state) {
             return Err(self);
         }
         self.is_released = true;
@@ -48,9 +48,9 @@ impl OwnedHold {
         self.state.close();
         if self.state.mark_received() {
             // The grant was never received, so the lease was not renewed.
-            self.store.agent().track_lease(&next.lease);
+            self.store.agent().track_lease(&next_state.lease);
         }
-        Ok(Self { store: self.store.clone(), state: next, is_released: false })
+        Ok(Self { store: self.store.clone(), state: next_state, is_released: false })
     }
 
     /// Marks the grant as received and resumes its renewal. Returns false if the hold was lost
@@ -64,12 +64,12 @@ impl OwnedHold {
     }
 
     /// Replaces the end of the hold, which was set when the hold was restarted.
-    fn replace_end(&mut self, end: Instant) {
+    fn replace_end(&mut self, ends_at: Instant) {
         let lease = Arc::clone(&self.state.lease);
-        let facts = HoldState::with_end(Arc::clone(&lease), self.state.fence, end);
+        let state = HoldState::with_end(Arc::clone(&lease), self.state.fence, ends_at);
         // A lost lease has reported its loss to the old state.
-        if lease.begin_hold(&facts) {
-            self.state = facts;
+        if lease.begin_hold(&state) {
+            self.state = state;
         }
     }
 
@@ -96,11 +96,11 @@ impl OwnedHold {
     /// same: the store decides if there is anything to release.
     pub(crate) async fn release(mut self) -> Result<ReleaseOutcome, Error> {
         let lease = Arc::clone(self.lease());
-        let (key, me, mode) = (lease.key.clone(), lease.token.clone(), lease.terms.mode);
+        let (key, token, mode) = (lease.key.clone(), lease.token.clone(), lease.terms.mode);
         // Closed before the call: a renewal that the release overtakes is refused, and that is no
         // loss.
         self.close();
-        let outcome = self.store.backend().release(key, me, mode).await?;
+        let outcome = self.store.backend().release(key, token, mode).await?;
         self.mark_released(outcome);
         Ok(outcome)
     }
@@ -117,24 +117,25 @@ impl OwnedHold {
     pub(crate) async fn downgrade(mut self) -> Result<Option<Self>, Error> {
         let lease = Arc::clone(self.lease());
         // A loss is final, even if the store still has the lease.
-        let lost = self.state.loss().is_some();
-        if !self.close() || lost {
+        let is_lost = self.state.loss().is_some();
+        if !self.close() || is_lost {
             return Ok(None);
         }
         // Until the reply, the store may have either mode. Hold and attempt each have their undo.
         let terms = LeaseTerms { mode: LockMode::Shared, ..lease.terms.clone() };
         let mut attempt = GrantAttempt::for_lease(&self.store, &lease, LockMode::Shared);
         let now = Instant::now();
-        let left = |end: Instant| end.saturating_duration_since(now);
+        let remaining = |end: Instant| end.saturating_duration_since(now);
         // The end of the hold does not change, and a downgrade does not prolong a fixed lease.
-        let more = if terms.renews { terms.lease } else { Duration::ZERO };
-        let time =
-            more.min(left(self.state.ends_at)).max(lease_for_validity(left(lease.valid_until())));
+        let renewed_lease = if terms.renews { terms.lease } else { Duration::ZERO };
+        let requested_lease = renewed_lease
+            .min(remaining(self.state.ends_at))
+            .max(lease_for_validity(remaining(lease.valid_until())));
         let backend = self.store.backend();
-        let call = || backend.downgrade(lease.key.clone(), lease.token.clone(), time);
-        let stands = attempt.send(time, call).await?;
+        let call = || backend.downgrade(lease.key.clone(), lease.token.clone(), requested_lease);
+        let was_downgraded = attempt.send(requested_lease, call).await?;
         self.close_without_release();
-        if stands {
+        if was_downgraded {
             // An extension of the lease is kept, too.
             let mut hold =
                 attempt.accept_grant_until(self.state.fence, terms, attempt.valid_until())?;
@@ -156,9 +157,9 @@ impl OwnedHold {
         self.close();
         let call =
             self.store.backend().release_and_reacquire(lease.token.clone(), lease.terms.mode, next);
-        let (outcome, answer) = call.await?;
+        let (outcome, reply) = call.await?;
         self.mark_released(outcome);
-        Ok((outcome, answer))
+        Ok((outcome, reply))
     }
 
     /// Closes the hold after the run of its job was settled.
@@ -172,9 +173,9 @@ impl OwnedHold {
     }
 
     fn undo_late_calls(&self, undo: UndoAction) {
-        if let Some(until) = self.lease().late_calls.as_ref().map(|strays| strays.watch_until) {
+        if let Some(watch_until) = self.lease().late_calls.as_ref().map(|calls| calls.watch_until) {
             let now = Instant::now();
-            if until > now {
+            if watch_until > now {
                 self.schedule_undo(undo, 0, now, None);
             }
         }
@@ -200,9 +201,9 @@ impl OwnedHold {
     /// Stops the renewal. Returns false if the lease was closed before.
     fn close(&self) -> bool {
         self.state.close();
-        let ends = self.state.lease.close();
+        let was_open = self.state.lease.close();
         self.store.agent().untrack_lease(&self.state.lease);
-        ends
+        was_open
     }
 }
 
@@ -210,12 +211,12 @@ impl OwnedHold {
     /// Releases the lock as a drop does, and returns a receiver for the outcome of the first call.
     /// It receives nothing if no runtime can send the call.
     pub(crate) fn send_release(mut self) -> oneshot::Receiver<Result<ReleaseOutcome, Error>> {
-        let (tell, told) = oneshot::channel();
-        self.start_release(Some(tell));
-        told
+        let (tx, rx) = oneshot::channel();
+        self.start_release(Some(tx));
+        rx
     }
 
-    fn start_release(&mut self, tell: Option<ReleaseOutcomeSender>) {
+    fn start_release(&mut self, reply_to: Option<ReleaseOutcomeSender>) {
         if !std::mem::replace(&mut self.is_released, true) {
             self.close();
             let lease = self.lease();
@@ -223,40 +224,40 @@ impl OwnedHold {
                 UndoAction::Release,
                 1,
                 lease.valid_until() + lease.terms.lease / 8,
-                tell,
+                reply_to,
             );
         }
     }
 
-    /// Schedules the undo of the lease, unless `has` is 0, and of the calls that may arrive after
-    /// it.
+    /// Schedules the undo of the lease, unless `grant_count` is 0, and of the calls that may arrive
+    /// after it.
     fn schedule_undo(
         &self,
         undo: UndoAction,
-        has: u32,
-        until: Instant,
-        tell: Option<ReleaseOutcomeSender>,
+        grant_count: u32,
+        grant_expires_at: Instant,
+        reply_to: Option<ReleaseOutcomeSender>,
     ) {
         let lease = self.lease();
         // A copy of a claim acquires nothing: it is the same claim while its run lasts, and is
         // refused afterwards.
-        let strays = lease.late_calls.as_deref();
-        let strays =
-            strays.filter(|_| lease.terms.job.is_none() || !matches!(undo, UndoAction::Release));
-        let number = strays.map_or(0, |strays| strays.count);
+        let is_claim_release = lease.terms.job.is_some() && matches!(undo, UndoAction::Release);
+        let late_calls = lease.late_calls.as_deref().filter(|_| !is_claim_release);
+        let late_count = late_calls.map_or(0, |late_calls| late_calls.count);
         self.store.agent().schedule_undo(UndoRequest {
             key: lease.key.clone(),
             token: lease.token.clone(),
             // Late calls request the mode from before a downgrade, and a release in that mode finds
             // both modes.
-            mode: strays.map_or(lease.terms.mode, |strays| strays.mode),
+            mode: late_calls.map_or(lease.terms.mode, |late_calls| late_calls.mode),
             action: undo,
-            expires_at: strays.map_or(until, |strays| strays.watch_until.max(until)),
-            possible_grants: number + has,
-            may_arrive_late: number > 0,
+            expires_at: late_calls
+                .map_or(grant_expires_at, |calls| calls.watch_until.max(grant_expires_at)),
+            possible_grants: late_count + grant_count,
+            may_arrive_late: late_count > 0,
             resets_when_sent: None,
-            blocks_shutdown: has > 0,
-            reply_to: tell,
+            blocks_shutdown: grant_count > 0,
+            reply_to,
         });
     }
 }

@@ -67,30 +67,31 @@ impl RenewalScheduler {
     }
 
     /// Schedules the renewal of a new lease, or its end.
-    pub(super) fn track(&self, hold: &Arc<LockLease>) {
-        let (now, until) = (Instant::now(), hold.valid_until());
+    pub(super) fn track(&self, lease: &Arc<LockLease>) {
+        let (now, valid_until) = (Instant::now(), lease.valid_until());
         // A third of the remaining time, and not of the terms' lease: a waiter may have been handed
         // a shorter one.
-        let third = now + until.saturating_duration_since(now) / 3;
-        let at = if hold.is_final.load(Ordering::Acquire) {
-            until
+        let third = now + valid_until.saturating_duration_since(now) / 3;
+        let due_at = if lease.is_final.load(Ordering::Acquire) {
+            valid_until
         } else {
-            self.align_to_slot(third, hold)
+            self.align_to_slot(third, lease)
         };
-        self.schedule(at, hold);
+        self.schedule(due_at, lease);
     }
 
-    /// Returns the start of the slot that contains `at`.
-    fn align_to_slot(&self, at: Instant, hold: &LockLease) -> Instant {
-        let part = (hold.terms.lease / SLOTS_PER_LEASE).max(Duration::from_millis(1));
-        let into = at.saturating_duration_since(self.started_at).as_nanos() % part.as_nanos();
-        at - Duration::from_nanos(u64::try_from(into).unwrap_or(0))
+    /// Returns the start of the slot that contains `due_at`.
+    fn align_to_slot(&self, due_at: Instant, lease: &LockLease) -> Instant {
+        let slot = (lease.terms.lease / SLOTS_PER_LEASE).max(Duration::from_millis(1));
+        let offset_ns =
+            due_at.saturating_duration_since(self.started_at).as_nanos() % slot.as_nanos();
+        due_at - Duration::from_nanos(u64::try_from(offset_ns).unwrap_or(0))
     }
 
     /// Removes the timer of a closed lease.
-    pub(super) fn untrack(&self, hold: &LockLease) {
-        if let Some(look) = hold.timer_key.lock().take() {
-            self.timers.lock().entries.remove(&look);
+    pub(super) fn untrack(&self, lease: &LockLease) {
+        if let Some(timer_key) = lease.timer_key.lock().take() {
+            self.timers.lock().entries.remove(&timer_key);
         }
     }
 
@@ -101,15 +102,15 @@ impl RenewalScheduler {
     /// Returns the time until which the agent may sleep.
     pub(super) fn next_wakeup(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut looks = self.timers.lock();
-        let first = looks.entries.first_key_value().map(|((at, _), _)| *at);
+        let mut timers = self.timers.lock();
+        let first_due = timers.entries.first_key_value().map(|((due_at, _), _)| *due_at);
         // The timer for this time may have been removed. The agent sleeps until then anyway:
         // otherwise every lock that is released at once would wake it, and another thread with it.
-        let planned = looks.sleeping_until.filter(|until| *until > now);
-        let doubted = self.recheck_requested.load(Ordering::Acquire).then_some(now);
-        let next = first.into_iter().chain(planned).chain(doubted).min();
-        looks.sleeping_until = next;
-        next
+        let planned = timers.sleeping_until.filter(|until| *until > now);
+        let recheck = self.recheck_requested.load(Ordering::Acquire).then_some(now);
+        let next_wakeup = first_due.into_iter().chain(planned).chain(recheck).min();
+        timers.sleeping_until = next_wakeup;
+        next_wakeup
     }
 
     /// Resolves when `next_wakeup` has become earlier.
@@ -121,23 +122,23 @@ impl RenewalScheduler {
     pub(super) fn tick(self: &Arc<Self>) {
         let now = Instant::now();
         let mut to_renew = self.take_rechecks();
-        for hold in self.take_due() {
-            let until = hold.valid_until();
-            let past_end = hold.is_final.load(Ordering::Acquire) || now >= hold.hold_ends_at();
-            let left = !past_end && hold.skip_renewal_if_unreceived();
-            if !past_end && !left && !hold.renewing.swap(true, Ordering::AcqRel) {
+        for lease in self.take_due() {
+            let valid_until = lease.valid_until();
+            let past_end = lease.is_final.load(Ordering::Acquire) || now >= lease.hold_ends_at();
+            let is_skipped = !past_end && lease.skip_renewal_if_unreceived();
+            if !past_end && !is_skipped && !lease.renewing.swap(true, Ordering::AcqRel) {
                 // If the renewal hangs, the hold still ends in time.
-                self.schedule(until, &hold);
-                to_renew.push(hold);
-            } else if until > now + TIMER_SLACK {
-                self.schedule(until, &hold);
-                // The waiter may have received the grant, and set the timer, just before the line
-                // above.
-                if left && !hold.skip_renewal_if_unreceived() {
-                    self.track(&hold);
+                self.schedule(valid_until, &lease);
+                to_renew.push(lease);
+            } else if valid_until > now + TIMER_SLACK {
+                self.schedule(valid_until, &lease);
+                // The waiter may have received the grant, and set the timer, just before the
+                // previous statement.
+                if is_skipped && !lease.skip_renewal_if_unreceived() {
+                    self.track(&lease);
                 }
             } else {
-                hold.mark_lost(if past_end { LockLoss::HeldTooLong } else { LockLoss::Lapsed });
+                lease.mark_lost(if past_end { LockLoss::HeldTooLong } else { LockLoss::Lapsed });
             }
         }
         for batch in self.split_batches(to_renew) {
@@ -145,61 +146,48 @@ impl RenewalScheduler {
         }
     }
 
-    async fn renew_batch(&self, holds: &[Arc<LockLease>]) {
-        let now = Instant::now();
-        let left = |end: Instant| end.saturating_duration_since(now);
-        // Near its end, a hold is renewed for the time left, so that the store ends it when the
-        // holder learns of the loss. A lease that is final is checked without being extended. No
-        // request is for less than the validity time left: if its reply were lost, the store would
-        // end a lease that the holder still relies on.
-        let lease = |hold: &Arc<LockLease>| {
-            let last = hold.is_final.load(Ordering::Acquire);
-            let wanted = if last { Duration::ZERO } else { hold.terms.lease };
-            (
-                last,
-                wanted
-                    .min(left(hold.hold_ends_at()))
-                    .max(lease_for_validity(left(hold.valid_until()))),
-            )
-        };
-        let leases: Vec<_> = holds.iter().map(lease).collect();
-        let items = holds.iter().zip(&leases).map(|(hold, (_, lease))| LeaseRenewal {
-            key: hold.key.clone(),
-            token: hold.token.clone(),
-            mode: hold.terms.mode,
-            lease: *lease,
-            job: hold.terms.job.clone(),
+    async fn renew_batch(&self, leases: &[Arc<LockLease>]) {
+        let sent_at = Instant::now();
+        let requests: Vec<_> =
+            leases.iter().map(|lease| RenewalRequest::new(lease, sent_at)).collect();
+        let items = leases.iter().zip(&requests).map(|(lease, request)| LeaseRenewal {
+            key: lease.key.clone(),
+            token: lease.token.clone(),
+            mode: lease.terms.mode,
+            lease: request.duration,
+            job: lease.terms.job.clone(),
         });
-        let answer = self.backend.renew(items.collect()).await;
-        if holds.len() > 1 && answer.as_ref().is_err_and(|no| no.kind() == ErrorKind::Protocol) {
+        let reply = self.backend.renew(items.collect()).await;
+        if leases.len() > 1
+            && reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::Protocol)
+        {
             // One of the keys is invalid. It must not affect the other locks.
-            let alone = |hold| Box::pin(self.renew_batch(std::slice::from_ref(hold)));
-            join_all(holds.iter().map(alone)).await;
+            let renew_alone = |lease| Box::pin(self.renew_batch(std::slice::from_ref(lease)));
+            join_all(leases.iter().map(renew_alone)).await;
             return;
         }
-        for (i, (hold, (last, lease))) in holds.iter().zip(leases).enumerate() {
-            hold.renewing.store(false, Ordering::Release);
-            match answer.as_ref().map(|extended| extended.get(i).copied().unwrap_or(false)) {
+        for (i, (lease, request)) in leases.iter().zip(requests).enumerate() {
+            lease.renewing.store(false, Ordering::Release);
+            match reply.as_ref().map(|renewed| renewed.get(i).copied().unwrap_or(false)) {
                 // Released or lost while the renewal was in flight; both are final.
-                _ if hold.is_closed() => {}
-                Ok(true) if last => self.schedule(hold.valid_until(), hold),
-                Ok(true) => self.apply_renewal(hold, now, lease),
-                Ok(false) => hold.mark_lost(LockLoss::Taken),
-                Err(_) => self.schedule_retry(hold),
+                _ if lease.is_closed() => {}
+                Ok(true) if request.is_final => self.schedule(lease.valid_until(), lease),
+                Ok(true) => self.apply_renewal(lease, sent_at, request.duration),
+                Ok(false) => lease.mark_lost(LockLoss::Taken),
+                Err(_) => self.schedule_retry(lease),
             }
         }
     }
 
-    fn apply_renewal(&self, hold: &Arc<LockLease>, sent: Instant, lease: Duration) {
-        let whole = hold.terms.lease;
-        let last = hold.apply_renewal(sent, lease);
-        let third = self.align_to_slot(sent + lease.min(whole) / 3, hold);
-        self.schedule(if last { hold.valid_until() } else { third }, hold);
+    fn apply_renewal(&self, lease: &Arc<LockLease>, sent_at: Instant, duration: Duration) {
+        let is_final = lease.apply_renewal(sent_at, duration);
+        let third = self.align_to_slot(sent_at + duration.min(lease.terms.lease) / 3, lease);
+        self.schedule(if is_final { lease.valid_until() } else { third }, lease);
     }
 
-    fn schedule_retry(&self, hold: &Arc<LockLease>) {
-        let again = Instant::now() + hold.terms.lease / 10;
-        self.schedule(again.min(hold.valid_until()), hold);
+    fn schedule_retry(&self, lease: &Arc<LockLease>) {
+        let retry_at = Instant::now() + lease.terms.lease / 10;
+        self.schedule(retry_at.min(lease.valid_until()), lease);
     }
 
     /// Requests a check of all leases, because the server may have lost them. The agent makes it,
@@ -216,85 +204,93 @@ impl RenewalScheduler {
         if !self.recheck_requested.swap(false, Ordering::AcqRel) {
             return Vec::new();
         }
-        let all: Vec<_> = self.timers.lock().entries.values().filter_map(Weak::upgrade).collect();
-        let free = |hold: &Arc<LockLease>| {
-            !hold.is_closed() && !hold.renewing.swap(true, Ordering::AcqRel)
+        let tracked: Vec<_> =
+            self.timers.lock().entries.values().filter_map(Weak::upgrade).collect();
+        let begin_renewal = |lease: &Arc<LockLease>| {
+            !lease.is_closed() && !lease.renewing.swap(true, Ordering::AcqRel)
         };
-        all.into_iter().filter(free).collect()
+        tracked.into_iter().filter(begin_renewal).collect()
     }
 
     /// Splits leases into batches. In a cluster a batch has one shard only, since some shards may
     /// be unavailable while others are not.
-    fn split_batches(&self, mut holds: Vec<Arc<LockLease>>) -> Vec<Vec<Arc<LockLease>>> {
-        let apart = self.backend.is_clustered();
-        if apart {
-            holds.sort_by_key(|hold| hold.key.shard());
+    fn split_batches(&self, mut leases: Vec<Arc<LockLease>>) -> Vec<Vec<Arc<LockLease>>> {
+        let is_clustered = self.backend.is_clustered();
+        if is_clustered {
+            leases.sort_by_key(|lease| lease.key.shard());
         }
-        let together =
-            |a: &Arc<LockLease>, b: &Arc<LockLease>| !apart || a.key.shard() == b.key.shard();
-        let batches = holds.chunk_by(together).flat_map(|shard| shard.chunks(MAX_BATCH));
+        let may_share_call = |a: &Arc<LockLease>, b: &Arc<LockLease>| {
+            !is_clustered || a.key.shard() == b.key.shard()
+        };
+        let batches = leases.chunk_by(may_share_call).flat_map(|shard| shard.chunks(MAX_BATCH));
         batches.map(<[_]>::to_vec).collect()
     }
 
-    /// Extends the lease to last `by` from now. Returns false if it is lost.
+    /// Extends the lease to last `duration` from now. Returns false if it is lost.
     ///
     /// A lease has one renewal in flight at a time. An earlier one that was not answered in time
     /// may run after this one, but the store never shortens a lease.
     pub(super) async fn extend(
         self: &Arc<Self>,
-        hold: &Arc<LockLease>,
-        by: Duration,
+        lease: &Arc<LockLease>,
+        duration: Duration,
     ) -> Result<bool, Error> {
-        while hold.renewing.swap(true, Ordering::AcqRel) {
+        while lease.renewing.swap(true, Ordering::AcqRel) {
             // The runtime of the renewal may have stalled, and the agent with it.
-            if Instant::now() >= hold.valid_until() {
-                hold.mark_lost(LockLoss::Lapsed);
+            if Instant::now() >= lease.valid_until() {
+                lease.mark_lost(LockLoss::Lapsed);
             }
-            if hold.is_closed() {
+            if lease.is_closed() {
                 return Ok(false);
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let _mine = ExtensionInFlight { scheduler: self, lease: hold };
-        if hold.is_closed() {
+        let _in_flight = ExtensionInFlight { scheduler: self, lease };
+        if lease.is_closed() {
             return Ok(false);
         }
-        let sent = Instant::now();
-        // At least the validity time left, as in any renewal.
-        let by = by.max(lease_for_validity(hold.valid_until().saturating_duration_since(sent)));
-        let (key, me, job) = (hold.key.clone(), hold.token.clone(), hold.terms.job.clone());
-        let item = LeaseRenewal { key, token: me, mode: hold.terms.mode, lease: by, job };
-        let stands = self.backend.renew(vec![item]).await?.first() == Some(&true);
-        if hold.is_closed() {
+        let sent_at = Instant::now();
+        // At least the remaining validity time, as in any renewal.
+        let remaining = lease.valid_until().saturating_duration_since(sent_at);
+        let duration = duration.max(lease_for_validity(remaining));
+        let item = LeaseRenewal {
+            key: lease.key.clone(),
+            token: lease.token.clone(),
+            mode: lease.terms.mode,
+            lease: duration,
+            job: lease.terms.job.clone(),
+        };
+        let is_extended = self.backend.renew(vec![item]).await?.first() == Some(&true);
+        if lease.is_closed() {
             return Ok(false);
         }
-        if stands {
-            hold.apply_extension(sent, by);
+        if is_extended {
+            lease.apply_extension(sent_at, duration);
         } else {
-            hold.mark_lost(LockLoss::Taken);
+            lease.mark_lost(LockLoss::Taken);
         }
-        Ok(stands)
+        Ok(is_extended)
     }
 
-    /// Sets the timer of a lease to `at`, in place of its earlier timer.
-    fn schedule(&self, at: Instant, hold: &Arc<LockLease>) {
-        let look = (at, self.next_timer_id.fetch_add(1, Ordering::Relaxed));
-        let before = hold.timer_key.lock().replace(look);
-        let mut looks = self.timers.lock();
-        if let Some(before) = before {
-            looks.entries.remove(&before);
+    /// Sets the timer of a lease to `due_at`, in place of its earlier timer.
+    fn schedule(&self, due_at: Instant, lease: &Arc<LockLease>) {
+        let timer_key = (due_at, self.next_timer_id.fetch_add(1, Ordering::Relaxed));
+        let previous_key = lease.timer_key.lock().replace(timer_key);
+        let mut timers = self.timers.lock();
+        if let Some(previous_key) = previous_key {
+            timers.entries.remove(&previous_key);
         }
         // Closed meanwhile: `untrack` has run already.
-        if hold.is_closed() {
+        if lease.is_closed() {
             return;
         }
-        looks.entries.insert(look, Arc::downgrade(hold));
-        let sooner = looks.sleeping_until.is_none_or(|until| at < until);
-        if sooner {
-            looks.sleeping_until = Some(at);
+        timers.entries.insert(timer_key, Arc::downgrade(lease));
+        let is_sooner = timers.sleeping_until.is_none_or(|until| due_at < until);
+        if is_sooner {
+            timers.sleeping_until = Some(due_at);
         }
-        drop(looks);
-        if sooner {
+        drop(timers);
+        if is_sooner {
             self.rescheduled.notify_one();
         }
     }
@@ -302,15 +298,44 @@ impl RenewalScheduler {
     /// Removes and returns the leases that are due.
     fn take_due(&self) -> Vec<Arc<LockLease>> {
         let end = Instant::now() + TIMER_SLACK;
-        let mut looks = self.timers.lock();
-        let later = looks.entries.split_off(&(end, 0));
-        let due = std::mem::replace(&mut looks.entries, later);
-        drop(looks);
-        due.into_values().filter_map(|f| f.upgrade()).filter(|f| !f.is_closed()).collect()
+        let mut timers = self.timers.lock();
+        let later = timers.entries.split_off(&(end, 0));
+        let due = std::mem::replace(&mut timers.entries, later);
+        drop(timers);
+        due.into_values()
+            .filter_map(|lease| lease.upgrade())
+            .filter(|lease| !lease.is_closed())
+            .collect()
     }
 }
 
-/// Extension in flight. When it ends or is dropped, the timer is set from the time left.
+/// Request of one lease in a batch.
+struct RenewalRequest {
+    /// The lease is only checked, and not extended.
+    is_final: bool,
+    duration: Duration,
+}
+
+impl RenewalRequest {
+    /// Returns the request for a lease.
+    ///
+    /// - Near its end, a hold is renewed for its remaining time, so that the store ends it when the
+    ///   holder learns of the loss.
+    /// - A lease that is final is checked without being extended.
+    /// - No request is for less than the remaining validity time: if its reply were lost, the store
+    ///   would end a lease that the holder still relies on.
+    fn new(lease: &LockLease, now: Instant) -> Self {
+        let remaining = |end: Instant| end.saturating_duration_since(now);
+        let is_final = lease.is_final.load(Ordering::Acquire);
+        let extension = if is_final { Duration::ZERO } else { lease.terms.lease };
+        let duration = extension
+            .min(remaining(lease.hold_ends_at()))
+            .max(lease_for_validity(remaining(lease.valid_until())));
+        Self { is_final, duration }
+    }
+}
+
+/// Extension in flight. When it ends or is dropped, the timer is set from the remaining time.
 struct ExtensionInFlight<'a> {
     scheduler: &'a Arc<RenewalScheduler>,
     lease: &'a Arc<LockLease>,
@@ -318,15 +343,14 @@ struct ExtensionInFlight<'a> {
 
 impl Drop for ExtensionInFlight<'_> {
     fn drop(&mut self) {
-        let Self { scheduler: rounds, lease: hold } = self;
-        hold.renewing.store(false, Ordering::Release);
-        let until = hold.valid_until();
-        let whole = hold.terms.lease;
+        let Self { scheduler, lease } = self;
+        lease.renewing.store(false, Ordering::Release);
+        let valid_until = lease.valid_until();
         // Renewed as usual when two thirds are left.
         let now = Instant::now();
-        let usual = until.checked_sub(whole * 2 / 3).unwrap_or(now);
-        let at = if hold.is_final.load(Ordering::Acquire) { until } else { usual };
-        rounds.schedule(at.max(now), hold);
+        let renew_at = valid_until.checked_sub(lease.terms.lease * 2 / 3).unwrap_or(now);
+        let due_at = if lease.is_final.load(Ordering::Acquire) { valid_until } else { renew_at };
+        scheduler.schedule(due_at.max(now), lease);
     }
 }
 
@@ -338,8 +362,8 @@ struct RenewalBatch {
 }
 
 impl RenewalBatch {
-    fn new(rounds: &Arc<RenewalScheduler>, holds: Vec<Arc<LockLease>>) -> Self {
-        Self { scheduler: Arc::clone(rounds), leases: holds }
+    fn new(scheduler: &Arc<RenewalScheduler>, leases: Vec<Arc<LockLease>>) -> Self {
+        Self { scheduler: Arc::clone(scheduler), leases }
     }
 
     async fn run(mut self) {
@@ -351,9 +375,9 @@ impl RenewalBatch {
 
 impl Drop for RenewalBatch {
     fn drop(&mut self) {
-        for hold in &self.leases {
-            hold.renewing.store(false, Ordering::Release);
-            self.scheduler.schedule_retry(hold);
+        for lease in &self.leases {
+            lease.renewing.store(false, Ordering::Release);
+            self.scheduler.schedule_retry(lease);
         }
     }
 }

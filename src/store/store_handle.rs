@@ -13,10 +13,10 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     backend::{Backend, NodeId},
-    direct_run_counter::DirectRunCounter,
     lease_agent::LeaseAgent,
+    local_direct_run_tracker::LocalDirectRunTracker,
     memory::MemoryBackend,
-    wakeups::{SubscriptionState, Wakeups},
+    wakeup_listeners::{SubscriptionState, WakeupListeners},
 };
 use crate::{clock::Clock, error::Error};
 
@@ -37,7 +37,7 @@ pub struct Store {
 struct StoreInner {
     backend: Arc<dyn Backend>,
     node: NodeId,
-    wakeups: Arc<Wakeups>,
+    wakeups: Arc<WakeupListeners>,
     agent: LeaseAgent,
     /// A handful of values, of which each request looks one up: a linear search is fastest.
     extensions: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
@@ -53,7 +53,7 @@ pub(crate) struct WeakStore(Weak<StoreInner>);
 
 impl WeakStore {
     pub(crate) fn upgrade(&self) -> Option<Store> {
-        self.0.upgrade().map(|shared| Store { inner: shared })
+        self.0.upgrade().map(|inner| Store { inner })
     }
 }
 
@@ -108,13 +108,13 @@ impl Store {
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let drained = async {
             // Concurrently: a long run must not keep the engines from releasing their locks.
-            let closing = self.inner.shutdown_hooks.lock().clone();
-            let closing = join_all(closing.iter().map(|close| close(self.clone())));
-            join(closing, self.extension::<DirectRunCounter>().wait_until_idle()).await;
+            let hooks = self.inner.shutdown_hooks.lock().clone();
+            let hooks_done = join_all(hooks.iter().map(|hook| hook(self.clone())));
+            join(hooks_done, self.extension::<LocalDirectRunTracker>().wait_until_idle()).await;
             loop {
-                let settled = self.inner.wakeups.drain();
+                let is_drained = self.inner.wakeups.drain();
                 self.inner.agent.wait_until_drained().await;
-                if settled {
+                if is_drained {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
@@ -133,7 +133,7 @@ impl Store {
     ///
     /// Cancel safe: it changes nothing. New runs may begin while it waits.
     pub async fn wait_for_direct_runs(&self, deadline: Duration) -> bool {
-        tokio::time::timeout(deadline, self.extension::<DirectRunCounter>().wait_until_idle())
+        tokio::time::timeout(deadline, self.extension::<LocalDirectRunTracker>().wait_until_idle())
             .await
             .is_ok()
     }
@@ -144,7 +144,7 @@ impl Store {
             inner: Arc::new(StoreInner {
                 backend,
                 node: NodeId::new(),
-                wakeups: Arc::new(Wakeups::default()),
+                wakeups: Arc::new(WakeupListeners::default()),
                 agent,
                 extensions: Mutex::default(),
                 shutdown_hooks: Mutex::default(),
@@ -165,16 +165,18 @@ impl Store {
     }
 
     /// Returns the listeners of this handle. The first call subscribes to the store's messages.
-    pub(crate) fn wakeups(&self) -> &Arc<Wakeups> {
-        let hints = &self.inner.wakeups;
-        hints.ensure_subscribed(|| match self.backend().subscribe(self.node().clone(), hints) {
-            Some(listens) => {
-                self.inner.agent.spawn_long_running(listens).map(SubscriptionState::Task)
+    pub(crate) fn wakeups(&self) -> &Arc<WakeupListeners> {
+        let wakeups = &self.inner.wakeups;
+        wakeups.ensure_subscribed(|| {
+            match self.backend().subscribe(self.node().clone(), wakeups) {
+                Some(subscription) => {
+                    self.inner.agent.spawn_long_running(subscription).map(SubscriptionState::Task)
+                }
+                None => Some(SubscriptionState::BuiltIn),
             }
-            None => Some(SubscriptionState::BuiltIn),
         });
         self.inner.agent.ensure_started();
-        hints
+        wakeups
     }
 
     /// Runs work in the background, on a runtime that lives as long as the store, if there is one
@@ -196,21 +198,21 @@ impl Store {
     /// Waits for the reply of a background operation. Returns `None` if it ended without a reply,
     /// or if its runtime has stalled for longer than an operation may take; the operation then
     /// continues unobserved.
-    pub(crate) async fn await_reply<T>(&self, told: oneshot::Receiver<T>) -> Option<T> {
+    pub(crate) async fn await_reply<T>(&self, reply: oneshot::Receiver<T>) -> Option<T> {
         // The operation's own deadline passes first, unless its runtime has stalled.
-        let patience = self.backend().deadline() * 2;
+        let max_wait = self.backend().deadline() * 2;
         if Handle::try_current().is_err() {
-            return told.await.ok();
+            return reply.await.ok();
         }
-        tokio::time::timeout(patience, told).await.ok()?.ok()
+        tokio::time::timeout(max_wait, reply).await.ok()?.ok()
     }
 
     /// Adds a hook that every shutdown runs.
     pub(crate) fn on_shutdown(
         &self,
-        close: impl Fn(Self) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+        hook: impl Fn(Self) -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) {
-        self.inner.shutdown_hooks.lock().push(Arc::new(close));
+        self.inner.shutdown_hooks.lock().push(Arc::new(hook));
     }
 
     /// Returns true if both are handles on one server, database and namespace. Returns `None` if
@@ -220,9 +222,11 @@ impl Store {
         if Arc::ptr_eq(&self.inner.backend, &other.inner.backend) {
             return Some(true);
         }
-        let (own, others) = (self.backend().identities(), other.backend().identities());
-        let is_known = !own.is_empty() && !others.is_empty();
-        is_known.then(|| own.iter().any(|space| others.contains(space)))
+        let own_identities = self.backend().identities();
+        let other_identities = other.backend().identities();
+        let have_connected = !own_identities.is_empty() && !other_identities.is_empty();
+        have_connected
+            .then(|| own_identities.iter().any(|identity| other_identities.contains(identity)))
     }
 
     /// Fetches the identity of the server, database and namespace, and connects first if necessary.
@@ -237,18 +241,18 @@ impl Store {
     /// Returns the value that an engine keeps with this handle, such as its local queues. There is
     /// one value of each type.
     pub(crate) fn extension<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
-        let (mut rooms, kind) = (self.inner.extensions.lock(), TypeId::of::<T>());
-        if let Some((_, room)) = rooms.iter().find(|(of, _)| *of == kind) {
-            let room = Arc::clone(room).downcast();
+        let (mut extensions, type_id) = (self.inner.extensions.lock(), TypeId::of::<T>());
+        if let Some((_, value)) = extensions.iter().find(|(id, _)| *id == type_id) {
+            let value = Arc::clone(value).downcast();
             #[expect(
                 clippy::unreachable,
                 reason = "each value is stored with the id of its type"
             )]
-            return room.unwrap_or_else(|_| unreachable!("the value has the type of its id"));
+            return value.unwrap_or_else(|_| unreachable!("the value has the type of its id"));
         }
-        let room = Arc::new(T::default());
-        rooms.push((kind, Arc::clone(&room) as _));
-        room
+        let value = Arc::new(T::default());
+        extensions.push((type_id, Arc::clone(&value) as _));
+        value
     }
 }
 

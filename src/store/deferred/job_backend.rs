@@ -5,16 +5,24 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    claimed_run::{ActiveRun, ClaimCommand, ClaimOutcome, SettleCommand, SettleOutcome},
-    enqueue_command::{BeginDirectOutcome, DirectRunCommand, EnqueueCommand, EnqueueOutcome},
-    job_view::{DueLocks, EndedFilter, Heartbeat, JobListPage, JobView, PendingCursor, ShardStats},
+    claim_and_settle_command::{
+        ActiveRun, ClaimCommand, ClaimOutcome, SettleCommand, SettleOutcome,
+    },
+    direct_run_command::{BeginDirectOutcome, DirectRunCommand},
+    enqueue_command::{EnqueueCommand, EnqueueOutcome},
+    job_list_page::{EndedJobFilter, JobListPage, PendingCursor},
+    job_view::JobView,
+    shard_stats::ShardStats,
+    worker_heartbeat_and_due_locks::{DueLocks, Heartbeat},
 };
 use crate::{
     key::Key,
     store::{
-        backend::{LockToken, NodeId, StoreFuture},
+        backend::StoreFuture,
         job_id::{JobId, JobState},
-        wakeups::WakeupMessage,
+        lock_token::LockToken,
+        node_id::NodeId,
+        wakeup_message::WakeupMessage,
     },
 };
 
@@ -67,30 +75,30 @@ pub(crate) trait JobBackend {
     /// Returns the first job of each queue, `None` for an empty one. All keys are in one shard.
     #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<JobId>>>;
-    /// Returns the locks that a worker has to poll, for each shard. It also moves delayed jobs that
+    /// Returns at most `max_locks` locks that a worker has to poll, by shard. It also moves delayed jobs that
     /// are due into their queues, and expires jobs that are past their deadline.
-    fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>>;
+    fn poll_due(&self, shards: Vec<u16>, max_locks: usize) -> StoreFuture<'_, Vec<DueLocks>>;
     /// Undoes the claim under this token after its caller was dropped: the job is queued again and
     /// the attempt is not charged. The job may be unknown. Returns false if the token has no run.
-    fn unclaim(&self, key: Key, me: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool>;
+    fn unclaim(&self, key: Key, token: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool>;
     /// Renews the membership of a worker and its share of the shards. A lease of zero removes it.
     fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat>;
     /// Sends a wake-up to one process.
-    fn send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> StoreFuture<'_, ()>;
+    fn send_wakeup(&self, node: NodeId, message: WakeupMessage) -> StoreFuture<'_, ()>;
     /// Lists ended jobs of a shard from a mark on (0 = the first), at most 100.
     fn list_ended(
         &self,
         shard: u16,
-        which: EndedFilter,
-        from: u64,
-        most: usize,
+        filter: EndedJobFilter,
+        from_mark: u64,
+        limit: usize,
     ) -> StoreFuture<'_, JobListPage>;
     /// Lists waiting and running jobs of a shard from a cursor on, at most 100.
     fn list_pending(
         &self,
         shard: u16,
-        from: PendingCursor,
-        most: usize,
+        cursor: PendingCursor,
+        limit: usize,
     ) -> StoreFuture<'_, JobListPage<PendingCursor>>;
     /// Returns a job that died at `ended_us` to the tail of its queue, with all its attempts.
     /// Returns the state afterwards.

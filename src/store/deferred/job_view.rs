@@ -1,4 +1,4 @@
-//! Views of jobs, of due locks, and of workers.
+//! `JobView`: state and history of a job, read in one call.
 
 use std::time::Duration;
 
@@ -6,10 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     key::Key,
-    store::{
-        backend::NodeId,
-        job_id::{JobId, JobState},
-    },
+    store::job_id::{JobId, JobState},
 };
 
 /// State of a job, read in one call.
@@ -51,77 +48,4 @@ pub(crate) struct JobHistory {
     /// In a webhook job, the end that it reports: `<state> <attempts> <ended us> <status or 0>
     /// <reason>`. Not set in lists.
     pub(crate) webhook_event: Option<String>,
-}
-
-/// Due locks of one shard, returned by `JobBackend::poll_due`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct DueLocks {
-    /// Locks that are due, each with its first job.
-    pub(crate) locks: Vec<(Key, Option<JobId>)>,
-    pub(crate) next_due_in: Option<Duration>,
-}
-
-/// Reply to a heartbeat.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Heartbeat {
-    /// Shards that this node watches now.
-    pub(crate) own_shards: Vec<u16>,
-    /// Those of `own_shards` with a job that is due, or will be.
-    pub(crate) busy_shards: Vec<u16>,
-    /// Other live workers, at most 100.
-    pub(crate) peers: Vec<NodeId>,
-    /// The queue is paused, and no worker watches a shard.
-    pub(crate) is_paused: bool,
-    /// Time until the lease of the next worker in the ring of all workers ends, if it is not
-    /// renewed.
-    pub(crate) peer_expires_in: Option<Duration>,
-}
-
-/// Filter of listed jobs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EndedFilter {
-    Dead,
-    Done,
-}
-
-/// Page of a list of jobs. It contains no requests and no responses.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct JobListPage<M = u64> {
-    pub(crate) jobs: Vec<(JobId, JobView)>,
-    /// Start of the next page; `None` = this was the last of the shard.
-    pub(crate) next_mark: Option<M>,
-}
-
-/// Position behind which a page of pending jobs begins; the default is the beginning. Jobs outside
-/// of queues come first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PendingCursor {
-    /// The position is in the queues, and no longer among the delayed jobs.
-    pub(crate) in_queues: bool,
-    /// Cursor of the store's scan.
-    pub(crate) scan_cursor: u64,
-    /// Position in the result of that scan step, by the hash of a queue's name or of a job's id:
-    /// behind this one.
-    pub(crate) after_hash: u64,
-    /// Or in the queue with this hash, behind this sequence.
-    pub(crate) after_seq: u64,
-}
-
-/// Counters of a shard.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ShardStats {
-    /// Jobs that are queued, delayed or running.
-    pub(crate) pending: u64,
-    pub(crate) bytes: u64,
-    pub(crate) delayed: u64,
-    /// Done jobs that are kept at present.
-    pub(crate) done: u64,
-    /// Dead jobs that are kept at present.
-    pub(crate) dead: u64,
-    /// Done jobs that are not kept any more, since the start of the data.
-    pub(crate) trimmed_done: u64,
-    /// Dead jobs that are not kept any more, since the start of the data.
-    pub(crate) trimmed_dead: u64,
-    pub(crate) expired: u64,
-    pub(crate) cancelled: u64,
 }

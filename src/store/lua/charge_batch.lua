@@ -1,7 +1,7 @@
 -- Executes the charges that charge_batch_fast.lua has left, and returns the reply. Input and output
 -- are described there.
 --
--- Expects counter_state.lua, and the state of charge_batch_fast.lua:
+-- Expects quota_counter_load_store.lua, and the state of charge_batch_fast.lua:
 --   key_index, arg_index             position in KEYS and ARGV
 --   rule_index, repeats, keys_left   position within an 'f' or '='
 --   results, result_count            the reply up to here

@@ -2,10 +2,10 @@
 --
 -- The charges run in the order of the batch. Each charges all of its counters or none. This file is
 -- the fast path: it executes charges of one fixed window without a penalty, and stops at the first
--- other charge or at a counter that is no number. counter_state.lua and charge_batch.lua, which
--- follow it, execute the rest.
+-- other charge or at a counter that is no number. quota_counter_load_store.lua and
+-- charge_batch.lua, which follow it, execute the rest.
 --
--- Expects `now_us` of server_time.lua, and read_window_end.lua.
+-- Expects `now_us` of server_time.lua, and choose_window_ttl_command.lua.
 --
 -- Input (at most 100 counters):
 --   KEYS  per charge and counter: the counter (STRING), with a penalty followed by that (STRING);

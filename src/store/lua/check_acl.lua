@@ -3,7 +3,7 @@
 --
 -- Input:
 --   ARGV[1]  channel without subscribers
---   ARGV[2]  1 for a channel of a shard, to which publish_channel.lua would send
+--   ARGV[2]  1 for a channel of a shard, to which choose_publish_command.lua would send
 -- Output: OK, or the error of the missing permission. Other errors are ignored.
 -- Complexity: O(1).
 -- Declares no key, like PING: a slot that has moved is not of interest here; other calls report it.

@@ -8,7 +8,7 @@ local NOW_US = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local NOW_MS = math.floor(NOW_US / 1000)
 
 -- Returns 1 if a worker watches the shard or is about to take it over, else 0. `has_worker` in
--- enqueue_batch.lua has the same rule.
+-- enqueue_jobs.lua has the same rule.
 local function shard_has_worker(watch_key)
   local deadline_ms = string.match(redis.call('GET', watch_key) or '', '^(%d+):')
   return deadline_ms and tonumber(deadline_ms) > NOW_MS and 1 or 0

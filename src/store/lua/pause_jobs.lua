@@ -1,5 +1,5 @@
 -- Pauses the jobs of a namespace, or resumes them. While paused, its shards have no watch: jobs are
--- kept, and live requests overtake them. publish_channel.lua precedes this file.
+-- kept, and live requests overtake them. choose_publish_command.lua precedes this file.
 --
 -- Input:
 --   KEYS[1]  paused (STRING)

@@ -1,4 +1,4 @@
--- Publishes a message on a channel of a shard. publish_channel.lua precedes this file.
+-- Publishes a message on a channel of a shard. choose_publish_command.lua precedes this file.
 --
 -- Input:
 --   KEYS[1]  a key of the shard

@@ -1,6 +1,6 @@
 -- Adjusts quota counters after their requests: refunds units, or charges further ones.
 --
--- Expects counter_state.lua.
+-- Expects quota_counter_load_store.lua.
 --
 -- Input, per counter (at most 100):
 --   KEYS[1]    counter (STRING)

@@ -1,9 +1,10 @@
 -- Prelude of the scripts of task queues.
 --
 -- Provides: the constants and functions below. Times are in us.
--- Expects: publish_channel.lua and server_time.lua in front of it, and in KEYS[1] a key of the
--- queue.
--- Included by: tasks_push.lua, tasks_poll.lua, tasks_inspect.lua, tasks_admin.lua.
+-- Expects: choose_publish_command.lua and server_time.lua in front of it, and in KEYS[1] a key of
+-- the queue.
+-- Included by: tasks_push.lua, tasks_settle_and_poll.lua, tasks_inspect.lua,
+-- tasks_cancel_redrive_purge_pause.lua.
 -- A function costs server time for each of its upvalues when it is created, so functions that are
 -- rarely needed are created at the place that needs them.
 local call, max, min, floor, format = redis.call, math.max, math.min, math.floor, string.format

@@ -2,10 +2,10 @@
 --
 -- Provides: the key names, constants and functions below, for the lock that `select_lock` or
 -- `select_lock_by_key` has selected. A batch selects several locks in succession.
--- Expects: publish_channel.lua in front of it, and in KEYS[1] any key of the namespace.
--- Included by: lock_batch.lua, acquire_all.lua, enqueue_batch.lua, run_batch.lua, cancel_job.lua,
--- purge_job.lua, redrive_job.lua, direct_run.lua, poll_due.lua, and the store check
--- (src/store/fsck).
+-- Expects: choose_publish_command.lua in front of it, and in KEYS[1] any key of the namespace.
+-- Included by: lock_batch.lua, acquire_all.lua, enqueue_jobs.lua, claim_settle_batch.lua,
+-- cancel_job.lua, purge_job_to_tombstone.lua, redrive_job.lua, idempotent_run_record.lua,
+-- poll_due_locks_and_jobs.lua, and the store check (src/store/fsck).
 --
 -- Keys, by kind. Scripts declare few of them and derive the other names: all have the hash tag of
 -- the declared key, and one declared key costs the server as much as deriving two names. (In a
@@ -25,8 +25,8 @@
 -- `due` also covers the leases of running jobs: a lock stays in it while it has jobs, and a poll at
 -- the end of the lease finds the job running and its token missing in h. A separate index of leases
 -- would repeat this.
--- The deadline of `watch` is part of the value, so that a heartbeat (heartbeat.lua) sets all 64
--- with one MSET.
+-- The deadline of `watch` is part of the value, so that a heartbeat
+-- (worker_heartbeat_and_shards.lua) sets all 64 with one MSET.
 -- The name of the lock and the prefix of the channels are parsed from the name of h,
 -- 'lg:1:<ns>:{<shard>}:h:<lock>', since every argument costs the server time in every call.
 --
@@ -151,8 +151,8 @@ local function next_sequence()
   return sequence
 end
 
--- Checks a direct run, which renews its job while it runs (direct_run.lua). If the renewal is
--- overdue, the process of the run is lost. Returns:
+-- Checks a direct run, which renews its job while it runs (idempotent_run_record.lua). If the
+-- renewal is overdue, the process of the run is lost. Returns:
 --   'again'    it may run again; its job and record were deleted
 --   'crashed'  it must not run again
 --   nil        it is no direct run in progress, or its renewal is not due yet

@@ -1,4 +1,5 @@
--- Prelude of heartbeat.lua and cluster_heartbeat.lua: the registry of live workers.
+-- Prelude of worker_heartbeat_and_shards.lua and cluster_heartbeat.lua: the registry of live
+-- workers.
 --
 -- Provides: `now_ms`, `node`, `lease_ms` (0: the worker leaves), `integer`, `update_registry`.
 -- Expects: ARGV[1] node, ARGV[2] lease in ms.
@@ -18,17 +19,17 @@ local node, lease_ms = ARGV[1], tonumber(ARGV[2])
 -- - the new value of the registry;
 -- - ms until the last lease of the other workers ends.
 local function update_registry(registry)
-  local others, live_count, is_known, entries, latest_ms = {}, 0, false, {}, 0
+  local peers, live_count, was_registered, entries, latest_ms = {}, 0, false, {}, 0
   local successor, first, has_lapsed
   for deadline_ms, worker in string.gmatch(registry, '(%d+):(%x+)') do
     local remaining_ms = tonumber(deadline_ms) - now_ms
     if remaining_ms > 0 and worker == node then
-      is_known = true
+      was_registered = true
     elseif remaining_ms <= 0 and worker ~= node then
       has_lapsed = true
     elseif remaining_ms > 0 then
       live_count, latest_ms = live_count + 1, math.max(latest_ms, remaining_ms)
-      others[live_count], entries[live_count] = worker, deadline_ms .. ':' .. worker
+      peers[live_count], entries[live_count] = worker, deadline_ms .. ':' .. worker
       if not first or worker < first[1] then first = {worker, remaining_ms} end
       if worker > node and (not successor or worker < successor[1]) then
         successor = {worker, remaining_ms}
@@ -36,11 +37,11 @@ local function update_registry(registry)
     end
   end
   successor = successor or first
-  if live_count > 100 then others = {unpack(others, live_count - 99)} end
+  if live_count > 100 then peers = {unpack(peers, live_count - 99)} end
   if lease_ms > 0 then
     live_count = live_count + 1
     entries[live_count] = integer(now_ms + lease_ms) .. ':' .. node
   end
-  return others, live_count, has_lapsed or is_known ~= (lease_ms > 0),
+  return peers, live_count, has_lapsed or was_registered ~= (lease_ms > 0),
     successor and successor[2] or -1, table.concat(entries, ' '), latest_ms
 end

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::saturating_micros;
+use crate::durations::saturating_micros;
 
 /// Maximum debt in parts: half of the range that Lua counts exactly, so that two debts can be
 /// added.
@@ -37,39 +37,32 @@ impl GcraRate {
         let limit = limit.clamp(1, super::MAX_UNITS);
         let burst = burst.min(super::MAX_UNITS);
         let window = saturating_micros(window).max(1);
-        let reduced = |tick: u64| {
+        let reduced_parts = |tick_us: u64| {
             // A window that is not a whole number of ticks is lengthened, which admits fewer.
-            let ticks = window.div_ceil(tick);
-            let common = gcd(limit, ticks);
-            (ticks / common, limit / common)
+            let ticks = window.div_ceil(tick_us);
+            let divisor = gcd(limit, ticks);
+            (ticks / divisor, limit / divisor)
         };
-        for tick in [1, 1000] {
-            let (unit, drain) = reduced(tick);
-            if let Some(most) = burst_parts(unit, burst) {
-                return Self {
-                    parts_per_unit: unit,
-                    parts_per_tick: drain,
-                    tick_us: tick,
-                    max_debt: most,
-                };
+        for tick_us in [1, 1000] {
+            let (parts_per_unit, parts_per_tick) = reduced_parts(tick_us);
+            if let Some(max_debt) = burst_parts(parts_per_unit, burst) {
+                return Self { parts_per_unit, parts_per_tick, tick_us, max_debt };
             }
         }
-        let (unit, drain) = reduced(1000);
-        let coarse = (MAX_DEBT_PARTS / burst.max(1)).max(1);
-        let rounded = u128::from(drain) * u128::from(coarse) / u128::from(unit);
-        if rounded >= MIN_PARTS_PER_TICK
-            && let (Some(most), Ok(drain)) = (burst_parts(coarse, burst), u64::try_from(rounded))
+        let (exact_unit, exact_tick) = reduced_parts(1000);
+        let parts_per_unit = (MAX_DEBT_PARTS / burst.max(1)).max(1);
+        let rounded_tick =
+            u128::from(exact_tick) * u128::from(parts_per_unit) / u128::from(exact_unit);
+        if rounded_tick >= MIN_PARTS_PER_TICK
+            && let (Some(max_debt), Ok(parts_per_tick)) =
+                (burst_parts(parts_per_unit, burst), u64::try_from(rounded_tick))
         {
-            return Self {
-                parts_per_unit: coarse,
-                parts_per_tick: drain,
-                tick_us: 1000,
-                max_debt: most,
-            };
+            return Self { parts_per_unit, parts_per_tick, tick_us: 1000, max_debt };
         }
-        let (unit, drain) = reduced(1_000_000);
-        let most = burst_parts(unit, burst).unwrap_or(MAX_DEBT_PARTS / unit * unit);
-        Self { parts_per_unit: unit, parts_per_tick: drain, tick_us: 1_000_000, max_debt: most }
+        let (parts_per_unit, parts_per_tick) = reduced_parts(1_000_000);
+        let max_debt = burst_parts(parts_per_unit, burst)
+            .unwrap_or(MAX_DEBT_PARTS / parts_per_unit * parts_per_unit);
+        Self { parts_per_unit, parts_per_tick, tick_us: 1_000_000, max_debt }
     }
 
     /// Converts units to parts, saturating.
@@ -88,8 +81,8 @@ impl GcraRate {
     }
 }
 
-fn burst_parts(unit: u64, burst: u64) -> Option<u64> {
-    unit.checked_mul(burst).filter(|parts| *parts <= MAX_DEBT_PARTS)
+fn burst_parts(parts_per_unit: u64, burst: u64) -> Option<u64> {
+    parts_per_unit.checked_mul(burst).filter(|parts| *parts <= MAX_DEBT_PARTS)
 }
 
 fn gcd(a: u64, b: u64) -> u64 {
@@ -101,9 +94,9 @@ mod tests {
     use super::*;
 
     fn rate_parts(limit: u64, millis: u64, burst: u64) -> [u64; 4] {
-        let GcraRate { parts_per_unit: unit, parts_per_tick: drain, tick_us: tick, max_debt: most } =
+        let GcraRate { parts_per_unit, parts_per_tick, tick_us, max_debt } =
             GcraRate::new(limit, Duration::from_millis(millis), burst);
-        [unit, drain, tick, most]
+        [parts_per_unit, parts_per_tick, tick_us, max_debt]
     }
 
     #[test]
@@ -135,30 +128,34 @@ mod tests {
             for window in windows {
                 for burst in limits {
                     let at = || format!("{limit} in {window} ms, {burst} at once");
-                    let pace = GcraRate::new(limit, Duration::from_millis(window), burst);
+                    let rate = GcraRate::new(limit, Duration::from_millis(window), burst);
                     assert!(
-                        pace.max_debt <= MAX_DEBT_PARTS
-                            && pace.parts_per_tick >= 1
-                            && pace.parts_per_unit >= 1,
+                        rate.max_debt <= MAX_DEBT_PARTS
+                            && rate.parts_per_tick >= 1
+                            && rate.parts_per_unit >= 1,
                         "{}",
                         at()
                     );
-                    assert!(pace.max_debt <= pace.parts_per_unit.saturating_mul(burst), "{}", at());
-                    assert_eq!(pace.max_debt % pace.parts_per_unit, 0, "{}", at());
+                    assert!(rate.max_debt <= rate.parts_per_unit.saturating_mul(burst), "{}", at());
+                    assert_eq!(rate.max_debt % rate.parts_per_unit, 0, "{}", at());
                     assert!(
-                        pace.max_debt >= pace.parts_per_unit * burst.min(1 << 20),
-                        "{} {pace:?}",
+                        rate.max_debt >= rate.parts_per_unit * burst.min(1 << 20),
+                        "{} {rate:?}",
                         at()
                     );
-                    // Units in a window, by the pace and as asked.
-                    let ours = u128::from(pace.parts_per_tick) * u128::from(window) * 1000;
-                    let asked = u128::from(limit)
-                        * u128::from(pace.parts_per_unit)
-                        * u128::from(pace.tick_us);
-                    assert!(ours <= asked, "{} {pace:?}", at());
+                    // Parts in a window, by the rate and by the quota.
+                    let rate_units = u128::from(rate.parts_per_tick) * u128::from(window) * 1000;
+                    let quota_units = u128::from(limit)
+                        * u128::from(rate.parts_per_unit)
+                        * u128::from(rate.tick_us);
+                    assert!(rate_units <= quota_units, "{} {rate:?}", at());
                     // A window of less than a tick is made one.
-                    if pace.tick_us <= 1000 {
-                        assert!(ours >= asked - asked / (1 << 20) - 1, "{} {pace:?}", at());
+                    if rate.tick_us <= 1000 {
+                        assert!(
+                            rate_units >= quota_units - quota_units / (1 << 20) - 1,
+                            "{} {rate:?}",
+                            at()
+                        );
                     }
                 }
             }

@@ -30,7 +30,7 @@ pub(crate) trait TaskBackend {
     fn push_task(&self, call: TaskPushCommand) -> StoreFuture<'_, TaskPushOutcome>;
     fn poll_tasks(&self, call: TaskPollCommand) -> StoreFuture<'_, TaskPollOutcome>;
     /// Returns true if no task waits or runs and this worker is listed as idle, and prolongs its
-    /// idle time by `longer`. It replaces an idle poll, at two commands instead of nine.
+    /// idle time by `extension`. It replaces an idle poll, at two commands instead of nine.
     ///
     /// If it is sent twice, the idle time is prolonged twice: a worker that dies then is listed for
     /// longer, and skipped as usual.
@@ -39,7 +39,7 @@ pub(crate) trait TaskBackend {
         queue: Key,
         node: NodeId,
         worker: Arc<str>,
-        longer: Duration,
+        extension: Duration,
     ) -> StoreFuture<'_, bool>;
     /// Renews runs, at most [`MAX_TASKS_PER_STEP`]. Returns, for each, true if its owner still has
     /// it.
@@ -54,39 +54,39 @@ pub(crate) trait TaskBackend {
     /// Cancels a task, which is deleted if it waited. Returns the state in which it was found. NOT
     /// idempotent, nor are the methods below.
     fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>>;
-    /// Lists dead letters behind `after`, the oldest first: at most [`MAX_BYTES_PER_STEP`] of
-    /// records, but at least one.
+    /// Lists at most `limit` dead letters behind `after`, the oldest first: at most
+    /// [`MAX_BYTES_PER_STEP`] of records, but at least one.
     fn list_dead_letters(
         &self,
         queue: Key,
         after: u64,
-        most: usize,
+        limit: usize,
     ) -> StoreFuture<'_, DeadLetterPage>;
     /// Puts a dead letter at the tail of the queue. Returns false if it is not a dead letter.
     fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool>;
     /// Puts the oldest dead letters at the tail of the queue, and returns their number. The first
-    /// one is delayed by `first`, each following one by `spacing` more. There are at most
-    /// [`MAX_BYTES_PER_STEP`] of them, but at least one.
+    /// one is delayed by `first_delay`, each following one by `spacing` more. There are at most
+    /// `limit` of them with at most [`MAX_BYTES_PER_STEP`] of records, but at least one.
     fn redrive_dead_letters(
         &self,
         queue: Key,
-        most: usize,
-        first: Duration,
+        limit: usize,
+        first_delay: Duration,
         spacing: Duration,
     ) -> StoreFuture<'_, usize>;
     /// Deletes a dead letter. Returns false if it is not one.
     fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool>;
     /// Deletes at most [`MAX_TASKS_PER_STEP`] dead letters, and returns their number.
     fn purge_dead_letters(&self, queue: Key) -> StoreFuture<'_, usize>;
-    /// Deletes waiting tasks that were pushed before the walk began. One call examines at most
-    /// `most` tasks (up to [`MAX_TASKS_PER_STEP`]) and [`MAX_BYTES_PER_STEP`] of records. Without
-    /// `walk`, a walk begins.
+    /// Deletes waiting tasks that were pushed before the purge began. One call examines at most
+    /// `limit` tasks (up to [`MAX_TASKS_PER_STEP`]) and [`MAX_BYTES_PER_STEP`] of records. Without
+    /// `cursor`, a purge begins.
     fn purge_waiting(
         &self,
         queue: Key,
-        walk: Option<PurgeCursor>,
-        most: usize,
+        cursor: Option<PurgeCursor>,
+        limit: usize,
     ) -> StoreFuture<'_, PurgePage>;
-    fn set_tasks_paused(&self, queue: Key, pause: bool) -> StoreFuture<'_, ()>;
+    fn set_tasks_paused(&self, queue: Key, paused: bool) -> StoreFuture<'_, ()>;
     fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats>;
 }

@@ -28,8 +28,8 @@ impl TaskId {
     /// Parses an id. Returns `None` if the text is not an id.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-        (text.len() == ID_LEN && text.bytes().all(plain)).then(|| Self(text.into()))
+        let is_id_char = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        (text.len() == ID_LEN && text.bytes().all(is_id_char)).then(|| Self(text.into()))
     }
 
     /// Returns the id as text.

@@ -83,6 +83,7 @@ pub(crate) struct TaskSettlement {
     pub(crate) outcome: TaskOutcome,
 }
 
+/// Outcome of a run, which decides what becomes of its task.
 #[derive(Debug, Clone)]
 pub(crate) enum TaskOutcome {
     Done,
@@ -102,6 +103,7 @@ pub(crate) enum TaskOutcome {
     },
 }
 
+/// Outcome of a poll: the stored settlements, the started runs, and the time of the next poll.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TaskPollOutcome {
     /// For each settlement, true if it is stored, and false if the run had been lost.

@@ -35,6 +35,7 @@ pub(crate) struct UniqueKey {
     pub(crate) window: Option<Duration>,
 }
 
+/// Outcome of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum TaskPushOutcome {
     Stored,

@@ -1,11 +1,11 @@
-//! Stored forms of a task: its record, and the history of its failures.
+//! `TaskRecord`: stored form of a task, with `TaskHistory`, the history of its failures.
 
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 
 use super::TaskPushCommand;
-use crate::clock::saturating_micros;
+use crate::durations::saturating_micros;
 
 /// Maximum number of failures in a task's history; the latest are kept.
 pub(crate) const MAX_HISTORY: usize = 8;
@@ -38,8 +38,8 @@ impl TaskFault {
     }
 
     pub(crate) fn from_letter(letter: &str) -> Option<Self> {
-        let all = [Self::Failed, Self::Panicked, Self::Crashed, Self::Undecodable];
-        all.into_iter().find(|fault| fault.wire_letter() == letter)
+        let faults = [Self::Failed, Self::Panicked, Self::Crashed, Self::Undecodable];
+        faults.into_iter().find(|fault| fault.wire_letter() == letter)
     }
 }
 
@@ -75,30 +75,31 @@ impl TaskRecord {
             0 => String::new(),
             delay => format!(" {delay}"),
         };
-        let head = format!(
+        let header = format!(
             " {} {} {unique}{delay}\n",
             u8::from(push.retry_after_crash),
             push.max_attempts
         );
-        let mut rest = Vec::with_capacity(head.len() + push.payload.len());
-        rest.extend_from_slice(head.as_bytes());
-        rest.extend_from_slice(&push.payload);
-        rest
+        let mut record_tail = Vec::with_capacity(header.len() + push.payload.len());
+        record_tail.extend_from_slice(header.as_bytes());
+        record_tail.extend_from_slice(&push.payload);
+        record_tail
     }
 
     #[expect(clippy::indexing_slicing, reason = "the index is a position in the text")]
     pub(crate) fn decode(text: &Bytes) -> Option<Self> {
-        let line = text.iter().position(|b| *b == b'\n')?;
-        let mut words = std::str::from_utf8(&text[..line]).ok()?.split(' ');
-        let mut next = || words.next();
-        let pushed_us: u64 = next()?.parse().ok()?;
+        let header_end = text.iter().position(|b| *b == b'\n')?;
+        let mut fields = std::str::from_utf8(&text[..header_end]).ok()?.split(' ');
+        let mut next_field = || fields.next();
+        let pushed_us: u64 = next_field()?.parse().ok()?;
         Some(Self {
             pushed_us,
-            retry_after_crash: next()? == "1",
-            max_attempts: next()?.parse().ok()?,
-            unique: Some(next()?).filter(|name| !name.is_empty()).map(Into::into),
-            due_us: pushed_us.saturating_add(next().and_then(|us| us.parse().ok()).unwrap_or(0)),
-            payload: text.slice(line + 1..),
+            retry_after_crash: next_field()? == "1",
+            max_attempts: next_field()?.parse().ok()?,
+            unique: Some(next_field()?).filter(|name| !name.is_empty()).map(Into::into),
+            due_us: pushed_us
+                .saturating_add(next_field().and_then(|us| us.parse().ok()).unwrap_or(0)),
+            payload: text.slice(header_end + 1..),
         })
     }
 }
@@ -126,17 +127,14 @@ impl TaskHistory {
         let mut counts =
             lines.next().unwrap_or_default().split(' ').map(|n| n.parse().unwrap_or(0));
         let (attempts, crashes) = (counts.next().unwrap_or(0), counts.next().unwrap_or(0));
-        let past = |line: &str| {
-            let mut words = line.splitn(3, ' ');
-            let at_us = words.next()?.parse().ok()?;
-            let fault = TaskFault::from_letter(words.next()?)?;
-            Some(AttemptFailure {
-                at_us,
-                fault,
-                reason: words.next().unwrap_or_default().to_owned(),
-            })
+        let parse_failure = |line: &str| {
+            let mut fields = line.splitn(3, ' ');
+            let at_us = fields.next()?.parse().ok()?;
+            let fault = TaskFault::from_letter(fields.next()?)?;
+            let reason = fields.next().unwrap_or_default().to_owned();
+            Some(AttemptFailure { at_us, fault, reason })
         };
-        Self { attempts, crashes, failures: lines.filter_map(past).collect() }
+        Self { attempts, crashes, failures: lines.filter_map(parse_failure).collect() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Views of tasks and queues.
+//! `TaskView`: state of a task, with pages of dead letters and of purges, and statistics of a queue.
 
 use std::time::Duration;
 
@@ -32,11 +32,11 @@ pub(crate) struct TaskView {
 /// Page of dead letters, and the start of the next page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct DeadLetterPage {
-    pub(crate) letters: Vec<TaskView>,
+    pub(crate) dead_letters: Vec<TaskView>,
     pub(crate) next: Option<u64>,
 }
 
-/// Position of a purge of waiting tasks. The purge walks them by due time, and deletes those that
+/// Position of a purge of waiting tasks. The purge visits them by due time, and deletes those that
 /// were pushed before it began. Times are in us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PurgeCursor {

@@ -21,7 +21,7 @@ use crate::{
     store::{
         ChargedWindow,
         backend::{
-            AcquireReply, ChargeOutcome, ClaimOutcome, ClaimedRun, Contenders, EndedFilter,
+            AcquireReply, ChargeOutcome, ClaimOutcome, ClaimedRun, Contenders, EndedJobFilter,
             GrantRefresh, JobHistory, JobId, JobListPage, JobView, LockMode, QuotaSnapshot,
             SettleOutcome, ShardStats,
         },
@@ -173,7 +173,7 @@ async fn read_visible_state(
     let due = join_all(keys.map(|key| rig.poll_due(key.shard(), 10))).await;
     let heads = keys.map(|key| rig.heads(std::slice::from_ref(key)));
     let jobs = clients.jobs.iter().rev().take(4).map(|id| rig.backend().job_view(id.clone()));
-    let dead = keys.map(|key| rig.list_ended(key.shard(), EndedFilter::Dead, 0, 3));
+    let dead = keys.map(|key| rig.list_ended(key.shard(), EndedJobFilter::Dead, 0, 3));
     let tally = keys.map(|key| rig.shard_stats(key.shard()));
     let (heads, jobs) = join(join_all(heads), join_all(jobs)).await;
     let (dead, tally) = join(join_all(dead), join_all(tally)).await;

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Key,
-    clock::saturating_micros,
+    durations::saturating_micros,
     store::backend::{
         AcquireCommand, ClaimOutcome, EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState,
         NodeId, OFFER_TIMEOUT, SHARD_VACANCY_GRACE, Settlement, StorageLimits,

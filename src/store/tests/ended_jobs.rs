@@ -12,8 +12,8 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        ClaimCommand, EndedFilter, EnqueueCommand, EnqueueOutcome, JobId, JobState, OFFER_TIMEOUT,
-        Settlement, ShardStats,
+        ClaimCommand, EndedJobFilter, EnqueueCommand, EnqueueOutcome, JobId, JobState,
+        OFFER_TIMEOUT, Settlement, ShardStats,
     },
 };
 
@@ -40,7 +40,7 @@ async fn run_to_dead_letter(rig: &StoreHarness, key: &Key, retention: Duration) 
     id
 }
 
-async fn listed_job_ids(rig: &StoreHarness, which: EndedFilter) -> Vec<JobId> {
+async fn listed_job_ids(rig: &StoreHarness, which: EndedJobFilter) -> Vec<JobId> {
     let listed = rig.list_ended(test_key().shard(), which, 0, 100).await;
     assert_eq!(listed.next_mark, None);
     listed.jobs.into_iter().map(|(id, _)| id).collect()
@@ -110,7 +110,7 @@ async fn dead_letter_pages_are_stable_under_changes(rig: &StoreHarness) {
     }
     let (mut from, mut seen) = (0, Vec::new());
     loop {
-        let page = rig.list_ended(key.shard(), EndedFilter::Dead, from, 2).await;
+        let page = rig.list_ended(key.shard(), EndedJobFilter::Dead, from, 2).await;
         // What goes meanwhile, and what comes, moves nobody else.
         if seen.is_empty() {
             assert!(rig.purge(&dead[1]).await);
@@ -123,7 +123,7 @@ async fn dead_letter_pages_are_stable_under_changes(rig: &StoreHarness) {
         }
     }
     assert_eq!(seen, dead);
-    assert_eq!(listed_job_ids(rig, EndedFilter::Done).await, []);
+    assert_eq!(listed_job_ids(rig, EndedJobFilter::Done).await, []);
 }
 
 async fn listed_jobs_have_no_response_body(rig: &StoreHarness) {
@@ -135,7 +135,7 @@ async fn listed_jobs_have_no_response_body(rig: &StoreHarness) {
     rig.finish_run(&key, &id, &run).await;
     let mut job = rig.backend().job_view(id.clone()).await.unwrap().unwrap();
     assert!(job.response.take().is_some());
-    let listed = rig.list_ended(key.shard(), EndedFilter::Done, 0, 10).await;
+    let listed = rig.list_ended(key.shard(), EndedJobFilter::Done, 0, 10).await;
     assert_eq!(listed.jobs, [(id, job)]);
 }
 
@@ -143,11 +143,11 @@ async fn ended_job_is_listed_until_retention_ends(rig: &StoreHarness) {
     let key = test_key();
     let long = run_to_dead_letter(rig, &key, LONG_TIME).await;
     let short = run_to_dead_letter(rig, &key, SHORT_TIME).await;
-    assert_eq!(listed_job_ids(rig, EndedFilter::Dead).await, [short, long.clone()]);
+    assert_eq!(listed_job_ids(rig, EndedJobFilter::Dead).await, [short, long.clone()]);
     rig.advance_past(SHORT_TIME).await;
-    assert_eq!(listed_job_ids(rig, EndedFilter::Dead).await, [long]);
+    assert_eq!(listed_job_ids(rig, EndedJobFilter::Dead).await, [long]);
     rig.advance_past(LONG_TIME).await;
-    assert_eq!(listed_job_ids(rig, EndedFilter::Dead).await, []);
+    assert_eq!(listed_job_ids(rig, EndedJobFilter::Dead).await, []);
 }
 
 async fn redriven_job_joins_queue_tail(rig: &StoreHarness) {
@@ -161,7 +161,7 @@ async fn redriven_job_joins_queue_tail(rig: &StoreHarness) {
     let job = rig.backend().job_view(id.clone()).await.unwrap().unwrap();
     assert_eq!((job.state, job.position, job.attempts), (JobState::Queued, Some(2), 0));
     assert_eq!((job.reason, job.history.ended_us, job.history.recent_runs.len()), (None, 0, 1));
-    assert_eq!(listed_job_ids(rig, EndedFilter::Dead).await, []);
+    assert_eq!(listed_job_ids(rig, EndedJobFilter::Dead).await, []);
     // It has no end any more.
     rig.advance_past(LONG_TIME * 2).await;
     rig.register_worker().await;
@@ -222,8 +222,8 @@ async fn purged_job_leaves_only_tombstone(rig: &StoreHarness) {
         assert_eq!(rig.redrive(id).await, rig.job_view(id).await.map(|job| job.state));
         assert!(rig.is_tombstone(id).await);
     }
-    assert_eq!(listed_job_ids(rig, EndedFilter::Dead).await, []);
-    assert_eq!(listed_job_ids(rig, EndedFilter::Done).await, []);
+    assert_eq!(listed_job_ids(rig, EndedJobFilter::Dead).await, []);
+    assert_eq!(listed_job_ids(rig, EndedJobFilter::Done).await, []);
     let none = ShardStats::default();
     assert_eq!(rig.shard_stats(key.shard()).await, none, "what was purged is not trimmed");
     assert_eq!(rig.enqueue(call).await, EnqueueOutcome::Stored { position: 1 });

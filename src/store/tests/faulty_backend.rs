@@ -19,7 +19,7 @@ use crate::{
         backend::{
             AcquireCommand, AcquireReply, ActiveRun, Backend, BeginDirectOutcome, ChargeCommand,
             ChargeFuture, ClaimCommand, ClaimOutcome, CounterName, DirectRunCommand, DueLocks,
-            EndedFilter, EnqueueCommand, EnqueueOutcome, GrantRefresh, Heartbeat, JobBackend,
+            EndedJobFilter, EnqueueCommand, EnqueueOutcome, GrantRefresh, Heartbeat, JobBackend,
             JobId, JobListPage, JobState, JobView, LeaseRenewal, LockMode, LockToken, NodeId,
             PendingCursor, QuotaSnapshot, ReleaseOutcome, SettleChargeCommand, SettleCommand,
             SettleOutcome, ShardStats, StoreFuture,
@@ -30,7 +30,8 @@ use crate::{
             TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskState,
             TaskView,
         },
-        wakeups::{WakeupMessage, Wakeups},
+        wakeup_listeners::WakeupListeners,
+        wakeup_message::WakeupMessage,
     },
 };
 
@@ -209,7 +210,11 @@ impl Backend for FaultyBackend {
         self.call_with_fault("ping", MemoryBackend::ping)
     }
 
-    fn subscribe(&self, node: NodeId, hints: &Arc<Wakeups>) -> Option<BoxFuture<'static, ()>> {
+    fn subscribe(
+        &self,
+        node: NodeId,
+        hints: &Arc<WakeupListeners>,
+    ) -> Option<BoxFuture<'static, ()>> {
         self.memory.subscribe(node, hints)
     }
 }
@@ -301,7 +306,7 @@ impl JobBackend for FaultyBackend {
     fn list_ended(
         &self,
         shard: u16,
-        which: EndedFilter,
+        which: EndedJobFilter,
         from: u64,
         most: usize,
     ) -> StoreFuture<'_, JobListPage> {

@@ -18,7 +18,7 @@ use crate::{
             EnqueueOutcome, JobId, JobPolicy, LeaseRenewal, LockMode, LockToken, MergePolicy,
             NextClaim, NodeId, OnFailure, SettleCommand, SettleOutcome, StorageLimits,
         },
-        memory::ModelNames,
+        memory::ModelClientNumbers,
         rate,
     },
 };
@@ -369,7 +369,7 @@ impl SimulatedClients {
     }
 }
 
-impl ModelNames for SimulatedClients {
+impl ModelClientNumbers for SimulatedClients {
     fn token_number(&self, token: &LockToken) -> usize {
         let waiter = self.waiters.iter().position(|waiter| waiter.token == *token);
         let run = || self.runs.iter().rev().take(2).position(|run| run.token == *token);

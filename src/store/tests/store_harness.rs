@@ -23,7 +23,7 @@ use crate::{
         Store,
         backend::{Backend, NodeId, OFFER_TIMEOUT},
         memory::MemoryBackend,
-        wakeups::Wakeups,
+        wakeup_listeners::WakeupListeners,
     },
 };
 
@@ -185,7 +185,7 @@ impl StoreHarness {
     }
 
     #[expect(clippy::unused_async, reason = "a store may need its runtime to listen")]
-    pub(super) async fn subscribe_node(&self, node: &NodeId, hints: &Arc<Wakeups>) {
+    pub(super) async fn subscribe_node(&self, node: &NodeId, hints: &Arc<WakeupListeners>) {
         if let Some(listens) = self.backend().subscribe(node.clone(), hints) {
             drop(crate::store::spawn(listens));
         }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Key,
-    clock::ceil_millis,
+    durations::ceil_millis,
     key::SHARD_COUNT,
     store::{
         ChargeItem, QuotaRule,

@@ -23,8 +23,9 @@ use crate::{
             AcquireCommand, ClaimCommand, ClaimOutcome, Contenders, EnqueueCommand, JobId,
             JobPolicy, LockMode, LockToken, NodeId, OnFailure, Settlement,
         },
-        job_watch::JobWatch,
-        wakeups::{JoinListener, WakeupMessage, Wakeups},
+        shared_job_poll::SharedJobPoll,
+        wakeup_listeners::{JoinListener, WakeupListeners},
+        wakeup_message::WakeupMessage,
     },
 };
 
@@ -48,7 +49,7 @@ on_every_store!(
 /// A process that listens.
 struct WakeupSubscriber {
     node: NodeId,
-    wakeups: Arc<Wakeups>,
+    wakeups: Arc<WakeupListeners>,
     worker_messages: mpsc::UnboundedReceiver<WakeupMessage>,
 }
 
@@ -56,7 +57,7 @@ const WAKEUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl WakeupSubscriber {
     async fn new(rig: &StoreHarness) -> Self {
-        let (node, hints) = (NodeId::new(), Arc::new(Wakeups::default()));
+        let (node, hints) = (NodeId::new(), Arc::new(WakeupListeners::default()));
         let mut work = hints.subscribe_work();
         rig.subscribe_node(&node, &hints).await;
         // Where messages travel, it takes a while until they are subscribed to.
@@ -255,7 +256,7 @@ async fn all_processes_are_notified_of_job_changes(rig: &StoreHarness) {
     assert_all_changed(told).await;
 }
 
-async fn assert_all_changed(listening: [(watch::Receiver<u64>, Arc<JobWatch>); 2]) {
+async fn assert_all_changed(listening: [(watch::Receiver<u64>, Arc<SharedJobPoll>); 2]) {
     for (mut changes, _watch) in listening {
         let told = timeout(WAKEUP_TIMEOUT, changes.changed()).await.expect("it was not told");
         told.expect("it is there");

@@ -3,7 +3,7 @@
 //!
 //! Each [`ModelScenario`] is a few of them, with what they may do. They are explored breadth first,
 //! from the empty store, by the same moves, clients and model of replies as the random
-//! [model](super::store_model). `tests/model/lock_line.py` explores the protocol of the line by
+//! [model](super::store_model). `tests/model/lock_queue.py` explores the protocol of the line by
 //! itself, with time that passes for each alone; here it is the store's own steps that are
 //! explored, with one clock, and with all that a job can meet: an offer, a claim by a run token, a
 //! verdict, backoff, a crash, a lease's end, a worker who comes back too late, cancelling, requests

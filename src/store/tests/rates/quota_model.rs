@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::quota_operation::{ChargeLedger, QuotaCall, QuotaOperation, operation_sequences};
 use crate::{
     Key,
-    clock::{ceil_millis, saturating_micros},
+    durations::{ceil_millis, saturating_micros},
     store::{
         ChargeCommand, ChargeItem, ChargeOutcome, ChargedWindow, QuotaRule, QuotaSnapshot,
         SettleChargeCommand,

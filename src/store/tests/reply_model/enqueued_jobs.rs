@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{ReplyModel, accepted_job::AcceptedJob};
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     store::backend::{
         EnqueueCommand, EnqueueOutcome, JobHistory, JobId, JobState, JobView, MergeMode, OnFailure,
     },

@@ -12,7 +12,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use self::accepted_job::AcceptedJob;
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     store::backend::{
         AcquireCommand, AcquireReply, GrantRefresh, JobId, LockMode, LockToken, OFFER_TIMEOUT,
         ReleaseOutcome, SPARE_FENCES,

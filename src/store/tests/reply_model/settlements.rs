@@ -2,7 +2,7 @@
 
 use super::{ReplyModel, accepted_job::AcceptedJob};
 use crate::{
-    clock::ceil_millis,
+    durations::ceil_millis,
     store::backend::{
         JobId, JobState, JobView, LockToken, SettleCommand, SettleOutcome, Settlement,
     },

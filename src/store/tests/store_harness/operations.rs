@@ -17,10 +17,10 @@ use crate::{
     store::{
         backend::{
             AcquireCommand, AcquireReply, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome,
-            EndedFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobHistory, JobId, JobListPage,
-            JobState, JobView, LeaseRenewal, LockMode, LockToken, NodeId, PendingCursor,
-            QuotaSnapshot, ReleaseOutcome, SettleChargeCommand, SettleCommand, SettleOutcome,
-            ShardStats, StoreFuture,
+            EndedJobFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobHistory, JobId,
+            JobListPage, JobState, JobView, LeaseRenewal, LockMode, LockToken, NodeId,
+            PendingCursor, QuotaSnapshot, ReleaseOutcome, SettleChargeCommand, SettleCommand,
+            SettleOutcome, ShardStats, StoreFuture,
         },
         fsck::CheckReport,
         rate::{AdjustmentKind, QuotaRule},
@@ -199,7 +199,7 @@ impl StoreHarness {
     pub(in crate::store::tests) async fn list_ended(
         &self,
         shard: u16,
-        which: EndedFilter,
+        which: EndedJobFilter,
         from: u64,
         most: usize,
     ) -> JobListPage {

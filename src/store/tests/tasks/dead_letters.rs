@@ -50,7 +50,7 @@ async fn every_dead_letter_is_listed_in_order(rig: &StoreHarness) {
     let (mut found, mut after) = (Vec::new(), Some(0));
     while let Some(from) = after {
         let page = rig.backend().list_dead_letters(test_queue(), from, 10).await.unwrap();
-        found.extend(page.letters.into_iter().map(|view| view.id));
+        found.extend(page.dead_letters.into_iter().map(|view| view.id));
         after = page.next;
     }
     assert_eq!(found.len(), 1_001);

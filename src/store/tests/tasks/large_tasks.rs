@@ -83,15 +83,15 @@ async fn page_of_large_dead_letters_is_short_and_continues(rig: &StoreHarness) {
     while let Some(from) = after {
         let page =
             rig.backend().list_dead_letters(test_queue(), from, MAX_TASKS_PER_STEP).await.unwrap();
-        lengths.push(page.letters.len());
-        found.extend(page.letters.into_iter().map(|view| view.id));
+        lengths.push(page.dead_letters.len());
+        found.extend(page.dead_letters.into_iter().map(|view| view.id));
         after = page.next;
     }
     assert_eq!(lengths, [4, 2, 1, 1, 1, 1]);
     assert_eq!(found, ids);
     // A page that is full of small ones too.
     let page = rig.backend().list_dead_letters(test_queue(), 0, 3).await.unwrap();
-    assert_eq!((page.letters.len(), page.next.is_some()), (3, true));
+    assert_eq!((page.dead_letters.len(), page.next.is_some()), (3, true));
 }
 
 async fn large_dead_letters_are_redriven_in_batches(rig: &StoreHarness) {

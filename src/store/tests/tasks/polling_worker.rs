@@ -21,7 +21,7 @@ use crate::{
             TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskRecord,
             TaskRunLimits, TaskSettlement, TaskView, UniqueKey,
         },
-        wakeups::Wakeups,
+        wakeup_listeners::WakeupListeners,
     },
 };
 
@@ -69,7 +69,7 @@ pub(super) struct PollingWorker<'a> {
     pub(super) worker_id: Arc<str>,
     pub(super) last_poll_number: AtomicU64,
     /// Hear for it.
-    pub(super) wakeups: Arc<Wakeups>,
+    pub(super) wakeups: Arc<WakeupListeners>,
     pub(super) task_wakeup: Arc<Notify>,
     pub(super) run_limits: TaskRunLimits,
     pub(super) dead_letter_limits: DeadLetterLimits,
@@ -77,7 +77,7 @@ pub(super) struct PollingWorker<'a> {
 
 impl<'a> PollingWorker<'a> {
     pub(super) fn new(rig: &'a StoreHarness) -> Self {
-        let (node, hints) = (NodeId::new(), Arc::new(Wakeups::default()));
+        let (node, hints) = (NodeId::new(), Arc::new(WakeupListeners::default()));
         let id = node.as_str().into();
         let bell = hints.subscribe_tasks(&id);
         let graves = DeadLetterLimits {

@@ -48,7 +48,7 @@ async fn delayed_task_starts_when_due(rig: &StoreHarness) {
 
 /// Of none of the numbers that it is counted in that is too far: a walk comes by it, and who has the timer knows of it.
 async fn task_with_max_delay_is_timed_and_purged(rig: &StoreHarness) {
-    let far = crate::clock::MAX_DELAY;
+    let far = crate::durations::MAX_DELAY;
     let id = rig.push_task(delayed_push_command("far", far)).await;
     rig.push_task(delayed_push_command("later", far)).await;
     let near = |due: Duration| due <= far && due + SECOND * 60 > far;

@@ -88,7 +88,7 @@ async fn dead_letters_made_by_repair_are_all_listed() {
     let (mut after, mut found) = (Some(0), Vec::new());
     while let Some(from) = after {
         let page = rig.backend().list_dead_letters(test_queue(), from, 10).await.unwrap();
-        found.extend(page.letters.into_iter().map(|view| view.id));
+        found.extend(page.dead_letters.into_iter().map(|view| view.id));
         after = page.next;
     }
     assert_eq!(found.len(), 25);

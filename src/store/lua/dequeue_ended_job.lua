@@ -1,6 +1,6 @@
--- Prelude of claim_job.lua and settle_job.lua: removes ended jobs from their queue, and announces
--- changed jobs. Included by run_batch.lua and the store check (src/store/fsck), after
--- job_common.lua.
+-- Prelude of claim_lock_and_job.lua and settle_job_and_claim_next.lua: removes ended jobs from
+-- their queue, and announces changed jobs. Included by claim_settle_batch.lua and the store check
+-- (src/store/fsck), after pending_job_bookkeeping.lua.
 
 -- Jobs with a state that has changed in this call. One message at its end announces them.
 local CHANGED_JOBS = {}
@@ -17,7 +17,7 @@ end
 --   kept_bytes  bytes of it that are retained; by default `bytes`
 -- Replaces `end_waiting_job` with fewer commands. The caller updates the job's own keys, and the
 -- due time of the lock if jobs are left. Returns the first job as `leave_queue` does.
-local function finish_job(id, bytes, outcome, retention_ms, owner, kept_bytes)
+local function dequeue_ended_job(id, bytes, outcome, retention_ms, owner, kept_bytes)
   local values =
     redis.call('HMGET', SHARD_META, 'jobs', 'bytes', outcome, 'keep', outcome .. '_bytes')
   local job_count, used_bytes, outcome_count =

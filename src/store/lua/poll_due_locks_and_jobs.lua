@@ -15,9 +15,9 @@
 -- Once the reply has ARGV[1] names, the other shards are not polled: 0, and no names.
 -- Complexity: O(shards * log n + (names + jobs) * log n), with at most SCAN_LIMIT delayed jobs and
 -- SCAN_LIMIT deadlines in one call.
--- A lock stays due until a claim (claim_job.lua) moves its entry. The lock of a webhook job may
--- wait long for a claim, so this script moves its entry by WEBHOOK_REVISIT_MS, and the locks behind
--- it are polled meanwhile.
+-- A lock stays due until a claim (claim_lock_and_job.lua) moves its entry. The lock of a webhook
+-- job may wait long for a claim, so this script moves its entry by WEBHOOK_REVISIT_MS, and the
+-- locks behind it are polled meanwhile.
 -- Repeatable: a second copy finds less to do.
 -- Caller gone: nothing is left half done.
 local results, name_budget, delayed_budget, expiry_budget =

@@ -1,7 +1,8 @@
 -- Claims the first job of a lock together with the lock, and starts its run.
 --
--- `claim_job` is one kind of item of run_batch.lua, which includes this file after finish_job.lua.
--- settle_job.lua and the store check (src/store/fsck) use the other functions too.
+-- `claim_job` is one kind of item of claim_settle_batch.lua, which includes this file after
+-- dequeue_ended_job.lua. settle_job_and_claim_next.lua and the store check (src/store/fsck) use the
+-- other functions too.
 --
 -- Input, of `claim_job`:
 --   id        job that the worker believes to be first
@@ -74,8 +75,8 @@ local function unrunnable_state(id, job, envelope)
   return nil
 end
 
--- Ends a job that must not run. Returns the first job as `finish_job` does. A vanished job key
--- takes the job's webhook with it.
+-- Ends a job that must not run. Returns the first job as `dequeue_ended_job` does. A vanished
+-- job key takes the job's webhook with it.
 local function end_without_run(id, job, envelope, state, reason, keep_ms)
   local job_key, request_key = shard_key('j:' .. id), shard_key('b:' .. id)
   if state == 'expired' then keep_ms = STATUS_RETENTION_MS end
@@ -96,7 +97,7 @@ local function end_without_run(id, job, envelope, state, reason, keep_ms)
   end
   if job.exp then redis.call('ZREM', shard_key('exp'), id) end
   if not job.state then redis.call('UNLINK', shard_key('t:' .. id)) end
-  local first = finish_job(id, bytes, state, keep_ms, job.owner)
+  local first = dequeue_ended_job(id, bytes, state, keep_ms, job.owner)
   enqueue_webhook(id, job.call, state == 'dead' and keep_ms)
   return first
 end

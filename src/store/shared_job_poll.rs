@@ -1,4 +1,4 @@
-//! `JobWatch`: poll of one job, shared by all local callers that wait for it.
+//! `SharedJobPoll`: poll of one job's state, shared by all local callers that wait for its end.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -21,11 +21,11 @@ const PEER_POLL_TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// One of the callers polls in its own future. If that future is dropped, the next caller polls.
 #[derive(Debug, Default)]
-pub(crate) struct JobWatch {
+pub(crate) struct SharedJobPoll {
     changes: watch::Sender<u64>,
     /// Number of requests for [`PollFreshness::Now`].
-    fresh_requests: AtomicU64,
-    last_poll: Mutex<Option<JobPoll>>,
+    now_requests: AtomicU64,
+    last_poll: Mutex<Option<LastJobPoll>>,
 }
 
 /// Oldest poll that satisfies a caller.
@@ -39,25 +39,28 @@ pub(crate) enum PollFreshness {
     AfterInstant(Instant),
 }
 
+/// Latest poll, with its result.
 #[derive(Debug)]
-struct JobPoll {
+struct LastJobPoll {
     started_at: Instant,
-    fresh_requests: u64,
+    /// Requests for [`PollFreshness::Now`] that were made before the poll began.
+    now_requests: u64,
+    /// Changes that were announced before the poll began.
     changes: u64,
     result: Result<Option<JobView>, Error>,
 }
 
-impl JobPoll {
-    fn satisfies(&self, since: PollFreshness, number: u64) -> bool {
-        match since {
-            PollFreshness::Now => number < self.fresh_requests,
+impl LastJobPoll {
+    fn satisfies(&self, freshness: PollFreshness, request_number: u64) -> bool {
+        match freshness {
+            PollFreshness::Now => request_number < self.now_requests,
             PollFreshness::AfterChange(change) => change <= self.changes,
-            PollFreshness::AfterInstant(moment) => moment <= self.started_at,
+            PollFreshness::AfterInstant(instant) => instant <= self.started_at,
         }
     }
 }
 
-impl JobWatch {
+impl SharedJobPoll {
     pub(crate) fn notify_changed(&self) {
         self.changes.send_modify(|changes| *changes += 1);
     }
@@ -72,27 +75,25 @@ impl JobWatch {
         &self,
         store: &Store,
         id: &JobId,
-        since: PollFreshness,
+        freshness: PollFreshness,
     ) -> Result<Option<JobView>, Error> {
-        let number = match since {
-            PollFreshness::Now => self.fresh_requests.fetch_add(1, Ordering::AcqRel),
+        let request_number = match freshness {
+            PollFreshness::Now => self.now_requests.fetch_add(1, Ordering::AcqRel),
             PollFreshness::AfterChange(_) | PollFreshness::AfterInstant(_) => 0,
         };
-        let Ok(mut last) = timeout(PEER_POLL_TIMEOUT, self.last_poll.lock()).await else {
+        let Ok(mut last_poll) = timeout(PEER_POLL_TIMEOUT, self.last_poll.lock()).await else {
             return store.backend().job_view(id.clone()).await;
         };
-        if let Some(poll) = last.as_ref().filter(|poll| poll.satisfies(since, number)) {
+        let reusable = last_poll.as_ref().filter(|poll| poll.satisfies(freshness, request_number));
+        if let Some(poll) = reusable {
             return poll.result.clone();
         }
-        let (began, asked) = (Instant::now(), self.fresh_requests.load(Ordering::Acquire));
+        let started_at = Instant::now();
+        let now_requests = self.now_requests.load(Ordering::Acquire);
         let changes = *self.changes.borrow();
-        let job = store.backend().job_view(id.clone()).await;
-        *last = Some(JobPoll {
-            started_at: began,
-            fresh_requests: asked,
-            changes,
-            result: job.clone(),
-        });
-        job
+        let result = store.backend().job_view(id.clone()).await;
+        *last_poll =
+            Some(LastJobPoll { started_at, now_requests, changes, result: result.clone() });
+        result
     }
 }

@@ -1,13 +1,14 @@
--- Prelude of the scripts about jobs: delayed jobs, counts, webhooks, and the ends of jobs.
+-- Prelude of the scripts about jobs: delayed and queued jobs, counts, webhooks, and the ends of
+-- pending jobs.
 --
--- Included by enqueue_batch.lua, run_batch.lua, cancel_job.lua, purge_job.lua, redrive_job.lua,
--- direct_run.lua, poll_due.lua and the store check (src/store/fsck), after publish_channel.lua,
--- wait_queue.lua and ended_jobs.lua.
+-- Included by enqueue_jobs.lua, claim_settle_batch.lua, cancel_job.lua, purge_job_to_tombstone.lua,
+-- redrive_job.lua, idempotent_run_record.lua, poll_due_locks_and_jobs.lua and the store check
+-- (src/store/fsck), after choose_publish_command.lua, wait_queue.lua and ended_job_bookkeeping.lua.
 -- Every function is about the lock that `select_lock` or `select_lock_by_key` has selected.
 --
--- Keys of a shard, besides those of wait_queue.lua and ended_jobs.lua. They share the hash tag of
--- the declared keys, so a script may build their names (`shard_key`): often only the script finds
--- out which job it is about.
+-- Keys of a shard, besides those of wait_queue.lua and ended_job_bookkeeping.lua. They share the
+-- hash tag of the declared keys, so a script may build their names (`shard_key`): often only the
+-- script finds out which job it is about.
 --   j:<job>    HASH    fields of the job, below
 --   b:<job>    STRING  its request
 --   r:<job>    STRING  its response
@@ -16,7 +17,8 @@
 --   lates      HASH    'n' .. lock, 'b' .. lock: number and bytes of its delayed jobs
 --   exp        ZSET    job with a deadline -> deadline, ms
 --   o:<owner>  HASH    pending job (it waits or runs) of an owner -> bytes, and '' -> their sum
--- An evicted or purged job leaves a tombstone for the rest of its retention (ended_jobs.lua).
+-- An evicted or purged job leaves a tombstone for the rest of its retention
+-- (ended_job_bookkeeping.lua).
 --
 -- Fields of j (a direct run has no seq and no bytes):
 --   state, lock
@@ -44,7 +46,7 @@
 --   call       webhook job: '<job> <max attempts> <lock>'; '-': records, but no webhook
 --   end        of a webhook job, the end that it reports, which may outlive the reported job:
 --              '<state> <attempts> <ended, us> <status of the response, or 0> <reason>'
---   direct     1: direct run (direct_run.lua)
+--   direct     1: direct run (idempotent_run_record.lua)
 --   til        of a direct run, the deadline of its next renewal, ms
 --
 -- Fields of f:
@@ -232,25 +234,25 @@ local MAX_BACKOFFS = 16
 
 -- Returns the backoffs of other jobs in `backoffs` (field `back` of l) that have not ended.
 local function other_backoffs(backoffs, id)
-  local others = {}
+  local remaining = {}
   for deadline_ms, delayed_id in string.gmatch(backoffs or '', '(%d+) (%x+)') do
     if delayed_id ~= id and tonumber(deadline_ms) > NOW_MS then
-      others[#others + 1] = deadline_ms .. ' ' .. delayed_id
+      remaining[#remaining + 1] = deadline_ms .. ' ' .. delayed_id
     end
   end
-  return others
+  return remaining
 end
 
 -- Removes a job's backoff. Returns the backoffs that are left, or nil.
 local function remove_backoff(backoffs, id)
   if not backoffs or not string.find(backoffs, ' ' .. id, 1, true) then return backoffs end
-  local others = table.concat(other_backoffs(backoffs, id), ' ')
-  if others == '' then
+  local remaining = table.concat(other_backoffs(backoffs, id), ' ')
+  if remaining == '' then
     redis.call('HDEL', QUEUE_META, 'back')
     return nil
   end
-  redis.call('HSET', QUEUE_META, 'back', others)
-  return others
+  redis.call('HSET', QUEUE_META, 'back', remaining)
+  return remaining
 end
 
 -- Removes the fields of l about jobs, after the last job has left. The fields of queue entries

@@ -1,6 +1,7 @@
--- Provides the time in milliseconds, and the reading of a fixed window's end.
+-- Prelude of the quota scripts: the time in milliseconds, and the choice of the command that reads
+-- the end of a fixed window.
 --
--- Expects `now_us` of server_time.lua. Included by charge_batch and settle_charge.
+-- Expects `now_us` of server_time.lua. Included by charge_batch_fast.lua and settle_charge.lua.
 -- Provides:
 --   now_ms           server time, ms
 --   EXPIRY_COMMAND   command that reads the expiry of a window's key

@@ -1,11 +1,11 @@
--- Registers the heartbeat of a member of a group (the limiters), or removes it, and counts the live
--- members.
+-- Registers the heartbeat of a process that limits rates, or removes the process, and counts the
+-- live ones.
 --
 -- Input:
---   KEYS[1]  members (ZSET), member -> deadline, ms
+--   KEYS[1]  limiters (ZSET), node -> deadline, ms
 --   ARGV[1]  node
---   ARGV[2]  lease, ms; 0 removes the member
--- Output: number of live members, including this one.
+--   ARGV[2]  lease, ms; 0 removes the node
+-- Output: number of live limiters, including this one.
 -- Complexity: O(log n).
 -- The key expires with its latest lease.
 local time = redis.call('TIME')

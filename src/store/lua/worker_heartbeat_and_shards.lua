@@ -8,11 +8,11 @@
 --   ARGV[1]  node
 --   ARGV[2]  lease, ms; 0 if the worker leaves
 --   ARGV[3]  prefix of the namespace's channels
--- Output: {paused, own shards, busy shards, others, ms}
+-- Output: {paused, own shards, busy shards, peers, ms}
 --   paused       1 while jobs are paused
 --   own shards   numbers of the shards, from 0
 --   busy shards  those of them with a due, a delayed or an expiring job
---   others       other live workers, at most 100
+--   peers        other live workers, at most 100
 --   ms           time until the lease of the next worker by name ends, which this one observes; -1
 --                if there is none
 -- Complexity: O(shards + workers). An idle worker costs four commands (TIME, MGET, MSET, EXISTS),
@@ -70,7 +70,7 @@ end
 
 -- One command reads everything, and one writes it.
 local values = redis.call('MGET', unpack(KEYS))
-local others, live_count, has_changed, successor_ms, registry, latest_ms =
+local peers, live_count, has_changed, successor_ms, registry, latest_ms =
   update_registry(values[1] or '')
 local is_paused = values[2] and 1 or 0
 local max_shards =
@@ -84,7 +84,7 @@ for _, i in ipairs(own_shards) do
   add_write(KEYS[i + 2], integer(now_ms + lease_ms) .. ':' .. node)
 end
 for _, key in ipairs(vacated) do
-  if #others > 0 and is_paused == 0 then
+  if #peers > 0 and is_paused == 0 then
     add_write(key, integer(now_ms + VACANCY_GRACE_MS) .. ':')
   else
     stale_keys[#stale_keys + 1] = key
@@ -109,4 +109,4 @@ if #stale_keys > 0 then redis.call('DEL', unpack(stale_keys)) end
 if has_changed then redis.call('PUBLISH', ARGV[3] .. 'e', 'workers') end
 local busy_shards = shards_with_work(own_shards)
 for n, i in ipairs(own_shards) do own_shards[n] = i - 1 end
-return {is_paused, own_shards, busy_shards, others, integer(successor_ms)}
+return {is_paused, own_shards, busy_shards, peers, integer(successor_ms)}

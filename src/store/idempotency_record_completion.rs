@@ -1,5 +1,5 @@
-//! `RecordCompletion`: end of a direct run's idempotency record, and its delivery in the background
-//! when the caller is gone.
+//! `IdempotencyRecordCompletion`: end of a direct run's idempotency record, and its delivery in the
+//! background when the caller is gone.
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -14,7 +14,7 @@ use crate::error::{Error, ErrorKind};
 
 /// Outcome of a direct run, as stored in its record.
 #[derive(Debug, Clone)]
-pub(crate) enum RecordOutcome {
+pub(crate) enum IdempotencyRecordOutcome {
     /// The record is deleted, so a retry runs.
     Discarded,
     /// The run has this stored response.
@@ -23,7 +23,7 @@ pub(crate) enum RecordOutcome {
     Dead(&'static str),
 }
 
-impl RecordOutcome {
+impl IdempotencyRecordOutcome {
     /// Stores the outcome. Returns false if nothing of the run was left.
     pub(crate) async fn apply(
         self,
@@ -40,9 +40,9 @@ impl RecordOutcome {
 
 /// Completion of a record that a request has taken, or is about to take.
 #[derive(Debug, Clone)]
-pub(crate) struct RecordCompletion {
+pub(crate) struct IdempotencyRecordCompletion {
     pub(crate) command: DirectRunCommand,
-    pub(crate) outcome: RecordOutcome,
+    pub(crate) outcome: IdempotencyRecordOutcome,
     sent_at: Instant,
     /// Time at which the record has expired by itself.
     expires_at: Instant,
@@ -58,24 +58,20 @@ pub(crate) struct RecordCompletion {
     is_stored: bool,
 }
 
-impl RecordCompletion {
+impl IdempotencyRecordCompletion {
     /// Creates the completion for a call that is about to be sent.
     pub(crate) fn new(store: &Store, call: DirectRunCommand) -> Self {
         let now = Instant::now();
-        let until = now + call.retention;
-        let silences = store.backend().connection_resets();
-        let (end, sent, heard, taken) = (RecordOutcome::Discarded, now, false, 1);
-        let (doubtful, known) = (false, true);
         Self {
+            outcome: IdempotencyRecordOutcome::Discarded,
+            sent_at: now,
+            expires_at: now + call.retention,
+            resets_when_sent: store.backend().connection_resets(),
+            is_answered: false,
+            possible_grants: 1,
+            may_arrive_late: false,
+            is_stored: true,
             command: call,
-            outcome: end,
-            sent_at: sent,
-            expires_at: until,
-            resets_when_sent: silences,
-            is_answered: heard,
-            possible_grants: taken,
-            may_arrive_late: doubtful,
-            is_stored: known,
         }
     }
 
@@ -84,13 +80,15 @@ impl RecordCompletion {
     pub(crate) fn record_reply(
         &mut self,
         store: &Store,
-        answer: &Result<BeginDirectOutcome, Error>,
+        reply: &Result<BeginDirectOutcome, Error>,
     ) -> bool {
         // If a connection was given up meanwhile, this may be the reply to a second copy.
         let copies = possible_copies(self.resets_when_sent, store.backend().connection_resets());
-        let copied = copies > 0;
-        (self.is_answered, self.may_arrive_late, self.possible_grants) = (true, copied, 1 + copies);
-        match answer.as_ref().map_err(Error::kind) {
+        let has_copies = copies > 0;
+        self.is_answered = true;
+        self.may_arrive_late = has_copies;
+        self.possible_grants = 1 + copies;
+        match reply.as_ref().map_err(Error::kind) {
             Ok(BeginDirectOutcome::Started) => true,
             Ok(
                 BeginDirectOutcome::RecordTaken(_)
@@ -98,7 +96,7 @@ impl RecordCompletion {
                 | BeginDirectOutcome::TooManyRecords(_),
             ) => {
                 self.is_stored = false;
-                copied
+                has_copies
             }
             Err(ErrorKind::Unavailable | ErrorKind::Config | ErrorKind::CostAboveQuota) => false,
             Err(ErrorKind::Timeout | ErrorKind::Protocol) => {
@@ -111,7 +109,7 @@ impl RecordCompletion {
     /// Returns true if a copy of the call may take the record again after its completion. A stored
     /// outcome prevents this.
     pub(crate) fn may_be_retaken(&self) -> bool {
-        self.may_arrive_late && matches!(self.outcome, RecordOutcome::Discarded)
+        self.may_arrive_late && matches!(self.outcome, IdempotencyRecordOutcome::Discarded)
     }
 
     /// Records that the store has the outcome.
@@ -120,8 +118,8 @@ impl RecordCompletion {
     }
 
     pub(super) async fn complete(&self, backend: &dyn Backend) -> Result<ReleaseOutcome, Error> {
-        let stood = self.outcome.clone().apply(backend, self.command.clone()).await?;
-        Ok(if stood { ReleaseOutcome::Released } else { ReleaseOutcome::NotFound })
+        let was_running = self.outcome.clone().apply(backend, self.command.clone()).await?;
+        Ok(if was_running { ReleaseOutcome::Released } else { ReleaseOutcome::NotFound })
     }
 
     /// Leaves the completion to the lease agent, which repeats it until the store has answered or
@@ -129,7 +127,7 @@ impl RecordCompletion {
     pub(crate) fn complete_in_background(self: Box<Self>, store: &Store) {
         // The lock is released now, or expires with its lease; a call that arrives later takes
         // nothing. Two leases, since a renewal may be in flight.
-        let comes = Instant::now() + 2 * self.command.lease;
+        let late_until = Instant::now() + 2 * self.command.lease;
         store.agent().schedule_undo(UndoRequest {
             key: self.command.key.clone(),
             token: self.command.token.clone(),
@@ -141,7 +139,7 @@ impl RecordCompletion {
             resets_when_sent: (!self.is_answered).then_some(self.resets_when_sent),
             blocks_shutdown: self.is_stored,
             reply_to: None,
-            action: UndoAction::CompleteRecord(self, comes),
+            action: UndoAction::CompleteRecord(self, late_until),
         });
     }
 }

@@ -39,7 +39,8 @@
 -- Complexity: O(jobs * log n).
 -- Idempotent by job id. A refusal leaves no trace, so a late copy of the call is stored if there is
 -- room by then: a caller that sent several copies treats a refusal as an unknown outcome.
--- A waiting job has no TTL. It is indexed in g or `late`, from which poll_due.lua finds it.
+-- A waiting job has no TTL. It is indexed in g or `late`, from which poll_due_locks_and_jobs.lua
+-- finds it.
 -- Further keys, with the same hash tag:
 --   k:<group>:<lock>  STRING  latest job of a merge group, until a day after its delay
 --   m:<job>           STRING  job that this request was merged into, for a minute

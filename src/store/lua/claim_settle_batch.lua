@@ -1,5 +1,6 @@
--- Executes claims and settlements that were sent together, one after the other. claim_job.lua and
--- settle_job.lua, which are in front of this file, define the items.
+-- Executes claims and settlements of jobs that were sent together, one after the other.
+-- claim_lock_and_job.lua and settle_job_and_claim_next.lua, which are in front of this file, define
+-- the items.
 --
 -- Input, per item (at most 32):
 --   KEYS  holders of its lock (ZSET); in a cluster, the guard key of the shard comes last
@@ -7,7 +8,8 @@
 --   ARGV  of a claim: 'c', job id, run token, lease in ms, retention of dead jobs in ms
 --         of a settlement: 's', job id, run token, verb, duration in ms, reason, response, token of
 --         the next run or '', its lease in ms, retention in ms
--- Output, per item: the reply of claim_job.lua or settle_job.lua, or {'error', text}.
+-- Output, per item: the reply of claim_lock_and_job.lua or settle_job_and_claim_next.lua, or
+-- {'error', text}.
 -- Complexity: O(items * log n).
 -- Idempotent, because each item is. An item that fails affects no other item.
 -- The names of the other keys are built from the holders' key; they share its hash tag. Seven or

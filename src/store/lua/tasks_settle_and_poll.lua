@@ -185,7 +185,7 @@ if is_sweep_due or has_lapsed_leases or has_limits or has_special_settlements ==
   end
   -- Applies a settlement other than a success.
   function slow_path.settle_unsuccessful(settlement)
-    local delay_us, fault, reason = match(settlement.rest, '^ (%d+) (%a?) (.*)$')
+    local delay_us, fault, reason = match(settlement.details, '^ (%d+) (%a?) (.*)$')
     delay_us = tonumber(delay_us)
     if settlement.kind == 'b' then
       local due_us = now_us + delay_us
@@ -310,10 +310,11 @@ else
   local settlements, members, settled_members, done_ids, done_bytes, arg_index, outcome_list =
     {}, {}, {}, {}, 0, 2, {}
   while ARGV[arg_index] do
-    local letter, byte_count, rest = match(ARGV[arg_index], '^(%a)(%d+)(.*)$')
+    local letter, byte_count, details = match(ARGV[arg_index], '^(%a)(%d+)(.*)$')
     local run, kind = ARGV[arg_index + 1], string.lower(letter)
     local settlement = {
-      kind = kind, run = run, id = sub(run, 1, ID_LENGTH), bytes = tonumber(byte_count), rest = rest
+      kind = kind, run = run, id = sub(run, 1, ID_LENGTH), bytes = tonumber(byte_count),
+      details = details
     }
     arg_index = arg_index + 2
     if letter ~= kind then settlement.unique_key, arg_index = ARGV[arg_index], arg_index + 1 end

@@ -1,5 +1,5 @@
--- Prelude of all scripts that publish messages, in front of their other preludes: the way in which
--- messages are sent.
+-- Prelude of all scripts that publish messages, in front of their other preludes: chooses the
+-- command and the channels by which messages are sent.
 --
 -- Provides:
 --   IS_CLUSTER            true in a cluster

@@ -1,8 +1,8 @@
 -- Prelude of the scripts about jobs: indexes, ledgers and tombstones of ended jobs, and idempotency
 -- records.
 --
--- Included by the same scripts as job_common.lua, which lists the other keys: after wait_queue.lua,
--- before job_common.lua. Expects that a lock has been selected.
+-- Included by the same scripts as pending_job_bookkeeping.lua, which lists the other keys: after
+-- wait_queue.lua, before pending_job_bookkeeping.lua. Expects that a lock has been selected.
 --
 -- Keys of a shard. <kind> is `done` or `dead`; its ledger is the three keys that begin with it.
 --   <kind>        ZSET  ended job -> end of its retention, us; unique

@@ -1,7 +1,7 @@
 -- Settles a run: ends its job or returns it to the queue, and claims the next job of the lock.
 --
--- `settle_job` is the other kind of item of run_batch.lua, which includes this file after
--- claim_job.lua.
+-- `settle_job` is the other kind of item of claim_settle_batch.lua, which includes this file after
+-- claim_lock_and_job.lua.
 --
 -- Input, of `settle_job`:
 --   id           job id; '-' to undo the claim of an unknown job
@@ -30,7 +30,7 @@
 -- Output:
 --   {'lost'}          the run is no longer the job's: nothing was written
 --   {'ok'}            settled
---   {'claimed', ...}  settled, and the next run has started: as claim_job.lua
+--   {'claimed', ...}  settled, and the next run has started: as claim_lock_and_job.lua
 -- Complexity: O(log n).
 -- A settlement needs the job's run token, and the lock held under it.
 -- Idempotent: a call with the same tokens gets the same reply, and finds a next run by its token. A
@@ -65,7 +65,7 @@ local function start_next_run(first, token, lease_ms, keep_ms)
   return nil
 end
 
--- Ends the job with this run. Returns the first job as `finish_job` does.
+-- Ends the job with this run. Returns the first job as `dequeue_ended_job` does.
 local function end_run(id, job, verb, retention_ms, reason, response)
   local job_key, status = shard_key('j:' .. id), nil
   if verb == 'done' then reason, status = '', reason end
@@ -79,7 +79,7 @@ local function end_run(id, job, verb, retention_ms, reason, response)
     redis.call('PEXPIRE', shard_key('b:' .. id), retention_ms)
   end
   if job.exp then redis.call('ZREM', shard_key('exp'), id) end
-  local first = finish_job(
+  local first = dequeue_ended_job(
     id,
     job.bytes,
     verb,

@@ -1,7 +1,8 @@
--- Provides quota counters: fixed windows (kind 'f'), sliding windows ('s') and GCRA ('g').
+-- Prelude of the quota scripts: loads and stores the value of a counter, of a fixed window (kind
+-- 'f'), a sliding window ('s') or GCRA ('g').
 --
--- Included by charge_batch and settle_charge. Expects `now_us` of server_time.lua, and
--- read_window_end.lua.
+-- Included by charge_batch.lua and settle_charge.lua. Expects `now_us` of server_time.lua, and
+-- choose_window_ttl_command.lua.
 -- Provides:
 --   parse_counter  reads a counter's arguments
 --   load_counter   reads its value, and repairs it

@@ -1,4 +1,4 @@
-//! Runs of jobs: their claim and their settlement.
+//! `ClaimCommand` and `SettleCommand`: claim of a lock's first job, and settlement of its run.
 
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ pub(crate) struct ClaimCommand {
     pub(crate) retention: Duration,
 }
 
+/// Outcome of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ClaimOutcome {
     Claimed(ClaimedRun),
@@ -71,6 +72,7 @@ pub(crate) struct NextClaim {
     pub(crate) retention: Duration,
 }
 
+/// Outcome of a settlement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SettleOutcome {
     /// The run had been lost, so nothing was written.
@@ -80,6 +82,7 @@ pub(crate) enum SettleOutcome {
     Settled(Option<ClaimedRun>),
 }
 
+/// Result of a run, by which its job ends or returns to the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Settlement {
     Done {

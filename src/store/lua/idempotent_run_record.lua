@@ -1,5 +1,5 @@
--- Keeps the job and the idempotency record of a direct run, a request that runs at once under its
--- lock.
+-- Maintains the job and the idempotency record of a direct run: a request that runs at once under
+-- its lock, at most once for its idempotency key.
 --
 -- The idempotency record is taken before the request runs, and leads to its response afterwards.
 -- The job joins no queue, and the limits of waiting jobs do not count it.

@@ -1,0 +1,69 @@
+//! `WakeupMessage`: message by which a store or a process asks another process to poll.
+
+use std::sync::Arc;
+
+use super::{job_id::JobId, lock_commands_and_outcomes::Contenders, lock_token::LockToken};
+use crate::key::Key;
+
+/// Message of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WakeupMessage {
+    /// A lock was offered to this queue entry of the process.
+    Offer(LockToken),
+    /// A process or a job joined the wait queue of a lock that this process holds.
+    QueueJoin(Key, Contenders),
+    /// The lock is offered to its first job.
+    JobOffer(Key, JobId),
+    /// The due index of a shard has an earlier entry.
+    ShardDue(u16),
+    /// A job has changed.
+    JobChanged(JobId),
+    /// A worker of a task queue has work.
+    TasksReady(Arc<str>),
+    /// Workers have come or gone, or have given up shards.
+    WorkersChanged,
+    /// Messages may have been missed, so every listener polls.
+    Resync,
+}
+
+impl WakeupMessage {
+    /// Parses a message of the process's own channel.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let kind = parts.next()?;
+        let key = Key::from_store(parts.next()?);
+        match kind {
+            "o" => LockToken::parse(parts.next()?).map(Self::Offer),
+            "q" => Some(Self::QueueJoin(key, Contenders::from_waiter(parts.next()?.parse().ok()?))),
+            "g" => Some(Self::QueueJoin(key, Contenders::from_job(parts.next()?.parse().ok()?))),
+            "j" => Some(Self::JobOffer(key, JobId::parse(parts.next()?)?)),
+            "d" => Some(Self::ShardDue(key.shard())),
+            "t" => Some(Self::TasksReady(key.as_str().into())),
+            _ => None,
+        }
+    }
+
+    /// Encodes a message that one process sends to another. Returns `None` for the other kinds.
+    pub(crate) fn encode(&self) -> Option<String> {
+        match self {
+            Self::JobOffer(key, id) => Some(format!("j {key} {id}")),
+            Self::QueueJoin(..)
+            | Self::Offer(_)
+            | Self::ShardDue(_)
+            | Self::JobChanged(_)
+            | Self::TasksReady(_)
+            | Self::WorkersChanged
+            | Self::Resync => None,
+        }
+    }
+
+    /// Parses a message of the event channels: a keyword, or the ids of all jobs that one call has
+    /// changed.
+    pub(crate) fn parse_events(text: &str) -> impl Iterator<Item = Self> {
+        let parse_event = |text| match text {
+            "workers" => Some(Self::WorkersChanged),
+            id => JobId::parse(id).map(Self::JobChanged),
+        };
+        text.split(' ').filter_map(parse_event)
+    }
+}
