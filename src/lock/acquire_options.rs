@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::wait_queue::HandoverLimits;
+use super::local_wait_queue::HandoverLimits;
 use crate::{
-    clock::MAX_DURATION,
+    durations::MAX_DURATION,
     store::{LeaseTerms, LockMode, SPARE_FENCES},
 };
 
@@ -69,17 +69,17 @@ impl AcquireOptions {
         self.terms == other.terms && self.handover_limits == other.handover_limits
     }
 
-    pub(super) fn set_lease(&mut self, lease: Duration, renew: bool) {
+    pub(super) fn set_lease(&mut self, lease: Duration, renews: bool) {
         self.terms.lease = lease.clamp(MIN_LEASE, MAX_DURATION);
-        self.terms.renews = renew;
+        self.terms.renews = renews;
     }
 
     pub(super) fn set_max_hold(&mut self, max_hold: Duration) {
         self.terms.max_hold = max_hold.clamp(MIN_HOLD, MAX_DURATION);
     }
 
-    pub(super) fn set_handover_limits(&mut self, most: u32, within: Duration) {
+    pub(super) fn set_handover_limits(&mut self, max_handovers: u32, window: Duration) {
         self.handover_limits =
-            HandoverLimits { max_handovers: u64::from(most).min(SPARE_FENCES), window: within };
+            HandoverLimits { max_handovers: u64::from(max_handovers).min(SPARE_FENCES), window };
     }
 }

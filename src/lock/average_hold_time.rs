@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use super::outcome::LockBusy;
-use crate::clock::saturating_micros;
+use super::lock_outcome::LockBusy;
+use crate::durations::saturating_micros;
 
 /// Moving average of the hold times of one layer in this process, in microseconds; each new one
 /// counts for an eighth.
@@ -17,19 +17,20 @@ use crate::clock::saturating_micros;
 pub(super) struct AverageHoldTime(AtomicU64);
 
 impl AverageHoldTime {
-    pub(super) fn record(&self, held: Duration) {
-        let held = saturating_micros(held).max(1);
+    pub(super) fn record(&self, hold_time: Duration) {
+        let hold_time = saturating_micros(hold_time).max(1);
         // Of two concurrent updates one may be lost, which an estimate tolerates.
-        let old = self.0.load(Ordering::Relaxed);
-        let new = if old == 0 { held } else { old - old / 8 + held / 8 };
-        self.0.store(new.max(1), Ordering::Relaxed);
+        let previous = self.0.load(Ordering::Relaxed);
+        let updated =
+            if previous == 0 { hold_time } else { previous - previous / 8 + hold_time / 8 };
+        self.0.store(updated.max(1), Ordering::Relaxed);
     }
 
     /// Returns the average, or `None` before the first hold has ended.
     pub(super) fn average(&self) -> Option<Duration> {
         match self.0.load(Ordering::Relaxed) {
             0 => None,
-            usual => Some(Duration::from_micros(usual)),
+            micros => Some(Duration::from_micros(micros)),
         }
     }
 
@@ -39,9 +40,9 @@ impl AverageHoldTime {
     /// The rest of a lease that is renewed says nothing about its end. That of a dead holder is
     /// exact.
     pub(super) fn retry_after(&self, busy: &LockBusy) -> Duration {
-        let turns = u32::try_from(busy.queue_length.saturating_add(1)).unwrap_or(u32::MAX);
-        self.average().map_or(busy.lease_remaining, |usual| {
-            usual.saturating_mul(turns).min(busy.lease_remaining)
+        let holds_ahead = u32::try_from(busy.queue_length.saturating_add(1)).unwrap_or(u32::MAX);
+        self.average().map_or(busy.lease_remaining, |average| {
+            average.saturating_mul(holds_ahead).min(busy.lease_remaining)
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Lock that a request holds, as its handler and inner layers see it.
+//! View of a lock that a request holds, for its handler and inner layers; it releases nothing.
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 pub use super::held_locks::HeldLocks;
-use super::{guard::LockGuard, shared_grant::SharedGrant};
+use super::{lock_guard::LockGuard, shared_grant::SharedGrant};
 use crate::{
     error::Error,
     key::Key,
@@ -20,25 +20,26 @@ use crate::{
 #[derive(Clone)]
 pub struct HeldLock {
     key: Key,
-    kind: HeldLockKind,
+    view: GrantView,
 }
 
+/// Grant that a held lock is a view of: of this process, of another service, or none.
 #[derive(Clone)]
-enum HeldLockKind {
+enum GrantView {
     /// Admitted without a lock by the layer's policy, because the store was unavailable.
-    Admitted,
+    AdmittedWithoutLock,
     Local {
         hold_state: Arc<HoldState>,
         store: WeakStore,
-        owner: GrantOwner,
+        releaser: GrantReleaser,
     },
     /// Held by another service, which delegated it.
     Delegated(Arc<DelegatedLock>),
 }
 
-/// Owner of the grant, which releases it.
+/// Owner that renews and releases the grant.
 #[derive(Clone)]
-enum GrantOwner {
+enum GrantReleaser {
     Guards(Weak<SharedGrant>),
     /// Worker of a deferred run.
     Worker,
@@ -56,30 +57,30 @@ pub(super) struct DelegatedLock {
 
 impl HeldLock {
     pub(super) fn from_grant(grant: &Arc<SharedGrant>) -> Self {
-        let (facts, of) =
-            (Arc::clone(grant.hold_state()), GrantOwner::Guards(Arc::downgrade(grant)));
+        let (hold_state, releaser) =
+            (Arc::clone(grant.hold_state()), GrantReleaser::Guards(Arc::downgrade(grant)));
         let store = grant.hold().store().downgrade();
         Self {
-            key: facts.key().clone(),
-            kind: HeldLockKind::Local { hold_state: facts, store, owner: of },
+            key: hold_state.key().clone(),
+            view: GrantView::Local { hold_state, store, releaser },
         }
     }
 
     /// Creates the lock of a deferred run in this store.
-    pub(crate) fn from_run(store: &Store, facts: Arc<HoldState>) -> Self {
-        let (store, of) = (store.downgrade(), GrantOwner::Worker);
+    pub(crate) fn from_run(store: &Store, hold_state: Arc<HoldState>) -> Self {
+        let (store, releaser) = (store.downgrade(), GrantReleaser::Worker);
         Self {
-            key: facts.key().clone(),
-            kind: HeldLockKind::Local { hold_state: facts, store, owner: of },
+            key: hold_state.key().clone(),
+            view: GrantView::Local { hold_state, store, releaser },
         }
     }
 
     pub(super) fn admitted(key: Key) -> Self {
-        Self { key, kind: HeldLockKind::Admitted }
+        Self { key, view: GrantView::AdmittedWithoutLock }
     }
 
-    pub(super) fn delegated(key: Key, said: DelegatedLock) -> Self {
-        Self { key, kind: HeldLockKind::Delegated(Arc::new(said)) }
+    pub(super) fn delegated(key: Key, delegated: DelegatedLock) -> Self {
+        Self { key, view: GrantView::Delegated(Arc::new(delegated)) }
     }
 
     /// Returns the lock's key.
@@ -92,10 +93,10 @@ impl HeldLock {
     /// lock. `None` if the store was unavailable and the request was admitted without a lock.
     #[must_use]
     pub fn fence(&self) -> Option<u64> {
-        match &self.kind {
-            HeldLockKind::Admitted => None,
-            HeldLockKind::Local { hold_state: facts, .. } => Some(facts.fence),
-            HeldLockKind::Delegated(said) => Some(said.fence),
+        match &self.view {
+            GrantView::AdmittedWithoutLock => None,
+            GrantView::Local { hold_state, .. } => Some(hold_state.fence),
+            GrantView::Delegated(delegated) => Some(delegated.fence),
         }
     }
 
@@ -103,30 +104,30 @@ impl HeldLock {
     /// without a lock.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        match &self.kind {
+        match &self.view {
             // Zero after a loss or release: a copy in a task of the handler may outlive the
             // request.
-            HeldLockKind::Local { hold_state: facts, .. } => match facts.current() {
-                now if now.loss().is_none() && !now.is_closed() => {
-                    now.valid_until().saturating_duration_since(Instant::now())
+            GrantView::Local { hold_state, .. } => match hold_state.current() {
+                current if current.loss().is_none() && !current.is_closed() => {
+                    current.valid_until().saturating_duration_since(Instant::now())
                 }
                 _ => Duration::ZERO,
             },
-            HeldLockKind::Delegated(said) => {
-                said.expires_at.saturating_duration_since(Instant::now())
+            GrantView::Delegated(delegated) => {
+                delegated.expires_at.saturating_duration_since(Instant::now())
             }
-            HeldLockKind::Admitted => Duration::ZERO,
+            GrantView::AdmittedWithoutLock => Duration::ZERO,
         }
     }
 
     /// Returns the reason of the loss, if the lock was lost.
     #[must_use]
     pub fn loss(&self) -> Option<LockLoss> {
-        match &self.kind {
-            HeldLockKind::Admitted => None,
-            HeldLockKind::Local { hold_state: facts, .. } => facts.current().loss(),
-            HeldLockKind::Delegated(said) => {
-                (Instant::now() >= said.expires_at).then_some(LockLoss::Lapsed)
+        match &self.view {
+            GrantView::AdmittedWithoutLock => None,
+            GrantView::Local { hold_state, .. } => hold_state.current().loss(),
+            GrantView::Delegated(delegated) => {
+                (Instant::now() >= delegated.expires_at).then_some(LockLoss::Lapsed)
             }
         }
     }
@@ -134,11 +135,11 @@ impl HeldLock {
     /// Resolves when the lock is lost; never if it is released first or was never held. A lock that
     /// is delegated by another service is lost when the delegation ends. Cancel safe.
     pub async fn lost(&self) -> LockLoss {
-        match &self.kind {
-            HeldLockKind::Admitted => std::future::pending().await,
-            HeldLockKind::Local { hold_state: facts, .. } => facts.wait_for_loss().await,
-            HeldLockKind::Delegated(said) => {
-                tokio::time::sleep_until(said.expires_at).await;
+        match &self.view {
+            GrantView::AdmittedWithoutLock => std::future::pending().await,
+            GrantView::Local { hold_state, .. } => hold_state.wait_for_loss().await,
+            GrantView::Delegated(delegated) => {
+                tokio::time::sleep_until(delegated.expires_at).await;
                 LockLoss::Lapsed
             }
         }
@@ -147,29 +148,29 @@ impl HeldLock {
     /// Returns true if the lock is in this store, through any handle. `None` if that is unknown
     /// because a handle has never connected: see [`identify_stores`](Self::identify_stores).
     pub(super) fn is_in_store(&self, store: &Store) -> Option<bool> {
-        match &self.kind {
-            HeldLockKind::Admitted => Some(false),
-            HeldLockKind::Local { store: own, .. } => match own.upgrade() {
-                Some(own) => own.is_same_as(store),
+        match &self.view {
+            GrantView::AdmittedWithoutLock => Some(false),
+            GrantView::Local { store: lock_store, .. } => match lock_store.upgrade() {
+                Some(lock_store) => lock_store.is_same_as(store),
                 None => Some(false),
             },
-            HeldLockKind::Delegated(said) => {
-                let spaces = store.backend().identities();
-                (!spaces.is_empty()).then(|| spaces.contains(&said.store_identity))
+            GrantView::Delegated(delegated) => {
+                let identities = store.backend().identities();
+                (!identities.is_empty()).then(|| identities.contains(&delegated.store_identity))
             }
         }
     }
 
     pub(super) fn is_delegated(&self) -> bool {
-        matches!(self.kind, HeldLockKind::Delegated(_))
+        matches!(self.view, GrantView::Delegated(_))
     }
 
     /// Connects the handles that [`is_in_store`](Self::is_in_store) compares.
     pub(super) async fn identify_stores(&self, store: &Store) -> Result<(), Error> {
-        if let HeldLockKind::Local { store: own, .. } = &self.kind
-            && let Some(own) = own.upgrade()
+        if let GrantView::Local { store: lock_store, .. } = &self.view
+            && let Some(lock_store) = lock_store.upgrade()
         {
-            own.identify().await?;
+            lock_store.identify().await?;
         }
         store.identify().await
     }
@@ -177,71 +178,75 @@ impl HeldLock {
     /// Returns true if both belong to one grant, and so count once.
     pub(super) fn is_same_grant(&self, other: &Self) -> bool {
         (&self.key, self.fence()) == (&other.key, other.fence())
-            && match (&self.kind, &other.kind) {
-                (HeldLockKind::Admitted, HeldLockKind::Admitted) => true,
+            && match (&self.view, &other.view) {
+                (GrantView::AdmittedWithoutLock, GrantView::AdmittedWithoutLock) => true,
                 (
-                    HeldLockKind::Local { hold_state: facts, .. },
-                    HeldLockKind::Local { hold_state: others, .. },
-                ) => facts.lease.token == others.lease.token,
-                (HeldLockKind::Delegated(said), HeldLockKind::Delegated(others)) => {
-                    said.store_identity == others.store_identity
+                    GrantView::Local { hold_state, .. },
+                    GrantView::Local { hold_state: other_hold_state, .. },
+                ) => hold_state.lease.token == other_hold_state.lease.token,
+                (GrantView::Delegated(delegated), GrantView::Delegated(other)) => {
+                    delegated.store_identity == other.store_identity
                 }
-                (HeldLockKind::Delegated(said), HeldLockKind::Local { store, .. })
-                | (HeldLockKind::Local { store, .. }, HeldLockKind::Delegated(said)) => {
+                (GrantView::Delegated(delegated), GrantView::Local { store, .. })
+                | (GrantView::Local { store, .. }, GrantView::Delegated(delegated)) => {
                     store.upgrade().is_some_and(|store| {
-                        store.backend().identities().contains(&said.store_identity)
+                        store.backend().identities().contains(&delegated.store_identity)
                     })
                 }
                 _ => false,
             }
     }
 
-    /// Waits until `wanted` replicas have the grant. For a delegated lock, asks the server that
-    /// `store` reaches now.
-    pub(super) async fn await_replicas(&self, store: &Store, wanted: u32) -> Result<(), Error> {
-        match &self.kind {
-            HeldLockKind::Admitted => Ok(()),
-            HeldLockKind::Local { hold_state: facts, store: own, .. } => {
-                let own = own.upgrade().unwrap_or_else(|| store.clone());
-                facts.current().lease.ensure_replicated(&own, wanted).await
+    /// Waits until `min_replicas` replicas have the grant. For a delegated lock, asks the server
+    /// that `store` reaches now.
+    pub(super) async fn await_replicas(
+        &self,
+        store: &Store,
+        min_replicas: u32,
+    ) -> Result<(), Error> {
+        match &self.view {
+            GrantView::AdmittedWithoutLock => Ok(()),
+            GrantView::Local { hold_state, store: lock_store, .. } => {
+                let lock_store = lock_store.upgrade().unwrap_or_else(|| store.clone());
+                hold_state.current().lease.ensure_replicated(&lock_store, min_replicas).await
             }
-            HeldLockKind::Delegated(_) => {
-                let servers = store.backend().server_generation();
-                ensure_replicated(store, &self.key, wanted, servers).await.map(drop)
+            GrantView::Delegated(_) => {
+                let server_generation = store.backend().server_generation();
+                ensure_replicated(store, &self.key, min_replicas, server_generation).await.map(drop)
             }
         }
     }
 
     /// Returns the mode, or `None` without a lock.
     pub(super) fn mode(&self) -> Option<LockMode> {
-        match &self.kind {
-            HeldLockKind::Admitted => None,
-            HeldLockKind::Local { hold_state: facts, .. } => Some(facts.current().lease.terms.mode),
-            HeldLockKind::Delegated(said) => Some(said.mode),
+        match &self.view {
+            GrantView::AdmittedWithoutLock => None,
+            GrantView::Local { hold_state, .. } => Some(hold_state.current().lease.terms.mode),
+            GrantView::Delegated(delegated) => Some(delegated.mode),
         }
     }
 
     /// Returns a guard on the lock, or `None` once it has ended.
     pub(super) fn share_guard(&self) -> Option<LockGuard> {
-        match &self.kind {
-            HeldLockKind::Local { hold_state: facts, .. }
-                if facts.current().is_closed() || facts.current().loss().is_some() =>
+        match &self.view {
+            GrantView::Local { hold_state, .. }
+                if hold_state.current().is_closed() || hold_state.current().loss().is_some() =>
             {
                 None
             }
-            HeldLockKind::Local { hold_state: facts, owner: GrantOwner::Guards(grant), .. } => {
-                let grant = match facts.successor() {
-                    Some((_, owner)) => owner.upgrade()?.downcast().ok(),
+            GrantView::Local { hold_state, releaser: GrantReleaser::Guards(grant), .. } => {
+                let grant = match hold_state.successor() {
+                    Some((_, successor)) => successor.upgrade()?.downcast().ok(),
                     None => grant.upgrade(),
                 };
                 grant.map(LockGuard::from_grant)
             }
-            HeldLockKind::Local { owner: GrantOwner::Worker, .. } => {
+            GrantView::Local { releaser: GrantReleaser::Worker, .. } => {
                 Some(LockGuard::borrowed(self.clone()))
             }
-            HeldLockKind::Delegated(said) if Instant::now() >= said.expires_at => None,
-            HeldLockKind::Delegated(_) => Some(LockGuard::borrowed(self.clone())),
-            HeldLockKind::Admitted => None,
+            GrantView::Delegated(delegated) if Instant::now() >= delegated.expires_at => None,
+            GrantView::Delegated(_) => Some(LockGuard::borrowed(self.clone())),
+            GrantView::AdmittedWithoutLock => None,
         }
     }
 }

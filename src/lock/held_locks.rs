@@ -5,7 +5,7 @@ use std::fmt;
 use futures_util::future::select_all;
 use smallvec::SmallVec;
 
-use super::{guard::LockGuard, held_lock::HeldLock, outcome::AcquireError};
+use super::{held_lock::HeldLock, lock_guard::LockGuard, lock_outcome::AcquireError};
 use crate::{
     error::Error,
     gate::RequestScope,
@@ -26,11 +26,11 @@ impl HeldLocks {
 
     /// Adds locks, except those of a grant that is already here, such as one of an outer layer.
     #[expect(clippy::indexing_slicing, reason = "the list only grows")]
-    pub(super) fn with_unique(mut self, more: impl IntoIterator<Item = HeldLock>) -> Self {
-        let known = self.len();
-        for new in more {
-            if !self.0[..known].iter().any(|held| held.is_same_grant(&new)) {
-                self.0.push(new);
+    pub(super) fn with_unique(mut self, added: impl IntoIterator<Item = HeldLock>) -> Self {
+        let existing_len = self.len();
+        for lock in added {
+            if !self.0[..existing_len].iter().any(|held_lock| held_lock.is_same_grant(&lock)) {
+                self.0.push(lock);
             }
         }
         self
@@ -38,16 +38,18 @@ impl HeldLocks {
 
     /// Removes the delegated locks that are not known to be in this store.
     pub(super) fn without_delegations_of_other_stores(mut self, store: &Store) -> Self {
-        self.0.retain(|held| !held.is_delegated() || held.is_in_store(store) == Some(true));
+        self.0.retain(|held_lock| {
+            !held_lock.is_delegated() || held_lock.is_in_store(store) == Some(true)
+        });
         self
     }
 
-    pub(super) fn merged_with(self, more: Self) -> Self {
-        if self.is_empty() { more } else { self.with_unique(more.0) }
+    pub(super) fn merged_with(self, inner: Self) -> Self {
+        if self.is_empty() { inner } else { self.with_unique(inner.0) }
     }
 
-    pub(super) fn from_lock(held: HeldLock) -> Self {
-        Self(SmallVec::from_buf([held]))
+    pub(super) fn from_lock(held_lock: HeldLock) -> Self {
+        Self(SmallVec::from_buf([held_lock]))
     }
 
     /// Returns a scope in which code finds these locks by [`current`](Self::current).
@@ -77,12 +79,12 @@ impl HeldLocks {
     pub fn get(&self, key: impl Into<Key>) -> Option<&HeldLock> {
         let key = key.into();
         // The innermost, if a lock was lost and acquired again.
-        self.iter().rev().find(|held| *held.key() == key)
+        self.iter().rev().find(|held_lock| *held_lock.key() == key)
     }
 
     /// Returns the fences in the same order. Omits locks that were admitted without a grant.
     pub fn fences(&self) -> impl Iterator<Item = (&Key, u64)> {
-        self.iter().filter_map(|held| Some((held.key(), held.fence()?)))
+        self.iter().filter_map(|held_lock| Some((held_lock.key(), held_lock.fence()?)))
     }
 
     /// Returns the reason of a loss, if one of the locks was lost.
@@ -96,15 +98,15 @@ impl HeldLocks {
         if self.is_empty() {
             return std::future::pending().await;
         }
-        select_all(self.iter().map(|held| Box::pin(held.lost()))).await.0
+        select_all(self.iter().map(|held_lock| Box::pin(held_lock.lost()))).await.0
     }
 
     /// Connects the handles that [`find_guard`](Self::find_guard) needs in order to know which of
     /// these locks are in this store.
     pub(super) async fn identify_stores(&self, store: &Store, keys: &[Key]) -> Result<(), Error> {
-        for held in self.iter().filter(|held| keys.contains(held.key())) {
-            if held.is_in_store(store).is_none() {
-                held.identify_stores(store).await?;
+        for held_lock in self.iter().filter(|held_lock| keys.contains(held_lock.key())) {
+            if held_lock.is_in_store(store).is_none() {
+                held_lock.identify_stores(store).await?;
             }
         }
         Ok(())
@@ -113,8 +115,8 @@ impl HeldLocks {
     /// Returns true if [`find_guard`](Self::find_guard) knows which of these locks are in this
     /// store.
     pub(super) fn has_identified_stores(&self, store: &Store, keys: &[Key]) -> bool {
-        let mut held = self.iter().filter(|held| keys.contains(held.key()));
-        held.all(|held| held.is_in_store(store).is_some())
+        let mut with_keys = self.iter().filter(|held_lock| keys.contains(held_lock.key()));
+        with_keys.all(|held_lock| held_lock.is_in_store(store).is_some())
     }
 
     /// Returns a guard on the held lock of this key, the innermost that covers the mode.
@@ -128,17 +130,17 @@ impl HeldLocks {
         key: &Key,
         mode: LockMode,
     ) -> Result<Option<LockGuard>, AcquireError> {
-        let of_key = self.iter().rev().filter(|held| held.key() == key);
-        let mut here = of_key.filter(|held| held.is_in_store(store) == Some(true));
+        let with_key = self.iter().rev().filter(|held_lock| held_lock.key() == key);
+        let mut in_store = with_key.filter(|held_lock| held_lock.is_in_store(store) == Some(true));
         let mut is_held = false;
-        let found = here.find_map(|held| {
-            let guard = held.share_guard()?;
+        let shared_guard = in_store.find_map(|held_lock| {
+            let guard = held_lock.share_guard()?;
             is_held = true;
-            held.mode().is_some_and(|has| mode_covers(has, mode)).then_some(guard)
+            held_lock.mode().is_some_and(|held_mode| mode_covers(held_mode, mode)).then_some(guard)
         });
-        match found {
+        match shared_guard {
             None if is_held => Err(AcquireError::WouldDeadlock),
-            found => Ok(found),
+            shared_guard => Ok(shared_guard),
         }
     }
 
@@ -152,9 +154,9 @@ struct HashedLockKeys(HeldLocks);
 
 impl fmt::Display for HashedLockKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (n, held) in self.0.iter().enumerate() {
-            let comma = if n > 0 { "," } else { "" };
-            write!(f, "{comma}{}", held.key().log_hash())?;
+        for (index, held_lock) in self.0.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{}", held_lock.key().log_hash())?;
         }
         Ok(())
     }

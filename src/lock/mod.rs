@@ -98,37 +98,39 @@
 //! its late writes checks the **fence**, a number that grows with each grant.
 
 mod acquire_all;
+mod acquire_lock;
 mod acquire_options;
 mod average_hold_time;
-mod delegation;
+mod delegation_header;
 mod gate;
-mod guard;
 mod held_lock;
 mod held_locks;
-mod idempotent_acquire;
-mod lock_entry_context;
+mod idempotency_lookup;
+mod local_wait_queue;
+mod lock_guard;
+mod lock_outcome;
+mod lock_request;
+mod lock_retry;
 mod lock_set;
-mod lock_ticket;
-mod outcome;
+mod lock_set_request;
 mod pending_releases;
-mod policy;
 mod release_settings;
-mod request;
-mod retry;
+mod release_status;
 mod shared_grant;
+mod shared_secret;
+mod stripped_headers;
 #[cfg(test)]
 pub(crate) mod tests;
-mod wait_queue;
 
 pub use self::{
-    delegation::SharedSecret,
-    gate::LockLayer,
-    guard::{LockGuard, ReleaseStatus},
+    gate::{BusyStatus, LockEntryContext, LockLayer, LockTicket, UnmatchedRequestTicket},
     held_lock::{HeldLock, HeldLocks},
-    lock_entry_context::LockEntryContext,
-    lock_set::{LockSet, LockSetRequest},
-    lock_ticket::{LockTicket, UnmatchedRequestTicket},
-    outcome::{AcquireError, BusyStatus, LockBusy},
+    lock_guard::LockGuard,
+    lock_outcome::{AcquireError, LockBusy},
+    lock_request::LockRequest,
+    lock_set::LockSet,
+    lock_set_request::LockSetRequest,
     release_settings::{HoldUntil, OnLoss},
-    request::LockRequest,
+    release_status::ReleaseStatus,
+    shared_secret::SharedSecret,
 };

@@ -1,21 +1,61 @@
-//! Releases that a request waits for at its end.
+//! Releases in progress: of one guard, and of all locks that a request waits for at its end.
+
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use tokio::sync::oneshot;
 
 use super::{
-    guard::{PendingRelease, ReleaseStatus},
     held_lock::HeldLocks,
     lock_set::LockSet,
+    release_status::{ReleaseStatus, release_status},
 };
-use crate::store::LockLoss;
+use crate::store::{HoldState, LockLoss, OwnedHold, Store};
+
+/// Release of one guard in progress. Dropping it leaves the remaining steps to the background.
+pub(super) enum PendingRelease {
+    Done(ReleaseStatus),
+    Release {
+        hold_state: Arc<HoldState>,
+        hold: OwnedHold,
+    },
+    /// A queue task releases and reacquires in one call, and reports the status.
+    ReleaseAndReacquire {
+        store: Store,
+        status_receiver: oneshot::Receiver<ReleaseStatus>,
+    },
+}
+
+impl PendingRelease {
+    /// Returns the release of a guard that is not the last one.
+    pub(super) fn still_held(loss: Option<LockLoss>) -> Self {
+        Self::Done(loss.map_or(ReleaseStatus::StillHeld, |_| ReleaseStatus::AlreadyLost))
+    }
+
+    /// Waits for the release.
+    pub(super) async fn finish(self) -> ReleaseStatus {
+        match self {
+            Self::Done(status) => status,
+            Self::Release { hold_state, hold } => {
+                release_status(&hold_state, &hold.release().await)
+            }
+            Self::ReleaseAndReacquire { store, status_receiver } => {
+                store.await_reply(status_receiver).await.unwrap_or(ReleaseStatus::Unknown)
+            }
+        }
+    }
+}
 
 /// Releases in progress of one request.
 pub(super) enum PendingReleases {
     /// Nothing to wait for; contains the reason if the locks were lost.
     Done(Option<LockLoss>),
     Single(PendingRelease),
-    /// Several locks, or those left beside a lost one; contains the reason of that loss.
-    Multiple(BoxFuture<'static, ReleaseStatus>, Option<LockLoss>),
+    /// Several locks, or those that remain beside a lost one; contains the reason of that loss.
+    Multiple {
+        release: BoxFuture<'static, ReleaseStatus>,
+        reported_loss: Option<LockLoss>,
+    },
 }
 
 impl PendingReleases {
@@ -25,35 +65,37 @@ impl PendingReleases {
         if loss.is_none() {
             return match guards.into_single() {
                 Ok(guard) => Self::Single(guard.begin_release()),
-                Err(several) => Self::Multiple(Box::pin(several.release()), None),
+                Err(guards) => {
+                    Self::Multiple { release: Box::pin(guards.release()), reported_loss: None }
+                }
             };
         }
         guards.drop_lost();
         match guards.first() {
-            Some(_) => Self::Multiple(Box::pin(guards.release()), loss),
+            Some(_) => Self::Multiple { release: Box::pin(guards.release()), reported_loss: loss },
             None => Self::Done(loss),
         }
     }
 
     /// Waits for the releases. Returns the reason of a loss, as far as it is known.
-    pub(super) async fn finish(self, held: &HeldLocks) -> Option<LockLoss> {
-        let (released, known) = match self {
+    pub(super) async fn finish(self, held_locks: &HeldLocks) -> Option<LockLoss> {
+        let (status, reported_loss) = match self {
             Self::Done(loss) => return loss,
-            Self::Single(ending) => (ending.finish().await, None),
-            Self::Multiple(released, known) => (released.await, known),
+            Self::Single(release) => (release.finish().await, None),
+            Self::Multiple { release, reported_loss } => (release.await, reported_loss),
         };
-        let found = match released {
+        let release_loss = match status {
             // `StillHeld`: another layer, or a guard that the handler left behind, will release it.
             ReleaseStatus::Released | ReleaseStatus::StillHeld => None,
-            ReleaseStatus::AlreadyLost => held.loss().or(Some(LockLoss::Taken)),
+            ReleaseStatus::AlreadyLost => held_locks.loss().or(Some(LockLoss::Taken)),
             ReleaseStatus::Unknown => {
                 crate::throttle::throttled!(
                     warn,
-                    lock = %held.display_hashed(), "no reply to the release of the lock"
+                    lock = %held_locks.display_hashed(), "no reply to the release of the lock"
                 );
                 None
             }
         };
-        known.or(found)
+        reported_loss.or(release_loss)
     }
 }

@@ -2,19 +2,15 @@
 
 use std::{fmt, sync::Arc};
 
-use tokio::{
-    sync::{Notify, oneshot},
-    time::Instant,
-};
+use tokio::sync::{Notify, oneshot};
 
 use super::{
-    guard::ReleaseStatus,
-    wait_queue::{FenceRange, HandoverOutcome, LocalQueues, QueueTask, QueueTaskStart},
+    local_wait_queue::{
+        FenceRange, HandoverOutcome, LocalQueueId, LocalQueues, QueueTask, QueueTaskStart,
+    },
+    release_status::ReleaseStatus,
 };
-use crate::{
-    error::Error,
-    store::{HoldState, OwnedHold, ReleaseOutcome, Store},
-};
+use crate::store::{HoldState, OwnedHold, Store};
 
 /// Grant that one or several guards share.
 #[derive(Debug)]
@@ -45,8 +41,8 @@ impl fmt::Debug for HandoverContext {
 }
 
 impl SharedGrant {
-    pub(super) fn new(hold: OwnedHold, turn: Option<HandoverContext>) -> Self {
-        Self { active: Some(ActiveGrant { hold, handover: turn }) }
+    pub(super) fn new(hold: OwnedHold, handover: Option<HandoverContext>) -> Self {
+        Self { active: Some(ActiveGrant { hold, handover }) }
     }
 
     #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
@@ -61,19 +57,19 @@ impl SharedGrant {
     /// Returns the parts, which are neither handed over nor released when they are dropped.
     #[expect(clippy::expect_used, reason = "only a call that consumes the grant takes it out")]
     pub(super) fn into_parts(mut self) -> (OwnedHold, Option<HandoverContext>) {
-        let ActiveGrant { hold, handover: turn } =
+        let ActiveGrant { hold, handover } =
             self.active.take().expect("the grant is held until it is consumed");
-        (hold, turn)
+        (hold, handover)
     }
 }
 
 impl Drop for SharedGrant {
     fn drop(&mut self) {
-        if let Some(held) = self.active.take() {
-            match ReleaseAction::decide(held.hold, held.handover) {
+        if let Some(grant) = self.active.take() {
+            match ReleaseAction::decide(grant.hold, grant.handover) {
                 // The lease agent releases a hold that is dropped.
                 ReleaseAction::HandedOver | ReleaseAction::Release(_) => {}
-                ReleaseAction::ReleaseAndReacquire(pass) => pass.spawn(None),
+                ReleaseAction::ReleaseAndReacquire(reacquire) => reacquire.spawn(None),
             }
         }
     }
@@ -90,7 +86,7 @@ pub(super) enum ReleaseAction {
 pub(super) struct ReleaseAndReacquire {
     local_queues: Arc<LocalQueues>,
     hold: OwnedHold,
-    acquirer_notify: Arc<Notify>,
+    task_notify: Arc<Notify>,
 }
 
 impl ReleaseAndReacquire {
@@ -98,56 +94,32 @@ impl ReleaseAndReacquire {
         self.hold.store()
     }
 
-    pub(super) fn spawn(self, tell: Option<oneshot::Sender<ReleaseStatus>>) {
-        let Self { local_queues: lines, hold, acquirer_notify: bell } = self;
+    pub(super) fn spawn(self, status_sender: Option<oneshot::Sender<ReleaseStatus>>) {
+        let Self { local_queues, hold, task_notify } = self;
         let (store, lease) = (hold.store().clone(), Arc::clone(hold.lease()));
-        let name = (lease.key.clone(), lease.terms.mode);
+        let queue_id = LocalQueueId::of_lease(&lease);
         QueueTask::spawn(
-            &lines,
+            &local_queues,
             &store,
-            &name,
-            bell,
-            QueueTaskStart::ReleaseAndReacquire(hold, tell),
+            &queue_id,
+            task_notify,
+            QueueTaskStart::ReleaseAndReacquire { hold, status_sender },
         );
     }
 }
 
 impl ReleaseAction {
-    pub(super) fn decide(hold: OwnedHold, turn: Option<HandoverContext>) -> Self {
-        let Some(turn) = turn else {
+    pub(super) fn decide(hold: OwnedHold, handover: Option<HandoverContext>) -> Self {
+        let Some(handover) = handover else {
             return Self::Release(hold);
         };
-        let lines = Arc::clone(&turn.local_queues);
-        match lines.hand_over_or_release(hold, turn) {
+        let local_queues = Arc::clone(&handover.local_queues);
+        match local_queues.hand_over_or_release(hold, handover) {
             HandoverOutcome::HandedOver => Self::HandedOver,
             HandoverOutcome::Release(hold) => Self::Release(hold),
-            HandoverOutcome::ReleaseAndReacquire(hold, bell) => {
-                Self::ReleaseAndReacquire(ReleaseAndReacquire {
-                    local_queues: lines,
-                    hold,
-                    acquirer_notify: bell,
-                })
+            HandoverOutcome::ReleaseAndReacquire { hold, task_notify } => {
+                Self::ReleaseAndReacquire(ReleaseAndReacquire { local_queues, hold, task_notify })
             }
-        }
-    }
-}
-
-/// Converts the outcome of a release to the status for its caller.
-pub(super) fn release_status(
-    facts: &HoldState,
-    gave_back: &Result<ReleaseOutcome, Error>,
-) -> ReleaseStatus {
-    match gave_back {
-        _ if facts.loss().is_some() => ReleaseStatus::AlreadyLost,
-        Ok(ReleaseOutcome::Released) => ReleaseStatus::Released,
-        // The first of two calls may have released it: within the lease, no other call can have.
-        Ok(ReleaseOutcome::NotFoundOnRetry) if facts.valid_until() > Instant::now() => {
-            ReleaseStatus::Released
-        }
-        Ok(ReleaseOutcome::NotFoundOnRetry) | Err(_) => ReleaseStatus::Unknown,
-        Ok(_) => {
-            facts.report_loss_on_release();
-            ReleaseStatus::AlreadyLost
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Background task of a quorum hold: it counts late votes, and asks nodes without a lease again.
+//! `LeaseRepair`: background task of a quorum hold, which counts late votes and asks nodes without
+//! a lease again.
 //!
 //! It does not renew: each node's lease is renewed by the lease agent of its own store. If the
 //! runtime of this task ends, a lock lasts for as long as the nodes that had voted for it.
@@ -14,13 +15,14 @@ use super::{
 use crate::store::LeaseTerms;
 
 /// Starts the task, which ends with the lock.
-pub(super) fn spawn_repair(asking: &VoteRequest, held: &Arc<QuorumHold>) {
-    let Some(first) = asking.nodes.first() else { return };
+pub(super) fn spawn_repair(vote_request: &VoteRequest, hold: &Arc<QuorumHold>) {
+    let Some(first_node) = vote_request.nodes.first() else { return };
     // Dropping the guard ends the lock, even if this task still has a reference to the hold.
-    let tender = LeaseRepair { vote_request: asking.clone(), hold: Arc::clone(held) };
-    first.spawn_background(tender.run());
+    let repair = LeaseRepair { vote_request: vote_request.clone(), hold: Arc::clone(hold) };
+    first_node.spawn_background(repair.run());
 }
 
+/// Task of one hold.
 struct LeaseRepair {
     vote_request: VoteRequest,
     hold: Arc<QuorumHold>,
@@ -28,29 +30,29 @@ struct LeaseRepair {
 
 impl LeaseRepair {
     async fn run(self) {
-        let third = self.vote_request.terms.lease / 3;
-        let mut next = Instant::now() + third;
+        let interval = self.vote_request.terms.lease / 3;
+        let mut next_repair = Instant::now() + interval;
         let mut ended = pin!(self.hold.await_end());
         loop {
             tokio::select! {
                 _ = &mut ended => return,
-                next = self.hold.next_event() => match next {
+                event = self.hold.next_event() => match event {
                     QuorumEvent::Vote(vote) => self.handle_vote(vote),
-                    QuorumEvent::FenceRaised(at, hold) => self.hold.add_node(at, hold),
+                    QuorumEvent::FenceRaised { node_index, hold } => self.hold.add_node(node_index, hold),
                 },
-                () = sleep_until(next) => {
-                    next = Instant::now() + third;
+                () = sleep_until(next_repair) => {
+                    next_repair = Instant::now() + interval;
                     self.request_missing_votes();
                 }
             }
         }
     }
 
-    fn handle_vote(&self, (at, answer): NodeVote) {
+    fn handle_vote(&self, NodeVote { node_index, outcome }: NodeVote) {
         // A node that refuses is asked again later.
-        if let Ok(hold) = answer {
+        if let Ok(hold) = outcome {
             self.hold.push_fence_raise(self.vote_request.raise_node_fence(
-                at,
+                node_index,
                 hold,
                 self.hold.fence,
             ));
@@ -60,11 +62,11 @@ impl LeaseRepair {
     /// Asks the nodes that had no lease at first, and those that have lost it.
     fn request_missing_votes(&self) {
         let terms = &self.vote_request.terms;
-        let left = self.hold.ends_at.saturating_duration_since(Instant::now());
-        if terms.renews && left >= terms.lease {
-            let terms = LeaseTerms { max_hold: left, ..terms.clone() };
-            for at in self.hold.missing_nodes() {
-                self.hold.push_vote(self.vote_request.request_vote(at, &terms));
+        let remaining = self.hold.ends_at.saturating_duration_since(Instant::now());
+        if terms.renews && remaining >= terms.lease {
+            let terms = LeaseTerms { max_hold: remaining, ..terms.clone() };
+            for node_index in self.hold.missing_nodes() {
+                self.hold.push_vote(self.vote_request.request_vote(node_index, &terms));
             }
         }
     }

@@ -64,15 +64,15 @@
 //! A node's lock is an ordinary lock of that store, with its name. If other locks live in those
 //! servers, give the nodes a namespace of their own, the same one for all users of the quorum.
 
-mod guard;
 mod lease_repair;
+mod quorum_guard;
 mod quorum_hold;
-mod request;
+mod quorum_request;
 #[cfg(test)]
 mod tests;
 mod vote_request;
 
 pub use self::{
-    guard::QuorumGuard,
-    request::{Quorum, QuorumRequest},
+    quorum_guard::QuorumGuard,
+    quorum_request::{Quorum, QuorumRequest},
 };

@@ -1,4 +1,5 @@
-//! Leases of the nodes that voted for a grant; the lock is held while they are a majority.
+//! `QuorumHold`: leases of the nodes that voted for a grant; the lock is held while they are a
+//! majority.
 
 use std::{
     collections::BTreeMap,
@@ -22,6 +23,7 @@ use crate::{
     store::{HoldState, LockLoss, OwnedHold},
 };
 
+/// Lock that a majority of nodes holds.
 #[derive(Debug)]
 pub(super) struct QuorumHold {
     pub(super) key: Key,
@@ -55,24 +57,24 @@ struct PendingNodeCalls {
 /// Result of [`QuorumHold::next_event`].
 pub(super) enum QuorumEvent {
     Vote(NodeVote),
-    FenceRaised(usize, OwnedHold),
+    FenceRaised { node_index: usize, hold: OwnedHold },
 }
 
 impl QuorumHold {
     pub(super) fn new(
         key: &Key,
         fence: u64,
-        nodes: usize,
+        node_count: usize,
         max_hold: Duration,
         holds: BTreeMap<usize, OwnedHold>,
         votes: PendingVotes,
     ) -> Arc<Self> {
         let lock = key.log_hash();
-        tracing::debug!(%lock, fence, nodes, votes = holds.len(), "quorum lock granted");
+        tracing::debug!(%lock, fence, nodes = node_count, votes = holds.len(), "quorum lock granted");
         Arc::new(Self {
             key: key.clone(),
             fence,
-            node_count: nodes,
+            node_count,
             ends_at: Instant::now() + max_hold,
             node_holds: Mutex::new(NodeHolds {
                 holds,
@@ -95,27 +97,31 @@ impl QuorumHold {
     pub(super) fn check_loss(&self) -> Option<LockLoss> {
         // Not under the mutex: a detected loss is reported at once, and its receiver may call this
         // function.
-        for facts in self.hold_states() {
-            let _ = facts.loss();
+        for state in self.hold_states() {
+            let _ = state.loss();
         }
-        let mut seats = self.node_holds.lock();
-        if seats.is_closed {
+        let mut node_holds = self.node_holds.lock();
+        if node_holds.is_closed {
             return self.loss.get().copied();
         }
-        let ended = |(at, hold): (&usize, &OwnedHold)| Some((*at, hold.state().reported_loss()?));
-        let ended: Vec<_> = seats.holds.iter().filter_map(ended).collect();
-        let gone: Vec<_> = ended.iter().filter_map(|(at, _)| seats.holds.remove(at)).collect();
-        if seats.holds.len() >= self.majority() {
+        let reported_loss = |(node_index, hold): (&usize, &OwnedHold)| {
+            Some((*node_index, hold.state().reported_loss()?))
+        };
+        let losses: Vec<_> = node_holds.holds.iter().filter_map(reported_loss).collect();
+        let lost_holds: Vec<_> =
+            losses.iter().filter_map(|(index, _)| node_holds.holds.remove(index)).collect();
+        if node_holds.holds.len() >= self.majority() {
             return None;
         }
-        seats.is_closed = true;
-        let loss = ended.last().map_or(LockLoss::Lapsed, |(_, loss)| *loss);
+        node_holds.is_closed = true;
+        let loss = losses.last().map_or(LockLoss::Lapsed, |(_, loss)| *loss);
         let _ = self.loss.set(loss);
-        let left = (std::mem::take(&mut seats.pending), std::mem::take(&mut seats.holds));
-        drop(seats);
+        let pending = std::mem::take(&mut node_holds.pending);
+        let remaining_holds = std::mem::take(&mut node_holds.holds);
+        drop(node_holds);
         self.change_notify.notify_waiters();
-        tracing::warn!(lock = %self.key.log_hash(), ?loss, left = left.1.len(), "quorum lock lost");
-        drop((gone, left));
+        tracing::warn!(lock = %self.key.log_hash(), ?loss, left = remaining_holds.len(), "quorum lock lost");
+        drop((lost_holds, pending, remaining_holds));
         Some(loss)
     }
 
@@ -129,12 +135,12 @@ impl QuorumHold {
             if loss.is_some() || self.is_closed() {
                 return loss;
             }
-            let facts: Vec<_> = self.hold_states();
-            let mut any: FuturesUnordered<_> =
-                facts.iter().map(|facts| facts.wait_for_loss()).collect();
+            let states: Vec<_> = self.hold_states();
+            let mut losses: FuturesUnordered<_> =
+                states.iter().map(|state| state.wait_for_loss()).collect();
             tokio::select! {
                 () = changed => {}
-                _ = any.next() => {}
+                _ = losses.next() => {}
             }
         }
     }
@@ -148,51 +154,53 @@ impl QuorumHold {
     }
 
     #[cfg(test)]
-    pub(super) fn hold_state_of(&self, at: usize) -> Option<Arc<HoldState>> {
-        self.node_holds.lock().holds.get(&at).map(|hold| Arc::clone(hold.state()))
+    pub(super) fn hold_state_of(&self, node_index: usize) -> Option<Arc<HoldState>> {
+        self.node_holds.lock().holds.get(&node_index).map(|hold| Arc::clone(hold.state()))
     }
 
     /// Returns the time until which a majority is certain if no renewal succeeds from now on.
     pub(super) fn valid_until(&self) -> Option<Instant> {
-        let mut ends: Vec<_> = self.hold_states().iter().map(|facts| facts.valid_until()).collect();
+        let mut ends: Vec<_> = self.hold_states().iter().map(|state| state.valid_until()).collect();
         ends.sort_unstable_by(|a, b| b.cmp(a));
         ends.get(self.majority() - 1).copied()
     }
 
     /// Returns the nodes without a lease; none while a call to a node is in flight.
     pub(super) fn missing_nodes(&self) -> Vec<usize> {
-        let seats = self.node_holds.lock();
-        if !seats.pending.votes.is_empty() || !seats.pending.fence_raises.is_empty() {
+        let node_holds = self.node_holds.lock();
+        if !node_holds.pending.votes.is_empty() || !node_holds.pending.fence_raises.is_empty() {
             return Vec::new();
         }
-        (0..self.node_count).filter(|at| !seats.holds.contains_key(at)).collect()
+        (0..self.node_count).filter(|index| !node_holds.holds.contains_key(index)).collect()
     }
 
     /// Adds a vote that is in flight.
     pub(super) fn push_vote(&self, vote: BoxFuture<'static, NodeVote>) {
-        let seats = self.node_holds.lock();
-        if !seats.is_closed {
-            seats.pending.votes.push(vote);
+        let node_holds = self.node_holds.lock();
+        if !node_holds.is_closed {
+            node_holds.pending.votes.push(vote);
         }
     }
 
     /// Adds a call that raises the fence of a node, before its vote counts.
     pub(super) fn push_fence_raise(&self, raise: BoxFuture<'static, (usize, OwnedHold)>) {
-        let seats = self.node_holds.lock();
-        if !seats.is_closed {
-            seats.pending.fence_raises.push(raise);
+        let node_holds = self.node_holds.lock();
+        if !node_holds.is_closed {
+            node_holds.pending.fence_raises.push(raise);
         }
     }
 
     /// Returns the next completed call. For use by one task only.
     pub(super) async fn next_event(&self) -> QuorumEvent {
         poll_fn(|cx| {
-            let mut seats = self.node_holds.lock();
-            if let Poll::Ready(Some(vote)) = seats.pending.votes.poll_next_unpin(cx) {
+            let mut node_holds = self.node_holds.lock();
+            if let Poll::Ready(Some(vote)) = node_holds.pending.votes.poll_next_unpin(cx) {
                 return Poll::Ready(QuorumEvent::Vote(vote));
             }
-            match seats.pending.fence_raises.poll_next_unpin(cx) {
-                Poll::Ready(Some((at, hold))) => Poll::Ready(QuorumEvent::FenceRaised(at, hold)),
+            match node_holds.pending.fence_raises.poll_next_unpin(cx) {
+                Poll::Ready(Some((node_index, hold))) => {
+                    Poll::Ready(QuorumEvent::FenceRaised { node_index, hold })
+                }
                 // With no calls in flight, only the task that polls this adds new ones.
                 Poll::Ready(None) | Poll::Pending => Poll::Pending,
             }
@@ -202,29 +210,29 @@ impl QuorumHold {
 
     /// Adds a node that voted in addition to the majority, or drops its lease if the lock has
     /// ended.
-    pub(super) fn add_node(&self, at: usize, hold: OwnedHold) {
+    pub(super) fn add_node(&self, node_index: usize, hold: OwnedHold) {
         // Before the node counts: it must not complete a majority that was lost in the meantime.
         let _ = self.check_loss();
-        let mut seats = self.node_holds.lock();
-        if seats.is_closed {
-            drop(seats);
+        let mut node_holds = self.node_holds.lock();
+        if node_holds.is_closed {
+            drop(node_holds);
             drop(hold);
             return;
         }
-        let before = seats.holds.insert(at, hold);
-        drop(seats);
-        drop(before);
+        let replaced = node_holds.holds.insert(node_index, hold);
+        drop(node_holds);
+        drop(replaced);
         self.change_notify.notify_waiters();
     }
 
     /// Ends the hold and returns the leases to release; none if it has ended already.
     pub(super) fn close(&self) -> BTreeMap<usize, OwnedHold> {
-        let mut seats = self.node_holds.lock();
-        seats.is_closed = true;
-        let (under_way, holds) =
-            (std::mem::take(&mut seats.pending), std::mem::take(&mut seats.holds));
-        drop(seats);
-        drop(under_way);
+        let mut node_holds = self.node_holds.lock();
+        node_holds.is_closed = true;
+        let (pending, holds) =
+            (std::mem::take(&mut node_holds.pending), std::mem::take(&mut node_holds.holds));
+        drop(node_holds);
+        drop(pending);
         self.change_notify.notify_waiters();
         holds
     }

@@ -1,4 +1,5 @@
-//! Round of votes: all nodes are asked at once, and a majority decides.
+//! `VoteRequest`: a round of votes. All nodes are asked at once, a majority decides, and its fences
+//! are raised.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -34,8 +35,11 @@ pub(super) enum VoteRefusal {
     Fault(Error),
 }
 
-/// Answer of one node, with its number.
-pub(super) type NodeVote = (usize, Result<OwnedHold, VoteRefusal>);
+/// Answer of one node.
+pub(super) struct NodeVote {
+    pub(super) node_index: usize,
+    pub(super) outcome: Result<OwnedHold, VoteRefusal>,
+}
 
 /// Calls in flight. If one is dropped, a grant that its node may still make is released.
 pub(super) type PendingVotes = FuturesUnordered<BoxFuture<'static, NodeVote>>;
@@ -54,38 +58,44 @@ impl VoteRequest {
 
     /// Asks all nodes. The calls still in flight become part of the hold.
     pub(super) async fn acquire_majority(&self) -> Result<Arc<QuorumHold>, AcquireError> {
-        let mut open: PendingVotes =
-            (0..self.nodes.len()).map(|at| self.request_vote(at, &self.terms)).collect();
-        let (mut got, mut noes) = (BTreeMap::new(), Vec::new());
+        let mut pending: PendingVotes =
+            (0..self.nodes.len()).map(|index| self.request_vote(index, &self.terms)).collect();
+        let (mut holds, mut refusals) = (BTreeMap::new(), Vec::new());
         loop {
-            while got.len() < self.majority() {
+            while holds.len() < self.majority() {
                 // If no majority is possible any more, fail at once and drop the calls in flight.
-                if got.len() + open.len() < self.majority() {
-                    return Err(self.acquire_error(got.len(), &noes));
+                if holds.len() + pending.len() < self.majority() {
+                    return Err(self.acquire_error(holds.len(), &refusals));
                 }
-                match open.next().await {
-                    Some((at, Ok(hold))) => drop(got.insert(at, hold)),
-                    Some((_, Err(no))) => noes.push(no),
-                    None => {}
+                let Some(NodeVote { node_index, outcome }) = pending.next().await else { continue };
+                match outcome {
+                    Ok(hold) => drop(holds.insert(node_index, hold)),
+                    Err(refusal) => refusals.push(refusal),
                 }
             }
-            let fence = got.values().map(|hold| hold.state().fence).max().unwrap_or_default();
-            self.write_back_fence(fence, &mut got, &mut noes).await;
-            if got.len() < self.majority() {
+            let fence = holds.values().map(|hold| hold.state().fence).max().unwrap_or_default();
+            self.write_back_fence(fence, &mut holds, &mut refusals).await;
+            if holds.len() < self.majority() {
                 continue;
             }
-            let held =
-                QuorumHold::new(&self.key, fence, self.nodes.len(), self.terms.max_hold, got, open);
+            let hold = QuorumHold::new(
+                &self.key,
+                fence,
+                self.nodes.len(),
+                self.terms.max_hold,
+                holds,
+                pending,
+            );
             // The calls may have taken so long that the leases are no longer certain. Then the hold
             // is dropped, which releases them. A loss is reported a little later than that, so the
             // end is compared too.
-            if held.check_loss().is_none()
-                && held.valid_until().is_some_and(|end| end > Instant::now())
+            if hold.check_loss().is_none()
+                && hold.valid_until().is_some_and(|end| end > Instant::now())
             {
-                return Ok(held);
+                return Ok(hold);
             }
-            noes.push(VoteRefusal::Fault(Error::new(ErrorKind::Timeout, "quorum")));
-            return Err(self.acquire_error(0, &noes));
+            refusals.push(VoteRefusal::Fault(Error::new(ErrorKind::Timeout, "quorum")));
+            return Err(self.acquire_error(0, &refusals));
         }
     }
 
@@ -97,16 +107,16 @@ impl VoteRequest {
     async fn write_back_fence(
         &self,
         fence: u64,
-        got: &mut BTreeMap<usize, OwnedHold>,
-        noes: &mut Vec<VoteRefusal>,
+        holds: &mut BTreeMap<usize, OwnedHold>,
+        refusals: &mut Vec<VoteRefusal>,
     ) {
-        let raises = got.iter().map(|(at, hold)| async {
-            (*at, raise_fence(hold.store(), hold.state(), fence, self.node_timeout()).await)
+        let raises = holds.iter().map(|(node_index, hold)| async {
+            (*node_index, raise_fence(hold.store(), hold.state(), fence, self.node_timeout()).await)
         });
-        for (at, raised) in join_all(raises).await {
+        for (node_index, raised) in join_all(raises).await {
             if let Err(error) = raised {
-                got.remove(&at);
-                noes.push(VoteRefusal::Fault(error));
+                holds.remove(&node_index);
+                refusals.push(VoteRefusal::Fault(error));
             }
         }
     }
@@ -114,16 +124,17 @@ impl VoteRequest {
     /// Returns the call that asks one node for its vote.
     pub(super) fn request_vote(
         &self,
-        at: usize,
+        node_index: usize,
         terms: &LeaseTerms,
     ) -> BoxFuture<'static, NodeVote> {
-        let (key, terms, patience) = (self.key.clone(), terms.clone(), self.node_timeout());
-        let store = self.nodes.get(at).cloned();
+        let (key, terms, node_timeout) = (self.key.clone(), terms.clone(), self.node_timeout());
+        let store = self.nodes.get(node_index).cloned();
         Box::pin(async move {
-            let Some(store) = store else {
-                return (at, Err(VoteRefusal::Fault(Error::new(ErrorKind::Config, "quorum"))));
+            let outcome = match store {
+                Some(store) => acquire_on_node(&store, key, terms, node_timeout).await,
+                None => Err(VoteRefusal::Fault(Error::new(ErrorKind::Config, "quorum"))),
             };
-            (at, acquire_on_node(&store, key, terms, patience).await)
+            NodeVote { node_index, outcome }
         })
     }
 
@@ -131,74 +142,78 @@ impl VoteRequest {
     /// survives a loss of data at other nodes.
     pub(super) fn raise_node_fence(
         &self,
-        at: usize,
+        node_index: usize,
         hold: OwnedHold,
         fence: u64,
     ) -> BoxFuture<'static, (usize, OwnedHold)> {
-        let patience = self.node_timeout();
+        let node_timeout = self.node_timeout();
         Box::pin(async move {
             // The lock is valid without it: a majority has the fence.
-            let _ = raise_fence(hold.store(), hold.state(), fence, patience).await;
-            (at, hold)
+            let _ = raise_fence(hold.store(), hold.state(), fence, node_timeout).await;
+            (node_index, hold)
         })
     }
 
-    fn acquire_error(&self, got: usize, noes: &[VoteRefusal]) -> AcquireError {
-        let (mut lefts, mut faults, mut longest) = (Vec::new(), Vec::new(), 0);
-        for no in noes {
-            match no {
+    fn acquire_error(&self, grant_count: usize, refusals: &[VoteRefusal]) -> AcquireError {
+        let (mut remaining_leases, mut faults, mut max_queue_length) = (Vec::new(), Vec::new(), 0);
+        for refusal in refusals {
+            match refusal {
                 VoteRefusal::Fault(error) => faults.push(error),
-                VoteRefusal::Busy { lease_remaining: left, queue_length: line } => {
-                    lefts.push(*left);
-                    longest = longest.max(*line);
+                VoteRefusal::Busy { lease_remaining, queue_length } => {
+                    remaining_leases.push(*lease_remaining);
+                    max_queue_length = max_queue_length.max(*queue_length);
                 }
             }
         }
-        lefts.sort_unstable();
+        remaining_leases.sort_unstable();
         if faults.len() + self.majority() <= self.nodes.len()
-            && let Some(last) = lefts.last()
+            && let Some(last) = remaining_leases.last()
         {
             // The time after which enough of these nodes are free for a majority.
-            let missing = self.majority().saturating_sub(got + 1);
-            let left = lefts.get(missing).unwrap_or(last);
+            let missing = self.majority().saturating_sub(grant_count + 1);
             return AcquireError::Busy(LockBusy {
-                lease_remaining: *left,
-                queue_length: longest,
+                lease_remaining: *remaining_leases.get(missing).unwrap_or(last),
+                queue_length: max_queue_length,
                 waited: None,
             });
         }
-        // A misconfigured minority does not keep the other nodes from a majority when they are
-        // back.
-        let is_wrong = |error: &&&Error| error.kind() == ErrorKind::Config;
-        let wrong = faults.iter().filter(is_wrong).count();
-        let (kind, told) = if wrong + self.majority() > self.nodes.len() {
-            (ErrorKind::Config, faults.iter().find(is_wrong))
+        AcquireError::Fault(self.majority_error(&faults))
+    }
+
+    /// Returns the error of a round that failed because of these faults.
+    ///
+    /// A misconfigured minority does not keep the other nodes from a majority when they are back.
+    fn majority_error(&self, faults: &[&Error]) -> Error {
+        let is_config = |error: &&&Error| error.kind() == ErrorKind::Config;
+        let config_count = faults.iter().filter(is_config).count();
+        let (kind, source) = if config_count + self.majority() > self.nodes.len() {
+            (ErrorKind::Config, faults.iter().find(is_config))
         } else {
-            let other = faults.iter().find(|error| !is_wrong(error));
-            (ErrorKind::Unavailable, other.or(faults.first()))
+            let outage = faults.iter().find(|error| !is_config(error));
+            (ErrorKind::Unavailable, outage.or(faults.first()))
         };
         let error = Error::new(kind, "quorum");
-        AcquireError::Fault(match told {
-            Some(told) => error.with_source((*told).clone()),
+        match source {
+            Some(source) => error.with_source((*source).clone()),
             None => error,
-        })
+        }
     }
 }
 
-/// Raises the next fence of a node above `fence`, within `patience`. Spare fences of the grant
+/// Raises the next fence of a node above `fence`, within `node_timeout`. Spare fences of the grant
 /// count: clocks that agree to some microseconds need no second call.
 async fn raise_fence(
     store: &Store,
-    facts: &HoldState,
+    state: &HoldState,
     fence: u64,
-    patience: Duration,
+    node_timeout: Duration,
 ) -> Result<(), Error> {
-    if facts.fence + SPARE_FENCES >= fence {
+    if state.fence + SPARE_FENCES >= fence {
         return Ok(());
     }
-    let (key, me) = (facts.key().clone(), facts.lease.token.clone());
-    let call = store.backend().advance_fence(key, me, fence);
-    match tokio::time::timeout(patience, call).await {
+    let (key, token) = (state.key().clone(), state.lease.token.clone());
+    let call = store.backend().advance_fence(key, token, fence);
+    match tokio::time::timeout(node_timeout, call).await {
         Ok(Ok(true)) => Ok(()),
         Ok(Ok(false)) => Err(Error::new(ErrorKind::Timeout, "quorum: the lease had ended")),
         Ok(Err(error)) => Err(error),
@@ -210,7 +225,7 @@ async fn acquire_on_node(
     store: &Store,
     key: Key,
     terms: LeaseTerms,
-    patience: Duration,
+    node_timeout: Duration,
 ) -> Result<OwnedHold, VoteRefusal> {
     // Each early return, a timeout included, drops the attempt, which undoes it.
     let mut attempt = GrantAttempt::new(store, &key, LockMode::Exclusive);
@@ -225,14 +240,14 @@ async fn acquire_on_node(
         resume_seq: 0,
         record_name: None,
     };
-    let asked = attempt.send(lease, || store.backend().acquire(call));
-    match tokio::time::timeout(patience, asked).await {
+    let reply = attempt.send(lease, || store.backend().acquire(call));
+    match tokio::time::timeout(node_timeout, reply).await {
         Ok(Ok(AcquireReply::Granted { fence, .. })) => {
             attempt.accept_grant(fence, terms).map_err(VoteRefusal::Fault)
         }
-        Ok(Ok(AcquireReply::Busy { lease_remaining: left, queue_length: line, .. })) => {
+        Ok(Ok(AcquireReply::Busy { lease_remaining, queue_length, .. })) => {
             attempt.mark_refused();
-            Err(VoteRefusal::Busy { lease_remaining: left, queue_length: line })
+            Err(VoteRefusal::Busy { lease_remaining, queue_length })
         }
         Ok(Ok(AcquireReply::AlreadyAccepted)) => {
             Err(VoteRefusal::Fault(Error::new(ErrorKind::Protocol, "acquire")))
@@ -246,8 +261,12 @@ async fn acquire_on_node(
 mod tests {
     use super::*;
 
-    /// What so many nodes have said of which these are wrong, these away and the others another's.
-    fn error_kind_of_votes(nodes: usize, wrong: usize, away: usize) -> Option<ErrorKind> {
+    /// Kind of the error if some nodes are misconfigured, some unavailable, and the others busy.
+    fn error_kind_of_votes(
+        nodes: usize,
+        misconfigured: usize,
+        unavailable: usize,
+    ) -> Option<ErrorKind> {
         let terms = LeaseTerms {
             lease: Duration::from_secs(3),
             renews: true,
@@ -256,14 +275,15 @@ mod tests {
             mode: LockMode::Exclusive,
         };
         let stores = (0..nodes).map(|_| Store::memory()).collect();
-        let asking = VoteRequest { nodes: stores, key: Key::custom("x"), terms };
+        let request = VoteRequest { nodes: stores, key: Key::custom("x"), terms };
         let fault = |kind| move |_| VoteRefusal::Fault(Error::new(kind, "acquire"));
         let busy =
             |_| VoteRefusal::Busy { lease_remaining: Duration::from_secs(1), queue_length: 0 };
-        let noes = (0..wrong).map(fault(ErrorKind::Config));
-        let noes = noes.chain((0..away).map(fault(ErrorKind::Unavailable)));
-        let noes: Vec<_> = noes.chain((wrong + away..nodes).map(busy)).collect();
-        match asking.acquire_error(0, &noes) {
+        let refusals = (0..misconfigured).map(fault(ErrorKind::Config));
+        let refusals = refusals.chain((0..unavailable).map(fault(ErrorKind::Unavailable)));
+        let refusals: Vec<_> =
+            refusals.chain((misconfigured + unavailable..nodes).map(busy)).collect();
+        match request.acquire_error(0, &refusals) {
             AcquireError::Fault(error) => Some(error.kind()),
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! Keyring: the keys, and sealing and opening with them.
+//! `Keyring`: the keys, and sealing and opening with them.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -102,8 +102,8 @@ impl Keyring {
             )));
         }
         let mut keys = Arc::unwrap_or_clone(self.0);
-        let before = keys.ciphers.insert(id.to_owned(), XChaCha20Poly1305::new(&key.into()));
-        if before.is_some() {
+        let replaced = keys.ciphers.insert(id.to_owned(), XChaCha20Poly1305::new(&key.into()));
+        if replaced.is_some() {
             return Err(Error::setting(format!("Keyring: two keys have the id {id}")));
         }
         Ok(Self(Arc::new(keys)))
@@ -122,27 +122,31 @@ impl Keyring {
     }
 
     #[expect(clippy::expect_used, reason = "sealing fails above 256 GB only")]
-    pub(super) fn seal(&self, place: SealContext<'_>, plain: &[u8]) -> Bytes {
-        let SealingKeys { sealing_key_id: seals, ciphers: all, .. } = &*self.0;
+    pub(super) fn seal(&self, context: SealContext<'_>, plain: &[u8]) -> Bytes {
+        let SealingKeys { sealing_key_id: key_id, ciphers, .. } = &*self.0;
         let nonce = XNonce::generate();
-        let aad = associated_data(seals, place);
-        let cipher = &all[seals];
+        let aad = associated_data(key_id, context);
+        let cipher = &ciphers[key_id];
         let sealed = cipher.encrypt(&nonce, Payload { msg: plain, aad: &aad });
         // Sealing fails only above 256 GiB.
         let sealed = sealed.expect("a stored request is below the limit of the cipher");
-        let mut out = Vec::with_capacity(3 + seals.len() + NONCE_LEN + sealed.len());
-        out.extend_from_slice(&[SEALED_MARKER, FORMAT_VERSION, key_id_len(seals)]);
-        out.extend_from_slice(seals.as_bytes());
+        let mut out = Vec::with_capacity(3 + key_id.len() + NONCE_LEN + sealed.len());
+        out.extend_from_slice(&[SEALED_MARKER, FORMAT_VERSION, key_id_len(key_id)]);
+        out.extend_from_slice(key_id.as_bytes());
         out.extend_from_slice(&nonce);
         out.extend_from_slice(&sealed);
         out.into()
     }
 
-    pub(super) fn open(&self, place: SealContext<'_>, stored: &[u8]) -> Result<Bytes, UnsealError> {
-        let (id, nonce, sealed) = parse_sealed(stored)?;
-        let cipher = self.0.ciphers.get(id).ok_or(UnsealError::UnknownKey)?;
-        let aad = associated_data(id, place);
-        let plain = cipher.decrypt(&nonce, Payload { msg: sealed, aad: &aad });
+    pub(super) fn open(
+        &self,
+        context: SealContext<'_>,
+        stored: &[u8],
+    ) -> Result<Bytes, UnsealError> {
+        let SealedParts { key_id, nonce, ciphertext } = parse_sealed(stored)?;
+        let cipher = self.0.ciphers.get(key_id).ok_or(UnsealError::UnknownKey)?;
+        let aad = associated_data(key_id, context);
+        let plain = cipher.decrypt(&nonce, Payload { msg: ciphertext, aad: &aad });
         plain.map(Bytes::from).map_err(|_| UnsealError::Corrupt)
     }
 
@@ -151,26 +155,33 @@ impl Keyring {
     }
 }
 
-/// Returns the key's id, the nonce, and the ciphertext with its tag.
-fn parse_sealed(stored: &[u8]) -> Result<(&str, XNonce, &[u8]), UnsealError> {
-    let broken = UnsealError::Corrupt;
-    let [SEALED_MARKER, version, length, rest @ ..] = stored else { return Err(broken) };
+/// Parts of sealed bytes.
+struct SealedParts<'a> {
+    key_id: &'a str,
+    nonce: XNonce,
+    /// Ciphertext with its tag.
+    ciphertext: &'a [u8],
+}
+
+fn parse_sealed(stored: &[u8]) -> Result<SealedParts<'_>, UnsealError> {
+    let corrupt = UnsealError::Corrupt;
+    let [SEALED_MARKER, version, id_length, body @ ..] = stored else { return Err(corrupt) };
     match *version {
         FORMAT_VERSION => {}
         newer if newer > FORMAT_VERSION => return Err(UnsealError::NewerVersion),
-        _ => return Err(broken),
+        _ => return Err(corrupt),
     }
-    let (id, rest) = rest.split_at_checked(usize::from(*length)).ok_or(broken)?;
-    let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>().ok_or(broken)?;
-    let id = str::from_utf8(id).map_err(|_| broken)?;
-    Ok((id, (*nonce).into(), sealed))
+    let (key_id, body) = body.split_at_checked(usize::from(*id_length)).ok_or(corrupt)?;
+    let (nonce, ciphertext) = body.split_first_chunk::<NONCE_LEN>().ok_or(corrupt)?;
+    let key_id = str::from_utf8(key_id).map_err(|_| corrupt)?;
+    Ok(SealedParts { key_id, nonce: (*nonce).into(), ciphertext })
 }
 
 /// Returns the associated data: the context that the bytes are bound to. Each part is preceded by
 /// its length, so that parts cannot be confused.
-fn associated_data(key_id: &str, place: SealContext<'_>) -> Vec<u8> {
+fn associated_data(key_id: &str, context: SealContext<'_>) -> Vec<u8> {
     let mut aad = vec![SEALED_MARKER, FORMAT_VERSION];
-    for part in ["lockgate", key_id, place.kind, place.id, place.parent_key] {
+    for part in ["lockgate", key_id, context.kind, context.id, context.parent_key] {
         aad.extend_from_slice(&(part.len() as u64).to_be_bytes());
         aad.extend_from_slice(part.as_bytes());
     }

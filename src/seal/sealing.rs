@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use crate::store::Store;
+
 /// First byte of sealed bytes.
 pub(super) const SEALED_MARKER: u8 = 0;
 
@@ -46,12 +47,12 @@ impl fmt::Display for UnsealError {
 }
 
 /// Seals bytes if the store has a keyring.
-pub(crate) fn seal(store: &Store, place: SealContext<'_>, plain: Bytes) -> Bytes {
+pub(crate) fn seal(store: &Store, context: SealContext<'_>, plain: Bytes) -> Bytes {
     #[cfg(feature = "seal")]
-    if let Some(ring) = super::keyring::for_store(store) {
-        return ring.seal(place, &plain);
+    if let Some(keyring) = super::keyring::for_store(store) {
+        return keyring.seal(context, &plain);
     }
-    let _ = (store, place);
+    let _ = (store, context);
     plain
 }
 
@@ -59,15 +60,19 @@ pub(crate) fn seal(store: &Store, place: SealContext<'_>, plain: Bytes) -> Bytes
 /// refuses them.
 pub(crate) fn open(
     store: &Store,
-    place: SealContext<'_>,
+    context: SealContext<'_>,
     stored: &Bytes,
 ) -> Result<Bytes, UnsealError> {
     let sealed = stored.first() == Some(&SEALED_MARKER);
     #[cfg(feature = "seal")]
-    if let Some(ring) = super::keyring::for_store(store) {
-        return if sealed { ring.open(place, stored) } else { ring.accept_unsealed(stored) };
+    if let Some(keyring) = super::keyring::for_store(store) {
+        return if sealed {
+            keyring.open(context, stored)
+        } else {
+            keyring.accept_unsealed(stored)
+        };
     }
-    let _ = (store, place);
+    let _ = (store, context);
     match stored.get(1) {
         _ if !sealed => Ok(stored.clone()),
         Some(&version) if version > FORMAT_VERSION => Err(UnsealError::NewerVersion),

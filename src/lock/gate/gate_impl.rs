@@ -6,7 +6,11 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
 
-use super::LockLayer;
+use super::{
+    LockLayer,
+    lock_entry_context::{EntryFailure, LockEntryContext},
+    lock_ticket::{AdmittedRequestLocks, LockTicket, UnmatchedRequestTicket},
+};
 use crate::{
     gate::{
         AttemptMode, Gate, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction, ParkingSlot,
@@ -15,9 +19,7 @@ use crate::{
     },
     lock::{
         held_lock::HeldLocks,
-        lock_entry_context::{LockEntryContext, ReentrancyError},
-        lock_ticket::{LockTicket, LockTicketKind, UnmatchedRequestTicket},
-        outcome::{AcquireError, LockOutcome},
+        lock_outcome::{AcquireError, LockOutcome},
     },
     reply::Reply,
 };
@@ -32,7 +34,7 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
         &self,
         view: &mut V,
     ) -> InitialVerdict<LockEntryContext, UnmatchedRequestTicket> {
-        self.read_request(view)
+        self.inspect_request(view)
     }
 
     #[expect(
@@ -41,53 +43,53 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
     )]
     fn enter(
         &self,
-        mut facts: LockEntryContext,
+        mut context: LockEntryContext,
     ) -> impl Future<Output = Verdict<LockTicket>> + Send {
         async move {
-            if let Some(replay) = facts.replay() {
+            if let Some(replay) = context.replay() {
                 replay.clear_busy_status();
             }
-            if facts.is_unresolved() {
-                match Box::pin(facts.resolve_reentrancy()).await {
+            if context.is_unresolved() {
+                match Box::pin(context.resolve_reentrancy()).await {
                     Ok(()) => {}
-                    Err(ReentrancyError::Reply(reply)) => return Verdict::Answer(reply),
-                    Err(ReentrancyError::Fault(error)) => {
-                        return self.outage_verdict(facts, &error);
+                    Err(EntryFailure::Reply(reply)) => return Verdict::Answer(reply),
+                    Err(EntryFailure::Fault(error)) => {
+                        return self.outage_verdict(context, &error);
                     }
                 }
             }
-            let tries = |slot: &ParkingSlot| matches!(slot.mode(), AttemptMode::WaitFor(_));
-            if facts.is_deferrable() && !facts.slot.as_ref().is_none_or(tries) {
-                return self.defer_without_attempt(facts);
+            let may_wait = |slot: &ParkingSlot| matches!(slot.mode(), AttemptMode::WaitFor(_));
+            if context.is_deferrable() && !context.slot.as_ref().is_none_or(may_wait) {
+                return self.defer_without_attempt(context);
             }
-            if let Some(lent) = facts.take_reentrant_ticket() {
-                return Box::pin(self.enter_reentrant(facts, lent)).await;
+            if let Some(reentrant_locks) = context.take_reentrant_locks() {
+                return Box::pin(self.enter_reentrant(context, reentrant_locks)).await;
             }
-            let taken = self.acquire_locks(&facts).await;
-            clear_slot(facts.slot.as_ref());
-            match taken {
-                Ok(LockOutcome::Granted(guard)) => {
-                    let times = Arc::clone(&self.average_hold_time);
-                    let own = LockTicketKind::Acquired {
-                        guards: guard,
-                        average_hold_time: times,
+            let acquired = self.acquire_locks(&context).await;
+            clear_slot(context.slot.as_ref());
+            match acquired {
+                Ok(LockOutcome::Granted(guards)) => {
+                    let average_hold_time = Arc::clone(&self.average_hold_time);
+                    let locks = AdmittedRequestLocks::Acquired {
+                        guards,
+                        average_hold_time,
                         acquired_at: Instant::now(),
                     };
                     Verdict::Pass(
-                        LockTicket::new(own, facts.take_held_locks()).with_slot(facts.slot),
+                        LockTicket::new(locks, context.take_held_locks()).with_slot(context.slot),
                     )
                 }
                 Ok(LockOutcome::Busy(busy)) | Err(AcquireError::Busy(busy)) => {
-                    self.busy_verdict(facts, &busy, false)
+                    self.busy_verdict(context, &busy, false)
                 }
-                Ok(LockOutcome::RecordExists) => self.duplicate_verdict(facts),
-                Ok(LockOutcome::TooManyKeys(left)) => {
-                    let reply = Reply::too_many_idempotency_keys(left);
-                    self.record_refusal(&facts, reply.status);
+                Ok(LockOutcome::RecordExists) => self.duplicate_verdict(context),
+                Ok(LockOutcome::TooManyKeys(remaining)) => {
+                    let reply = Reply::too_many_idempotency_keys(remaining);
+                    self.record_refusal(&context, reply.status);
                     Verdict::Answer(reply)
                 }
                 Err(AcquireError::WouldDeadlock) => Verdict::Answer(would_deadlock_reply()),
-                Err(AcquireError::Fault(error)) => self.outage_verdict(facts, &error),
+                Err(AcquireError::Fault(error)) => self.outage_verdict(context, &error),
             }
         }
     }
@@ -97,11 +99,11 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
         ticket: &LockTicket,
         view: &mut V,
     ) {
-        let held = ticket.layer_locks();
-        if let Some(first) = held.iter().next() {
-            view.insert_extension(first.clone());
+        let layer_locks = ticket.layer_locks();
+        if let Some(first_lock) = layer_locks.iter().next() {
+            view.insert_extension(first_lock.clone());
         }
-        self.policy.set_fence_header(&held, view);
+        self.policy.set_fence_header(&layer_locks, view);
         view.insert_extension(ticket.held_locks.clone());
         if let Some(run) = RefusalTracker::from_view(view) {
             run.record_passed(self.gate_id());
@@ -117,7 +119,7 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
 
     fn full_ticket(&self, _: UnmatchedRequestTicket) -> LockTicket {
         LockTicket::new(
-            LockTicketKind::Unmatched(Arc::clone(&self.unlocked_success_logged)),
+            AdmittedRequestLocks::Unmatched(Arc::clone(&self.unlocked_success_logged)),
             HeldLocks::default(),
         )
     }
@@ -131,15 +133,15 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
     }
 
     fn body_read_timeout(&self, ticket: &LockTicket) -> Option<Duration> {
-        self.release_settings.body_deadline_for(ticket)
+        self.release_settings.body_read_timeout_for(ticket)
     }
 
     fn observe_headers(
         &self,
         ticket: &mut LockTicket,
-        fields: impl FnOnce() -> Vec<(String, Vec<u8>)>,
+        response_headers: impl FnOnce() -> Vec<(String, Vec<u8>)>,
     ) {
-        self.release_settings.note_reported_loss(ticket, fields);
+        self.release_settings.note_reported_loss(ticket, response_headers);
     }
 
     fn body_fingerprint(
@@ -156,12 +158,12 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
         outcome: ServiceOutcome,
     ) -> impl Future<Output = LeaveAction<LockTicket, Self::AcceptTicket>> + Send {
         let slot = ticket.slot.clone();
-        self.release_settings.settle(ticket, outcome).inspect(move |parting| {
+        self.release_settings.settle(ticket, outcome).inspect(move |action| {
             // Otherwise the progress of the handler is unknown.
-            let stands =
-                outcome != ServiceOutcome::Stopped && !matches!(parting, LeaveAction::Replace(_));
+            let response_stands =
+                outcome != ServiceOutcome::Stopped && !matches!(action, LeaveAction::Replace(_));
             if let Some(slot) =
-                slot.filter(|_| stands || outcome == ServiceOutcome::RequestBodyTimeout)
+                slot.filter(|_| response_stands || outcome == ServiceOutcome::RequestBodyTimeout)
             {
                 slot.mark_answered();
             }
@@ -188,7 +190,7 @@ pub(super) fn clear_slot(slot: Option<&ParkingSlot>) {
     }
 }
 
-pub(in crate::lock) fn would_deadlock_reply() -> Reply {
+pub(super) fn would_deadlock_reply() -> Reply {
     crate::throttle::throttled!(
         error,
         layer = "LockLayer",

@@ -32,7 +32,7 @@ pub(crate) async fn assert_nothing_left(store: &Store, within: Duration, context
     guard.release().await;
     let beside = stranger.lock("y").wait(wait).acquire().await;
     beside.unwrap_or_else(|error| panic!("{context}: y: {error:?}")).release().await;
-    let lines = store.extension::<crate::lock::wait_queue::LocalQueues>();
+    let lines = store.extension::<crate::lock::local_wait_queue::LocalQueues>();
     while !lines.is_empty() {
         // A keeper whose waiter has left ends when it has been told.
         tokio::task::yield_now().await;

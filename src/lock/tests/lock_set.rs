@@ -20,7 +20,7 @@ use crate::{
     key::Key,
     lock::{
         AcquireError, HeldLocks, LockBusy, LockLayer, LockSet, ReleaseStatus,
-        lock_ticket::LockTicketKind,
+        gate::AdmittedRequestLocks,
     },
     outage::LockOutage,
     store::{BackendFault, LockLoss, Store, faulty_store},
@@ -201,7 +201,7 @@ async fn remaining_locks_are_released_before_the_loss_response() {
     let Verdict::Pass(ticket) = enter_gate(&lock, &mut FakeGateRequest::new("POST")).await else {
         panic!("they are free")
     };
-    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.kind else {
+    let AdmittedRequestLocks::Acquired { guards: guard, .. } = &ticket.locks else {
         panic!("they are its own")
     };
     revoke_lease(&store, guard.first_lease()).await;

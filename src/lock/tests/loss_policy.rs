@@ -15,7 +15,7 @@ use crate::{
         BodyTicket, Gate as _, GateRequest as _, LeaveAction, NextBodyItem, ReplayMarker,
         RunningJob, ServiceOutcome, Verdict, fake_request::FakeGateRequest,
     },
-    lock::{HoldUntil, LockLayer, LockTicket, OnLoss, lock_ticket::LockTicketKind},
+    lock::{HoldUntil, LockLayer, LockTicket, OnLoss, gate::AdmittedRequestLocks},
     store::{BackendFault, LockLoss, Store, faulty_store},
 };
 
@@ -49,7 +49,7 @@ async fn response_waits_for_the_release_unless_in_background() {
 
 /// The three ways to lose a lock, with the word for each.
 async fn lose_lock(store: &Store, ticket: &LockTicket, how: LockLoss) -> &'static str {
-    let LockTicketKind::Acquired { guards: guard, .. } = &ticket.kind else {
+    let AdmittedRequestLocks::Acquired { guards: guard, .. } = &ticket.locks else {
         panic!("it is its own")
     };
     match how {

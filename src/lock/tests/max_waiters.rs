@@ -13,7 +13,10 @@ use tokio::time::Instant;
 
 use super::{SECOND, acquire_after_shutdown, expect_busy, handover::MS};
 use crate::{
-    lock::{LockGuard, LockRequest, wait_queue::LocalQueues},
+    lock::{
+        LockGuard, LockRequest,
+        local_wait_queue::{LocalQueueId, LocalQueues},
+    },
     store::{BackendFault, LockMode, Store, faulty_store},
 };
 
@@ -22,7 +25,8 @@ fn request_with_max_waiters(store: &Store, most: usize) -> LockRequest {
 }
 
 fn local_waiter_count(store: &Store) -> usize {
-    store.extension::<LocalQueues>().waiting_tasks(&("x".into(), LockMode::Exclusive))
+    let queue_id = LocalQueueId { key: "x".into(), mode: LockMode::Exclusive };
+    store.extension::<LocalQueues>().waiting_tasks(&queue_id)
 }
 
 /// Whoever is first asks the store, and waits when that has said that it is busy. Another one has come meanwhile.

@@ -7,7 +7,10 @@ use tokio::task::JoinHandle;
 
 use super::{SECOND, acquire_after_shutdown, expect_busy, handover::MS};
 use crate::{
-    lock::{AcquireError, LockGuard, LockRequest, ReleaseStatus, wait_queue::LocalQueues},
+    lock::{
+        AcquireError, LockGuard, LockRequest, ReleaseStatus,
+        local_wait_queue::{LocalQueueId, LocalQueues},
+    },
     store::{LockMode, Store},
 };
 
@@ -24,12 +27,10 @@ type AcquireTask = JoinHandle<Result<LockGuard, AcquireError>>;
 /// So many readers of one process, in the order they came, behind one who writes at another.
 async fn spawn_queued_readers(store: &Store, number: usize) -> Vec<AcquireTask> {
     let mut readers = Vec::new();
+    let queue_id = LocalQueueId { key: "x".into(), mode: LockMode::Shared };
     for n in 1..=number {
         readers.push(crate::store::spawn(reader(store).acquire()));
-        wait_until(async || {
-            store.extension::<LocalQueues>().waiting_tasks(&("x".into(), LockMode::Shared)) >= n
-        })
-        .await;
+        wait_until(async || store.extension::<LocalQueues>().waiting_tasks(&queue_id) >= n).await;
     }
     readers
 }

@@ -73,8 +73,8 @@ async fn acquire_outside_the_request_is_another_owner() {
         })
         .await;
     // A lock that was lost is nobody's to share.
-    let lease = match &ticket.kind {
-        crate::lock::lock_ticket::LockTicketKind::Acquired { guards: guard, .. } => {
+    let lease = match &ticket.locks {
+        crate::lock::gate::AdmittedRequestLocks::Acquired { guards: guard, .. } => {
             guard.first_lease().clone()
         }
         _ => panic!("it is its own"),

@@ -1,0 +1,154 @@
+//! Local queues of all locks by key and mode, as stored under the mutex, and the joins announced
+//! for locks without a queue.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+
+use super::{
+    join_buffer::JoinBuffer, local_queue::LocalQueue, queue_snapshot::QueueSnapshot,
+    waiter::DepartedWaiters,
+};
+use crate::{
+    key::Key,
+    store::{Contenders, LockLease, LockMode},
+};
+
+/// Key and mode of a lock; each pair has its own local queue.
+#[derive(Debug, Clone)]
+pub(in crate::lock) struct LocalQueueId {
+    pub(in crate::lock) key: Key,
+    pub(in crate::lock) mode: LockMode,
+}
+
+impl LocalQueueId {
+    pub(in crate::lock) fn of_lease(lease: &LockLease) -> Self {
+        Self { key: lease.key.clone(), mode: lease.terms.mode }
+    }
+}
+
+/// Local queues by key. Nearly all locks are exclusive, and a message about a lock must reach its
+/// queues of all modes.
+#[derive(Default)]
+pub(super) struct LocalQueueMap {
+    pub(super) exclusive: HashMap<Key, LocalQueue>,
+    pub(super) other_modes: HashMap<Key, QueuesByMode>,
+    /// Joins announced for locks without a local queue: an acquire of this process may have been
+    /// granted without its answer having arrived.
+    join_buffers: HashMap<Key, JoinBuffer>,
+}
+
+/// Queues of one lock in the modes that are not exclusive, usually just one.
+type QueuesByMode = SmallVec<[(LockMode, Box<LocalQueue>); 1]>;
+
+/// Most join buffers; see also [`JOIN_BUFFER_TTL`], the age at which one may be removed.
+///
+/// That is far more than the calls in flight without a queue, and longer than any of them. A
+/// removed join costs as much as a lost message.
+const MAX_JOIN_BUFFERS: usize = 256;
+
+/// Age at which a join buffer may be removed.
+const JOIN_BUFFER_TTL: Duration = Duration::from_secs(10);
+
+impl LocalQueueMap {
+    /// Buffers a join for a lock without a local queue.
+    pub(super) fn buffer_join(&mut self, key: &Key, joined: Contenders) {
+        if self.join_buffers.len() >= MAX_JOIN_BUFFERS {
+            self.join_buffers.retain(|_, buffer| !buffer.is_older_than(JOIN_BUFFER_TTL));
+        }
+        let existing = self.join_buffers.get(key).copied();
+        if existing.is_some() || self.join_buffers.len() < MAX_JOIN_BUFFERS {
+            self.join_buffers.insert(key.clone(), JoinBuffer::add(existing, joined));
+        }
+    }
+
+    /// Returns the snapshot of a grant, with the joins that were announced while the acquire was in
+    /// flight.
+    pub(super) fn apply_buffered_joins(
+        &mut self,
+        queue_id: &LocalQueueId,
+        mut snapshot: QueueSnapshot,
+    ) -> QueueSnapshot {
+        let queue_buffer = self.get_mut(queue_id).and_then(|queue| queue.join_buffer.take());
+        let unqueued_buffer = if self.join_buffers.is_empty() {
+            None
+        } else {
+            self.join_buffers.remove(&queue_id.key)
+        };
+        for buffer in queue_buffer.into_iter().chain(unqueued_buffer) {
+            buffer.apply_to(&mut snapshot);
+        }
+        snapshot
+    }
+
+    /// Returns the queues of a lock in all modes.
+    pub(super) fn all_modes_mut(&mut self, key: &Key) -> impl Iterator<Item = &mut LocalQueue> {
+        let other_queues = self.other_modes.get_mut(key).into_iter().flatten();
+        self.exclusive.get_mut(key).into_iter().chain(other_queues.map(|(_, queue)| &mut **queue))
+    }
+
+    /// Returns the number of waiters for a lock in all modes.
+    pub(super) fn waiter_count(&mut self, key: &Key) -> usize {
+        self.all_modes_mut(key).map(|queue| queue.waiters.len()).sum()
+    }
+
+    pub(super) fn remove_departed(&mut self, key: &Key, departed: &mut DepartedWaiters) {
+        self.all_modes_mut(key).for_each(|queue| queue.remove_departed(departed));
+    }
+
+    pub(super) fn get_mut(&mut self, queue_id: &LocalQueueId) -> Option<&mut LocalQueue> {
+        match queue_id.mode {
+            LockMode::Exclusive => self.exclusive.get_mut(&queue_id.key),
+            mode => {
+                let queues = self.other_modes.get_mut(&queue_id.key)?;
+                queues
+                    .iter_mut()
+                    .find(|(queue_mode, _)| *queue_mode == mode)
+                    .map(|(_, queue)| &mut **queue)
+            }
+        }
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "the index exists or was just pushed")]
+    pub(super) fn get_or_create(&mut self, queue_id: &LocalQueueId) -> &mut LocalQueue {
+        match queue_id.mode {
+            LockMode::Exclusive => self.exclusive.entry(queue_id.key.clone()).or_default(),
+            mode => {
+                let queues = self.other_modes.entry(queue_id.key.clone()).or_default();
+                let index = queues
+                    .iter()
+                    .position(|(queue_mode, _)| *queue_mode == mode)
+                    .unwrap_or(queues.len());
+                if index == queues.len() {
+                    queues.push((mode, Box::default()));
+                }
+                &mut queues[index].1
+            }
+        }
+    }
+
+    pub(super) fn remove_if_empty(&mut self, queue_id: &LocalQueueId) {
+        // One lookup: each one hashes the key.
+        match queue_id.mode {
+            LockMode::Exclusive => {
+                if let Entry::Occupied(queue) = self.exclusive.entry(queue_id.key.clone())
+                    && queue.get().is_empty()
+                {
+                    queue.remove();
+                }
+            }
+            // A lock has few other modes, so all of its empty queues are removed.
+            _ => {
+                if let Entry::Occupied(mut queues) = self.other_modes.entry(queue_id.key.clone()) {
+                    queues.get_mut().retain(|(_, queue)| !queue.is_empty());
+                    if queues.get().is_empty() {
+                        queues.remove();
+                    }
+                }
+            }
+        }
+    }
+}
