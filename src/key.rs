@@ -5,28 +5,24 @@
 //! or mostly escapes are hashed. Both frameworks pass the *decoded* value, so a URL has the same
 //! key in each of them.
 
-mod canonical_ip;
+mod address_key;
 mod credential_headers;
+mod embedded_ipv4;
 mod encoding;
+mod internal_keys;
 
 #[cfg(test)]
 mod tests;
 
-use std::{
-    fmt,
-    fmt::Write as _,
-    hash::Hasher as _,
-    net::{IpAddr, Ipv6Addr},
-    sync::Arc,
-};
+use std::{fmt, hash::Hasher as _, sync::Arc};
 
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
 use self::encoding::{MAX_READABLE_LEN, is_unescaped, truncated_hash};
 pub(crate) use self::{
-    canonical_ip::canonical_ip,
     credential_headers::matching_credential,
+    embedded_ipv4::canonical_ip,
     encoding::{LogHash, credential_value, digest_parts, escape, hex},
 };
 
@@ -76,56 +72,6 @@ impl Key {
         }
     }
 
-    /// Creates the key of a client address.
-    ///
-    /// - An IPv4-mapped address is treated as IPv4. So is a NAT64 address under the well-known
-    ///   prefix (`64:ff9b::/96`, RFC 6052).
-    /// - An IPv6 address is reduced to its /64, because a single host can usually choose among all
-    ///   addresses of a /64.
-    /// - An address of `64:ff9b:1::/48` (RFC 8215) is used in full: a translator of the local
-    ///   network has embedded one IPv4 host in it, in a format known to that translator only.
-    #[must_use]
-    pub fn ip(address: IpAddr) -> Self {
-        Self::network(address, 64)
-    }
-
-    /// Like [`ip`](Self::ip), with another IPv6 prefix length, in bits (at most 128). The prefix
-    /// length is part of the key, so networks of different sizes have different keys.
-    #[must_use]
-    pub fn network(address: IpAddr, ipv6_prefix: u8) -> Self {
-        // Digits, dots and dashes need no escapes. The longest text has 48 bytes.
-        let mut text = String::with_capacity(48);
-        let _ = match canonical_ip(address) {
-            // The most common key. Its formatting is a tenth of the cost of a refusal.
-            IpAddr::V4(v4) => {
-                let mut before = "a:::";
-                for octet in v4.octets() {
-                    text.push_str(before);
-                    text.push_str(itoa::Buffer::new().format(octet));
-                    before = ".";
-                }
-                Ok(())
-            }
-            IpAddr::V6(v6) => {
-                let whole = canonical_ip::is_local_nat64(v6);
-                let prefix = if whole { 128 } else { u32::from(ipv6_prefix.min(128)) };
-                let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
-                let [a, b, c, d, e, f, g, h] = Ipv6Addr::from(u128::from(v6) & mask).segments();
-                let _ = write!(text, "a:::{a:x}-{b:x}-{c:x}-{d:x}");
-                match prefix {
-                    64 => Ok(()),
-                    _ => write!(text, "-{e:x}-{f:x}-{g:x}-{h:x}_{prefix}"),
-                }
-            }
-        };
-        Self(text.into())
-    }
-
-    /// Returns the key shared by all clients without a known address.
-    pub(crate) fn unknown_address() -> Self {
-        Self::build("a", "", b"none")
-    }
-
     /// Creates the key of a request extension that an outer layer has set, such as the client's
     /// account. The name distinguishes kinds of values: user 7 and tenant 7 are two keys.
     #[must_use]
@@ -145,41 +91,16 @@ impl Key {
         Self::build("c", "", value.as_bytes())
     }
 
-    /// Returns the lock of the webhook job about a job. It lies in the shard of that job, so that
-    /// the script that ends the job can enqueue the webhook job. No application key has this kind.
-    pub(crate) fn for_webhook(job: &str, shard: u16) -> Self {
-        let mut text = Self::build("cb", "", job.as_bytes()).0.to_string();
-        text.push('.');
-        let mut start = fnv::FnvHasher::default();
-        start.write(text.as_bytes());
-        let mut digits = itoa::Buffer::new();
-        let lands = |n: &u32| {
-            let mut hash = fnv::FnvHasher::with_key(start.finish());
-            hash.write(itoa::Buffer::new().format(*n).as_bytes());
-            Self::shard_of_hash(hash.finish()) == shard
-        };
-        let n = (0..100_000).find(lands).unwrap_or_default();
-        text.push_str(digits.format(n));
-        Self(text.into())
-    }
-
-    pub(crate) fn is_webhook(&self) -> bool {
-        self.0.starts_with("cb:")
-    }
-
-    /// Returns the key of the run limits that all workers of a store share. No application key has
-    /// this kind.
-    pub(crate) fn for_queue_workers() -> Self {
-        Self::build("w", "", b"queue")
-    }
-
     /// Adds a scope to the key, so that `orders` 7 and `users` 7 are two locks. A further call adds
     /// another scope.
     #[must_use]
     pub fn scope(&self, scope: &str) -> Self {
-        let [kind, name, old, value] = self.parts();
-        let joint = if old.is_empty() { "" } else { "+" };
-        Self(format!("{kind}:{name}:{old}{joint}{}:{value}", escape(scope.as_bytes())).into())
+        let [kind, name, outer_scope, value] = self.parts();
+        let separator = if outer_scope.is_empty() { "" } else { "+" };
+        Self(
+            format!("{kind}:{name}:{outer_scope}{separator}{}:{value}", escape(scope.as_bytes()))
+                .into(),
+        )
     }
 
     /// Replaces the name of the parameter or header, so that `/orders/{id}` and `/payments/{order}`
@@ -215,8 +136,8 @@ impl Key {
             (1..=MAX_STRIPES).contains(&n),
             "Key::stripe: takes 1 to {MAX_STRIPES} stripes, not {n}"
         );
-        let start = Sha256::digest(self.0.as_bytes());
-        let number = start[..8].iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
+        let digest = Sha256::digest(self.0.as_bytes());
+        let number = digest[..8].iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
         let [kind, name, scope, _] = self.parts();
         Self(format!("s:{kind}.{name}:{scope}:{n}.{}", number % u64::from(n)).into())
     }

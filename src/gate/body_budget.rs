@@ -17,34 +17,37 @@ use crate::key::Key;
 const CHUNK_RESERVE: usize = 8 * 1024;
 
 /// Bytes of all requests that this process is reading.
-static BUFFER_USAGE: Mutex<BufferUsage> =
-    Mutex::new(BufferUsage { total: 0, by_client: BTreeMap::new() });
+static BUFFER_USAGE: Mutex<ProcessBufferUsage> =
+    Mutex::new(ProcessBufferUsage { total: 0, by_client: BTreeMap::new() });
 
-struct BufferUsage {
+struct ProcessBufferUsage {
     total: usize,
     /// Bytes of each client with a reservation.
     by_client: BTreeMap<Key, usize>,
 }
 
-impl BufferUsage {
+impl ProcessBufferUsage {
     /// Reserves bytes for a client, if they fit into the budget and into the client's share of it.
-    fn try_reserve(&mut self, client: &Key, bytes: usize, budget: usize) -> bool {
-        let own = self.by_client.get(client).copied().unwrap_or_default();
-        let sum = |used: usize| used.checked_add(bytes);
-        let (Some(own), Some(all)) = (sum(own), sum(self.total)) else { return false };
-        if budget.checked_sub(all).is_none_or(|free| own > free) {
+    fn try_reserve(&mut self, client: &Key, bytes: usize, total_budget: usize) -> bool {
+        let client_bytes = self.by_client.get(client).copied().unwrap_or_default();
+        let add_to = |used: usize| used.checked_add(bytes);
+        let (Some(client_bytes), Some(total_bytes)) = (add_to(client_bytes), add_to(self.total))
+        else {
+            return false;
+        };
+        if total_budget.checked_sub(total_bytes).is_none_or(|free| client_bytes > free) {
             return false;
         }
-        self.total = all;
-        self.by_client.insert(client.clone(), own);
+        self.total = total_bytes;
+        self.by_client.insert(client.clone(), client_bytes);
         true
     }
 
     fn release(&mut self, client: &Key, bytes: usize) {
         self.total = self.total.saturating_sub(bytes);
-        if let Some(own) = self.by_client.get_mut(client) {
-            *own = own.saturating_sub(bytes);
-            if *own == 0 {
+        if let Some(client_bytes) = self.by_client.get_mut(client) {
+            *client_bytes = client_bytes.saturating_sub(bytes);
+            if *client_bytes == 0 {
                 self.by_client.remove(client);
             }
         }
@@ -67,12 +70,12 @@ pub struct BodyBudget {
 }
 
 impl BodyBudget {
-    pub(crate) fn new(limit: usize, budget: usize, time: Duration) -> Self {
+    pub(crate) fn new(body_limit: usize, total_budget: usize, read_timeout: Duration) -> Self {
         let client = Key::unknown_address();
         Self {
-            body_limit: limit,
-            total_budget: budget,
-            read_timeout: time,
+            body_limit,
+            total_budget,
+            read_timeout,
             client,
             declared_length: None,
             reserved_body: 0,
@@ -93,26 +96,27 @@ impl BodyBudget {
         if bytes > self.body_limit {
             return false;
         }
-        let most = self.declared_length.unwrap_or(self.body_limit).clamp(bytes, self.body_limit);
-        let wanted = bytes.saturating_add(CHUNK_RESERVE).min(most);
-        let more = wanted.saturating_sub(self.reserved_body);
-        let taken =
-            more == 0 || BUFFER_USAGE.lock().try_reserve(&self.client, more, self.total_budget);
-        self.reserved_body += if taken { more } else { 0 };
-        taken
+        let max_body =
+            self.declared_length.unwrap_or(self.body_limit).clamp(bytes, self.body_limit);
+        let target = bytes.saturating_add(CHUNK_RESERVE).min(max_body);
+        let additional = target.saturating_sub(self.reserved_body);
+        let is_reserved = additional == 0
+            || BUFFER_USAGE.lock().try_reserve(&self.client, additional, self.total_budget);
+        self.reserved_body += if is_reserved { additional } else { 0 };
+        is_reserved
     }
 
     /// Reserves memory for the request's head in the share of this client; the head does not count
     /// against the body's own limit. Returns false if it does not fit.
     #[must_use]
     pub(crate) fn try_reserve_head(&mut self, head: &HttpRequestHead, client: Key) -> bool {
-        let fields = head.headers.iter().map(|(name, value)| name.len() + value.len());
-        let bytes = head.target.len() + fields.sum::<usize>();
+        let header_lens = head.headers.iter().map(|(name, value)| name.len() + value.len());
+        let bytes = head.target.len() + header_lens.sum::<usize>();
         self.release();
         self.client = client;
-        let held = BUFFER_USAGE.lock().try_reserve(&self.client, bytes, self.total_budget);
-        self.reserved_head = if held { bytes } else { 0 };
-        held
+        let is_reserved = BUFFER_USAGE.lock().try_reserve(&self.client, bytes, self.total_budget);
+        self.reserved_head = if is_reserved { bytes } else { 0 };
+        is_reserved
     }
 
     /// Records the body's length as declared by the client, before any of it is read (`None` if it
@@ -156,25 +160,25 @@ mod tests {
     }
 
     fn budget_of_client(name: &str, limit: usize) -> BodyBudget {
-        let mut room = new_budget(limit, BUDGET);
-        assert!(room.try_reserve_head(&head_of_len(0), Key::custom(name)));
-        room
+        let mut budget = new_budget(limit, BUDGET);
+        assert!(budget.try_reserve_head(&head_of_len(0), Key::custom(name)));
+        budget
     }
 
     #[test]
     fn client_leaves_as_much_as_it_takes() {
         const MUCH: usize = BUDGET / 2 - (1 << 30);
-        let mut one = budget_of_client("one", BUDGET);
-        assert!(one.try_grow_to(MUCH));
-        assert!(!one.try_grow_to(BUDGET / 2 + 1), "more than half");
+        let mut first = budget_of_client("one", BUDGET);
+        assert!(first.try_grow_to(MUCH));
+        assert!(!first.try_grow_to(BUDGET / 2 + 1), "more than half");
         let mut same = budget_of_client("one", BUDGET);
         assert!(!same.try_grow_to(1 << 32), "the share is the client's, not the request's");
         // Another one has half of what is left.
-        let mut two = budget_of_client("two", BUDGET);
-        assert!(two.try_grow_to(MUCH / 2));
-        assert!(!two.try_grow_to(MUCH / 2 + (1 << 31)));
-        drop(one);
-        assert!(two.try_grow_to(MUCH / 2 + (1 << 31)), "what is dropped is given back");
+        let mut second = budget_of_client("two", BUDGET);
+        assert!(second.try_grow_to(MUCH / 2));
+        assert!(!second.try_grow_to(MUCH / 2 + (1 << 31)));
+        drop(first);
+        assert!(second.try_grow_to(MUCH / 2 + (1 << 31)), "what is dropped is given back");
     }
 
     /// 1,300 requests of one client that send nothing, and the largest body of another one.
@@ -200,12 +204,12 @@ mod tests {
 
     #[test]
     fn head_is_reserved_beside_the_body() {
-        let mut one = new_budget(10, BUDGET);
+        let mut first = new_budget(10, BUDGET);
         assert!(
-            one.try_reserve_head(&head_of_len(100), Key::custom("a")) && one.try_grow_to(10),
+            first.try_reserve_head(&head_of_len(100), Key::custom("a")) && first.try_grow_to(10),
             "its limit is the body's"
         );
-        assert_eq!((one.reserved_head, one.reserved_body), (102, 10));
+        assert_eq!((first.reserved_head, first.reserved_body), (102, 10));
         assert!(
             !new_budget(10, 0).try_reserve_head(&head_of_len(0), Key::custom("a")),
             "the budget is both of theirs"
@@ -214,9 +218,9 @@ mod tests {
 
     #[test]
     fn usage_of_a_client_ends_with_its_last_reservation() {
-        let one = budget_of_client("of a moment", 10);
+        let first = budget_of_client("of a moment", 10);
         assert!(BUFFER_USAGE.lock().by_client.contains_key(&Key::custom("of a moment")));
-        drop(one);
+        drop(first);
         assert!(!BUFFER_USAGE.lock().by_client.contains_key(&Key::custom("of a moment")));
     }
 }

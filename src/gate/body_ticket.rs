@@ -58,22 +58,24 @@ impl<I> BodyTicket<I> {
     pub fn new<N: ?Sized, G: Gate<N>>(
         gate: G,
         ticket: G::Ticket,
-        reading: Option<BodyTimerHandle>,
+        body_timer: Option<BodyTimerHandle>,
     ) -> Self {
-        let (watch, scope) = (Box::pin(gate.cancellation(&ticket)), gate.request_scope(&ticket));
-        let leave = |outcome| -> BoxFuture<'static, bool> {
+        let (cancellation, request_scope) =
+            (Box::pin(gate.cancellation(&ticket)), gate.request_scope(&ticket));
+        let leave_gate = |outcome| -> BoxFuture<'static, bool> {
             Box::pin(async move {
                 // The head has been sent, so headers can't be added. A body must not look complete
                 // if its response would be replaced. A failed body breaks off by itself.
-                let replaced = matches!(gate.leave(ticket, outcome).await, LeaveAction::Replace(_));
-                !replaced || outcome == ServiceOutcome::BodyFailed
+                let is_replaced =
+                    matches!(gate.leave(ticket, outcome).await, LeaveAction::Replace(_));
+                !is_replaced || outcome == ServiceOutcome::BodyFailed
             })
         };
         Self(BodyTicketState::Streaming {
-            cancellation: watch,
-            body_timer: reading,
-            request_scope: scope,
-            leave_gate: Box::new(leave),
+            cancellation,
+            body_timer,
+            request_scope,
+            leave_gate: Box::new(leave_gate),
         })
     }
 
@@ -94,20 +96,20 @@ impl<I> BodyTicket<I> {
         next: impl FnOnce(&mut Context<'_>) -> Poll<NextBodyItem<I>>,
     ) -> Poll<Result<Option<I>, StoppedBody>> {
         match &mut self.0 {
-            BodyTicketState::Streaming {
-                cancellation: watch,
-                body_timer: reading,
-                request_scope: scope,
-                ..
-            } => {
+            BodyTicketState::Streaming { cancellation, body_timer, request_scope, .. } => {
                 // Before the body: a body that is always ready would starve the cancellation.
-                let slow = |reading: &BodyTimerHandle| reading.poll_timed_out(cx).is_ready();
-                if reading.as_ref().is_some_and(slow) || watch.as_mut().poll(cx).is_ready() {
+                let is_timed_out =
+                    |body_timer: &BodyTimerHandle| body_timer.poll_timed_out(cx).is_ready();
+                if body_timer.as_ref().is_some_and(is_timed_out)
+                    || cancellation.as_mut().poll(cx).is_ready()
+                {
                     return self.abort();
                 }
-                match ready!(scope.run_sync(|| next(cx))) {
+                match ready!(request_scope.run_sync(|| next(cx))) {
                     NextBodyItem::Item(item) => return Poll::Ready(Ok(Some(item))),
-                    NextBodyItem::Last(last) => self.start_leaving(last, ServiceOutcome::BodyEnded),
+                    NextBodyItem::Last(last_item) => {
+                        self.start_leaving(last_item, ServiceOutcome::BodyEnded);
+                    }
                     NextBodyItem::Failed(error) => {
                         self.start_leaving(Some(error), ServiceOutcome::BodyFailed);
                     }
@@ -121,29 +123,29 @@ impl<I> BodyTicket<I> {
 
     fn abort(&mut self) -> Poll<Result<Option<I>, StoppedBody>> {
         Poll::Ready(match std::mem::replace(&mut self.0, BodyTicketState::Left) {
-            BodyTicketState::Streaming { leave_gate: leave, .. } => {
-                Err(StoppedBody { _ticket: Some(leave) })
+            BodyTicketState::Streaming { leave_gate, .. } => {
+                Err(StoppedBody { _ticket: Some(leave_gate) })
             }
             BodyTicketState::Leaving { .. } | BodyTicketState::Left => Ok(None),
         })
     }
 
-    fn start_leaving(&mut self, last: Option<I>, outcome: ServiceOutcome) {
-        if let BodyTicketState::Streaming { leave_gate: leave, .. } =
+    fn start_leaving(&mut self, last_item: Option<I>, outcome: ServiceOutcome) {
+        if let BodyTicketState::Streaming { leave_gate, .. } =
             std::mem::replace(&mut self.0, BodyTicketState::Left)
         {
-            self.0 = BodyTicketState::Leaving { leaving: leave(outcome), last_item: last };
+            self.0 = BodyTicketState::Leaving { leaving: leave_gate(outcome), last_item };
         }
     }
 
     fn poll_leaving(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<I>, StoppedBody>> {
-        let BodyTicketState::Leaving { leaving, last_item: last } = &mut self.0 else {
+        let BodyTicketState::Leaving { leaving, last_item } = &mut self.0 else {
             return Poll::Ready(Ok(None));
         };
         let may_end = ready!(leaving.as_mut().poll(cx));
-        let last = last.take();
+        let last_item = last_item.take();
         self.0 = BodyTicketState::Left;
-        Poll::Ready(if may_end { Ok(last) } else { Err(StoppedBody { _ticket: None }) })
+        Poll::Ready(if may_end { Ok(last_item) } else { Err(StoppedBody { _ticket: None }) })
     }
 }
 

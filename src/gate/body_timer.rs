@@ -56,17 +56,17 @@ impl BodyTimerHandle {
     #[must_use]
     pub fn new(limit: Duration) -> (Self, BodyTimer) {
         let state = AtomicU8::new(COUNTING);
-        let (driver, handler) = (AtomicWaker::new(), AtomicWaker::new());
+        let (driver_waker, handler_waker) = (AtomicWaker::new(), AtomicWaker::new());
         let shared = Arc::new(BodyTimerState {
             state,
-            driver_waker: driver,
-            handler_waker: handler,
+            driver_waker,
+            handler_waker,
             woken_at: Mutex::new(None),
         });
-        let left = limit.min(crate::clock::MAX_DURATION);
+        let remaining = limit.min(crate::durations::MAX_DURATION);
         (
             Self(Arc::clone(&shared)),
-            BodyTimer { shared, remaining: left, waiting_since: None, sleep: None },
+            BodyTimer { shared, remaining, waiting_since: None, sleep: None },
         )
     }
 
@@ -91,8 +91,9 @@ impl Drop for BodyTimerHandle {
 
 impl BodyTimerState {
     /// Leaves the state `COUNTING`, at most once.
-    fn finish_as(&self, to: u8) {
-        let _ = self.state.compare_exchange(COUNTING, to, Ordering::AcqRel, Ordering::Acquire);
+    fn finish_as(&self, final_state: u8) {
+        let _ =
+            self.state.compare_exchange(COUNTING, final_state, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
@@ -123,34 +124,35 @@ impl BodyTimer {
             return Ok(body(cx));
         }
         // Before the body is polled: a wake-up from here on belongs to the next poll.
-        let woken = self.shared.woken_at.lock().take();
-        if woken.is_some() {
-            self.end_wait(woken);
+        let woken_at = self.shared.woken_at.lock().take();
+        if woken_at.is_some() {
+            self.end_wait(woken_at);
         }
         self.shared.handler_waker.register(cx.waker());
         let waker = Waker::from(Arc::clone(&self.shared));
-        let polled = body(&mut Context::from_waker(&waker));
-        if polled.is_pending() {
+        let result = body(&mut Context::from_waker(&waker));
+        if result.is_pending() {
             self.poll_wait(cx)?;
         } else {
             self.end_wait(None);
         }
-        Ok(polled)
+        Ok(result)
     }
 
     /// Ends the current wait, at `ended` or now.
     fn end_wait(&mut self, ended: Option<Instant>) {
-        if let Some(since) = self.waiting_since.take() {
+        if let Some(waiting_since) = self.waiting_since.take() {
             let ended = ended.unwrap_or_else(Instant::now);
-            self.remaining = self.remaining.saturating_sub(ended.saturating_duration_since(since));
+            self.remaining =
+                self.remaining.saturating_sub(ended.saturating_duration_since(waiting_since));
         }
     }
 
     fn poll_wait(&mut self, cx: &mut Context<'_>) -> Result<(), BodyTimeoutError> {
-        let until = *self.waiting_since.get_or_insert_with(Instant::now) + self.remaining;
-        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
-        if sleep.deadline() != until {
-            sleep.as_mut().reset(until);
+        let deadline = *self.waiting_since.get_or_insert_with(Instant::now) + self.remaining;
+        let sleep = self.sleep.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if sleep.deadline() != deadline {
+            sleep.as_mut().reset(deadline);
         }
         if sleep.as_mut().poll(cx).is_pending() {
             return Ok(());

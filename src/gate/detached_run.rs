@@ -37,26 +37,45 @@ pub enum BodySink<I> {
     Channel(mpsc::Sender<Option<I>>),
 }
 
+impl<I> BodySink<I> {
+    /// Adds an item. Returns false if its client leaves it unread until `deadline` and for at least
+    /// `STALL_TIMEOUT`.
+    async fn push(&mut self, item: I, deadline: Instant) -> bool {
+        match self {
+            Self::Buffer(items) => {
+                items.push(item);
+                true
+            }
+            // The send fails at once if the client has disconnected, and reading goes on.
+            Self::Channel(client) => {
+                let stall_deadline = deadline.max(Instant::now() + STALL_TIMEOUT);
+                timeout_at(stall_deadline, client.send(Some(item))).await.is_ok()
+            }
+        }
+    }
+}
+
 impl DetachedRun {
     pub(crate) fn new(slot: ParkingSlot) -> Self {
         Self(slot)
     }
 
-    /// Runs a part of the request; `gone` resolves when its client disconnects. Drops the part and
-    /// returns `None` if that happens while no run is in progress: before its start or after its
-    /// end.
+    /// Runs a part of the request; `disconnected` resolves when its client disconnects. Drops the
+    /// part and returns `None` if that happens while no run is in progress: before its start or
+    /// after its end.
     pub async fn run_unless_abandoned<T>(
         &self,
         part: impl Future<Output = T>,
-        gone: impl Future<Output = ()>,
+        disconnected: impl Future<Output = ()>,
     ) -> Option<T> {
-        let (mut part, mut gone, mut left) = (pin!(part), pin!(gone), false);
+        let (mut part, mut disconnected, mut is_disconnected) =
+            (pin!(part), pin!(disconnected), false);
         poll_fn(|cx| {
             if let Poll::Ready(output) = part.as_mut().poll(cx) {
                 return Poll::Ready(Some(output));
             }
-            if !left && gone.as_mut().poll(cx).is_ready() {
-                left = true;
+            if !is_disconnected && disconnected.as_mut().poll(cx).is_ready() {
+                is_disconnected = true;
                 if !self.0.has_run() {
                     return Poll::Ready(None);
                 }
@@ -72,13 +91,13 @@ impl DetachedRun {
     pub async fn leave_gate<T>(
         &self,
         leaving: impl Future<Output = T>,
-        gone: impl Future<Output = ()>,
+        disconnected: impl Future<Output = ()>,
     ) -> Option<T> {
         // Checked first: leaving takes the run out of the slot.
         if self.0.has_run() {
             return Some(leaving.await);
         }
-        self.run_unless_abandoned(leaving, gone).await
+        self.run_unless_abandoned(leaving, disconnected).await
     }
 
     /// Reads the response body for a gate that returned
@@ -91,23 +110,23 @@ impl DetachedRun {
     pub async fn forward_body<N: ?Sized, G: Gate<N>, I>(
         &self,
         (gate, ticket): (&G, &mut G::Ticket),
-        mut next: impl FnMut(&mut Context<'_>) -> Poll<NextBodyItem<I>>,
-        data: impl Fn(&I) -> Option<&[u8]>,
-        gone: impl Future<Output = ()>,
-        to: &mut BodySink<I>,
+        mut next_item: impl FnMut(&mut Context<'_>) -> Poll<NextBodyItem<I>>,
+        chunk_of: impl Fn(&I) -> Option<&[u8]>,
+        disconnected: impl Future<Output = ()>,
+        sink: &mut BodySink<I>,
     ) -> (Option<I>, ServiceOutcome) {
-        let (mut gone, mut left) = (pin!(gone), false);
-        let until = self.0.run_abandon_at().unwrap_or_else(Instant::now);
-        let mut over = pin!(tokio::time::sleep_until(until));
-        for n in 1_u32.. {
-            let next = poll_fn(|cx| {
-                left = left || gone.as_mut().poll(cx).is_ready();
-                if left && over.as_mut().poll(cx).is_ready() {
+        let (mut disconnected, mut is_disconnected) = (pin!(disconnected), false);
+        let deadline = self.0.run_abandon_at().unwrap_or_else(Instant::now);
+        let mut deadline_timer = pin!(tokio::time::sleep_until(deadline));
+        for item_count in 1_u32.. {
+            let next_item = poll_fn(|cx| {
+                is_disconnected = is_disconnected || disconnected.as_mut().poll(cx).is_ready();
+                if is_disconnected && deadline_timer.as_mut().poll(cx).is_ready() {
                     return Poll::Ready(None);
                 }
-                next(cx).map(Some)
+                next_item(cx).map(Some)
             });
-            let (item, last) = match next.await {
+            let (item, is_last) = match next_item.await {
                 None => break,
                 Some(NextBodyItem::Failed(error)) => {
                     return (Some(error), ServiceOutcome::BodyFailed);
@@ -115,22 +134,18 @@ impl DetachedRun {
                 Some(NextBodyItem::Item(item)) => (Some(item), false),
                 Some(NextBodyItem::Last(item)) => (item, true),
             };
-            if let Some(chunk) = item.as_ref().and_then(&data) {
+            if let Some(chunk) = item.as_ref().and_then(&chunk_of) {
                 gate.observe_body_chunk(ticket, chunk);
             }
-            match (item, &mut *to) {
-                (item, _) if last => return (item, ServiceOutcome::BodyEnded),
-                (Some(item), BodySink::Buffer(items)) => items.push(item),
-                // The send fails at once if the client has disconnected, and reading goes on.
-                (Some(item), BodySink::Channel(client)) => {
-                    let patience = until.max(Instant::now() + STALL_TIMEOUT);
-                    if timeout_at(patience, client.send(Some(item))).await.is_err() {
-                        break;
-                    }
-                }
-                (None, _) => {}
+            if is_last {
+                return (item, ServiceOutcome::BodyEnded);
             }
-            if n % ITEMS_PER_YIELD == 0 {
+            if let Some(item) = item
+                && !sink.push(item, deadline).await
+            {
+                break;
+            }
+            if item_count % ITEMS_PER_YIELD == 0 {
                 tokio::task::yield_now().await;
             }
         }
@@ -175,8 +190,8 @@ mod tests {
             InitialVerdict::Skip
         }
 
-        async fn enter(&self, facts: Infallible) -> Verdict<u8> {
-            match facts {}
+        async fn enter(&self, context: Infallible) -> Verdict<u8> {
+            match context {}
         }
 
         fn annotate_request<V: GateRequest<NativeRequest = ()>>(&self, _: &u8, _: &mut V) {}
@@ -219,9 +234,9 @@ mod tests {
             to.closed(),
             &mut sink,
         );
-        let asked = Instant::now();
+        let started_at = Instant::now();
         assert_eq!(read.await, (None, ServiceOutcome::BodyFailed));
-        assert_eq!(asked.elapsed().as_secs(), STALL_TIMEOUT.as_secs());
+        assert_eq!(started_at.elapsed().as_secs(), STALL_TIMEOUT.as_secs());
         drop(unread);
     }
 
@@ -233,15 +248,15 @@ mod tests {
             if has_begun {
                 slot.set_run(begin_run(&store, &acquire_for_direct_run(&store).await).await);
             }
-            let left = AtomicBool::new(false);
+            let has_left = AtomicBool::new(false);
             let leaving = async {
                 let taken = slot.take_run();
                 tokio::task::yield_now().await;
                 drop(taken);
-                left.store(true, Ordering::Relaxed);
+                has_left.store(true, Ordering::Relaxed);
             };
             let _ = DetachedRun::new(slot.clone()).leave_gate(leaving, ready(())).await;
-            assert_eq!(left.load(Ordering::Relaxed), has_begun);
+            assert_eq!(has_left.load(Ordering::Relaxed), has_begun);
         }
     }
 }

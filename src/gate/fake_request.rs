@@ -18,8 +18,8 @@ pub(crate) struct FakeGateRequest {
 
 impl FakeGateRequest {
     pub(crate) fn new(method: &'static str) -> Self {
-        let (headers, lines, extensions) = Default::default();
-        Self { method, headers, binary_headers: lines, peer_addr: None, extensions }
+        let (headers, binary_headers, extensions) = Default::default();
+        Self { method, headers, binary_headers, peer_addr: None, extensions }
     }
 }
 
@@ -44,8 +44,8 @@ impl GateRequest for FakeGateRequest {
 
     fn header_values(&self, name: &str) -> Vec<&[u8]> {
         let headers = self.headers.iter().map(|(n, value)| (*n, value.as_bytes()));
-        let lines = self.binary_headers.iter().map(|(n, value)| (*n, &**value));
-        headers.chain(lines).filter(|(n, _)| *n == name).map(|(_, value)| value).collect()
+        let binary_headers = self.binary_headers.iter().map(|(n, value)| (*n, &**value));
+        headers.chain(binary_headers).filter(|(n, _)| *n == name).map(|(_, value)| value).collect()
     }
 
     fn header_names(&self) -> Vec<&str> {

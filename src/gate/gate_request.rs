@@ -62,8 +62,8 @@ impl HttpRequestHead {
     /// and password of the authority are left out.
     #[must_use]
     pub fn with_host(mut self, authority: Option<&str>) -> Self {
-        let is_told = self.headers.iter().any(|(name, _)| name == "host");
-        if let Some(host) = authority.and_then(host_and_port).filter(|_| !is_told) {
+        let has_host = self.headers.iter().any(|(name, _)| name == "host");
+        if let Some(host) = authority.and_then(host_and_port).filter(|_| !has_host) {
             self.headers.push(("host".to_owned(), host.into()));
         }
         self

@@ -161,7 +161,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// Decides. Cancel safe: whatever a dropped future may have taken is given back.
     fn enter(
         &self,
-        facts: Self::EntryContext,
+        context: Self::EntryContext,
     ) -> impl Future<Output = Verdict<Self::Ticket>> + Send;
 
     /// Makes the ticket's data visible to the handler, such as in request extensions.
@@ -208,8 +208,8 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
 
     /// Returns true if nothing is left to settle, however the call ended: the driver then neither
     /// leaves the gate nor changes the response.
-    fn is_settled(&self, quick: &Self::LightTicket) -> bool {
-        let _ = quick;
+    fn is_settled(&self, light_ticket: &Self::LightTicket) -> bool {
+        let _ = light_ticket;
         false
     }
 
@@ -233,20 +233,20 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// The light ticket, if the gate has to be left. The default.
     fn settle_with_headers(
         &self,
-        quick: Self::LightTicket,
+        light_ticket: Self::LightTicket,
         add: impl FnMut(&'static str, Bytes),
     ) -> Result<(), Self::LightTicket> {
         let _ = add;
-        Err(quick)
+        Err(light_ticket)
     }
 
     /// Converts the light ticket of a request that still has something to settle.
-    fn full_ticket(&self, quick: Self::LightTicket) -> Self::Ticket;
+    fn full_ticket(&self, light_ticket: Self::LightTicket) -> Self::Ticket;
 
     /// Asks for the inner call to run in a task of its own that outlives its client: see
     /// [`DetachedRun`]. Called only by drivers that can spawn such a task. Default `None`.
-    fn detach(&self, quick: &mut Self::LightTicket) -> Option<DetachedRun> {
-        let _ = quick;
+    fn detach(&self, light_ticket: &mut Self::LightTicket) -> Option<DetachedRun> {
+        let _ = light_ticket;
         None
     }
 
@@ -260,9 +260,9 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     fn observe_headers(
         &self,
         ticket: &mut Self::Ticket,
-        fields: impl FnOnce() -> Vec<(String, Vec<u8>)>,
+        headers: impl FnOnce() -> Vec<(String, Vec<u8>)>,
     ) {
-        let _ = (ticket, fields);
+        let _ = (ticket, headers);
     }
 
     /// Settles. Cancel safe, as `enter`.
@@ -276,12 +276,12 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// Must not block.
     fn inspect_parked<V: GateRequest<NativeRequest = N>>(
         &self,
-        parked: &mut Self::AcceptTicket,
+        accept_ticket: &mut Self::AcceptTicket,
         head: &HttpRequestHead,
         view: &mut V,
-        room: &mut BodyBudget,
+        body_budget: &mut BodyBudget,
     ) -> ParkedVerdict {
-        let _ = (parked, head, view, room);
+        let _ = (accept_ticket, head, view, body_budget);
         ParkedVerdict::ReadBody
     }
 
@@ -289,7 +289,7 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     /// was not to be read, or could not be.
     fn accept_parked(
         &self,
-        parked: Self::AcceptTicket,
+        accept_ticket: Self::AcceptTicket,
         head: HttpRequestHead,
         body: Option<Bytes>,
     ) -> impl Future<Output = Option<Reply>> + Send;

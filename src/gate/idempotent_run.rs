@@ -9,8 +9,8 @@ use crate::{
     error::Error,
     key::Key,
     store::{
-        BeginDirectOutcome, DirectRunCommand, DirectRunCounter, DirectRunPermit, JobId,
-        RecordCompletion, RecordOutcome, Store,
+        BeginDirectOutcome, DirectRunCommand, DirectRunPermit, IdempotencyRecordCompletion,
+        IdempotencyRecordOutcome, JobId, LocalDirectRunTracker, Store,
     },
 };
 
@@ -32,7 +32,7 @@ const RENEWALS_PER_LEASE: u32 = 3;
 pub(crate) struct IdempotentRun {
     store: Store,
     /// `None` once the run has been settled.
-    completion: Option<Box<RecordCompletion>>,
+    completion: Option<Box<IdempotencyRecordCompletion>>,
     handler_called: bool,
     /// Deadline of a run without a client.
     abandon_at: Instant,
@@ -68,10 +68,12 @@ impl IdempotentRun {
     /// Takes the record and begins the run.
     pub(crate) async fn begin(
         store: &Store,
-        call: DirectRunCommand,
+        command: DirectRunCommand,
         limits: RunLimits,
     ) -> Result<BeginOutcome, Error> {
-        let Some(run) = store.extension::<DirectRunCounter>().try_begin(limits.max_runs) else {
+        let Some(run_permit) =
+            store.extension::<LocalDirectRunTracker>().try_begin(limits.max_runs)
+        else {
             crate::throttle::throttled!(
                 warn,
                 node = %store.node(), most = limits.max_runs,
@@ -81,66 +83,75 @@ impl IdempotentRun {
         };
         // Before the call: it may have taken effect although this future is dropped or no reply
         // comes.
-        let ending = Some(Box::new(RecordCompletion::new(store, call.clone())));
-        let until = Instant::now() + limits.max_detached_time;
+        let completion = Some(Box::new(IdempotencyRecordCompletion::new(store, command.clone())));
+        let abandon_at = Instant::now() + limits.max_detached_time;
         let store = store.clone();
-        let mut begun = Self {
+        let mut idempotent_run = Self {
             store,
-            completion: ending,
+            completion,
             handler_called: false,
-            abandon_at: until,
+            abandon_at,
             stop_renewals: None,
-            run_permit: run,
+            run_permit,
         };
-        let answer = begun.store.backend().begin_direct(call.clone()).await;
-        let is_there = begun
+        let reply = idempotent_run.store.backend().begin_direct(command.clone()).await;
+        let may_be_stored = idempotent_run
             .completion
             .as_mut()
-            .is_some_and(|ending| ending.record_reply(&begun.store, &answer));
-        begun.completion = begun.completion.take().filter(|_| is_there);
-        Ok(match answer? {
+            .is_some_and(|completion| completion.record_reply(&idempotent_run.store, &reply));
+        idempotent_run.completion = idempotent_run.completion.take().filter(|_| may_be_stored);
+        Ok(idempotent_run.into_begin_outcome(reply?, command))
+    }
+
+    /// Starts the renewals of a run that has begun. Otherwise drops it.
+    fn into_begin_outcome(
+        mut self,
+        reply: BeginDirectOutcome,
+        command: DirectRunCommand,
+    ) -> BeginOutcome {
+        match reply {
             BeginDirectOutcome::Started => {
-                begun.spawn_renewals(call);
-                BeginOutcome::Started(begun)
+                self.spawn_renewals(command);
+                BeginOutcome::Started(self)
             }
             BeginDirectOutcome::RecordTaken(job) => {
                 tracing::debug!(
-                    node = %begun.store.node(), ?job, "not started: its idempotency key is in use"
+                    node = %self.store.node(), ?job, "not started: its idempotency key is in use"
                 );
                 BeginOutcome::Taken
             }
             BeginDirectOutcome::LockLost => BeginOutcome::LockLost,
-            BeginDirectOutcome::TooManyRecords(left) => {
+            BeginDirectOutcome::TooManyRecords(remaining) => {
                 crate::throttle::throttled!(
                     warn,
-                    node = %begun.store.node(),
+                    node = %self.store.node(),
                     "request refused: too many idempotency keys"
                 );
-                BeginOutcome::TooManyKeys(left)
+                BeginOutcome::TooManyKeys(remaining)
             }
-        })
+        }
     }
 
     /// Renews the run until it ends, in a task of its own: the handler may keep its task busy.
-    fn spawn_renewals(&mut self, call: DirectRunCommand) {
-        let (renewals, mut ended) = oneshot::channel();
-        self.stop_renewals = Some(renewals);
+    fn spawn_renewals(&mut self, command: DirectRunCommand) {
+        let (stop_sender, mut stop_receiver) = oneshot::channel();
+        self.stop_renewals = Some(stop_sender);
         // A weak handle: the renewals must not keep the store alive.
         let store = self.store.downgrade();
         self.store.spawn_long_running(async move {
             loop {
-                let pause = tokio::time::sleep(call.lease / RENEWALS_PER_LEASE);
+                let pause = tokio::time::sleep(command.lease / RENEWALS_PER_LEASE);
                 tokio::select! {
-                    _ = &mut ended => return,
+                    _ = &mut stop_receiver => return,
                     () = pause => {}
                 }
                 let Some(store) = store.upgrade() else { return };
-                match store.backend().renew_direct(call.clone()).await {
+                match store.backend().renew_direct(command.clone()).await {
                     Ok(true) => {}
                     Ok(false) => return,
                     Err(error) => {
                         tracing::warn!(
-                            node = %store.node(), job = ?call.id, %error,
+                            node = %store.node(), job = ?command.id, %error,
                             "renewal of a direct run failed"
                         );
                     }
@@ -155,7 +166,7 @@ impl IdempotentRun {
 
     /// Returns the run's id and the lock that it runs under; `None` once it has been settled.
     pub(crate) fn job_and_key(&self) -> Option<(&JobId, &Key)> {
-        self.completion.as_ref().map(|ending| (&ending.command.id, &ending.command.key))
+        self.completion.as_ref().map(|completion| (&completion.command.id, &completion.command.key))
     }
 
     /// Returns the deadline of the run if its client has disconnected.
@@ -170,20 +181,21 @@ impl IdempotentRun {
 
     /// Returns true if a run with an unknown outcome may be repeated.
     pub(crate) fn is_repeatable(&self) -> bool {
-        self.completion.as_ref().is_none_or(|ending| ending.command.retry_after_crash)
+        self.completion.as_ref().is_none_or(|completion| completion.command.retry_after_crash)
     }
 
-    /// Settles the run with its response, which is kept for `life`, and its fingerprint if there is
-    /// one.
+    /// Settles the run with its response, which is kept for `retention`, and its fingerprint if
+    /// there is one.
     pub(crate) async fn record_response(
         mut self,
-        life: Duration,
+        retention: Duration,
         response: Bytes,
-        print: Option<String>,
+        fingerprint: Option<String>,
     ) {
-        if let Some(ending) = &mut self.completion {
-            (ending.command.retention, ending.command.fingerprint) = (life, print);
-            ending.outcome = RecordOutcome::Done(response);
+        if let Some(completion) = &mut self.completion {
+            (completion.command.retention, completion.command.fingerprint) =
+                (retention, fingerprint);
+            completion.outcome = IdempotencyRecordOutcome::Done(response);
         }
         self.send_completion().await;
     }
@@ -195,8 +207,8 @@ impl IdempotentRun {
 
     /// Settles the run as dead: it may have run.
     pub(crate) async fn record_dead(mut self, reason: &'static str) {
-        if let Some(ending) = &mut self.completion {
-            ending.outcome = RecordOutcome::Dead(reason);
+        if let Some(completion) = &mut self.completion {
+            completion.outcome = IdempotencyRecordOutcome::Dead(reason);
         }
         self.send_completion().await;
     }
@@ -204,14 +216,15 @@ impl IdempotentRun {
     async fn send_completion(&mut self) {
         // The outcome is decided now, even if the handler was called.
         self.handler_called = false;
-        let Some(ending) = &self.completion else { return };
-        let (call, end) = (ending.command.clone(), ending.outcome.clone());
-        let job = call.id.clone();
-        match end.apply(self.store.backend(), call).await {
+        let Some(completion) = &self.completion else { return };
+        let (command, outcome) = (completion.command.clone(), completion.outcome.clone());
+        let job = command.id.clone();
+        match outcome.apply(self.store.backend(), command).await {
             Ok(_) => {
-                self.completion = self.completion.take().filter(|ending| ending.may_be_retaken());
-                if let Some(ending) = &mut self.completion {
-                    ending.mark_completed();
+                self.completion =
+                    self.completion.take().filter(|completion| completion.may_be_retaken());
+                if let Some(completion) = &mut self.completion {
+                    completion.mark_completed();
                 }
             }
             // Sent again on drop.
@@ -228,11 +241,11 @@ impl IdempotentRun {
 
 impl Drop for IdempotentRun {
     fn drop(&mut self) {
-        let Some(mut ending) = self.completion.take() else { return };
-        if self.handler_called && !ending.command.retry_after_crash {
-            ending.outcome = RecordOutcome::Dead(STOPPED_REASON);
+        let Some(mut completion) = self.completion.take() else { return };
+        if self.handler_called && !completion.command.retry_after_crash {
+            completion.outcome = IdempotencyRecordOutcome::Dead(STOPPED_REASON);
         }
-        ending.complete_in_background(&self.store);
+        completion.complete_in_background(&self.store);
     }
 }
 

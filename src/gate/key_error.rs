@@ -2,7 +2,7 @@
 
 use crate::{
     reply::{Reply, problem},
-    throttle::{self, throttled},
+    throttle,
 };
 
 /// Reason why a request has no key.
@@ -39,22 +39,6 @@ impl KeyError {
             }
         }
     }
-}
-
-/// Logs that a handler extracts a value of a layer that is not on its route, at most once a minute.
-pub fn log_missing_layer(extractor: &str, needs: &str) {
-    throttled!(error, extractor, "extractor without its layer: the route needs {needs}");
-}
-
-/// Logs that a middleware keeps a clone of a request that a gate must change, at most once a
-/// minute.
-pub fn log_shared_request() {
-    throttled!(
-        error,
-        "request refused: an outer middleware keeps an `HttpRequest` while the inner service runs, \
-         so the request cannot be changed; let the middleware copy the values that it needs and \
-         drop the `HttpRequest`"
-    );
 }
 
 /// Returns the log message for a request that lacks an extension.

@@ -1,6 +1,7 @@
 //! `MethodFilter`: the methods that a layer applies to.
 
 use super::gate_request::is_safe_method;
+use crate::error::Error;
 
 /// Methods that a layer applies to.
 #[derive(Debug, Clone)]
@@ -17,15 +18,27 @@ pub(crate) enum MethodFilter {
 impl MethodFilter {
     /// Includes exactly these names, which are case-sensitive; `GET` includes HEAD.
     ///
-    /// # Panics
+    /// # Errors
     ///
     /// If there are no names, or if one of them could match nothing: requests would bypass the
     /// layer.
-    pub(crate) fn listed<M: AsRef<str>>(layer: &str, methods: impl IntoIterator<Item = M>) -> Self {
+    pub(crate) fn try_listed<M: AsRef<str>>(
+        layer: &str,
+        methods: impl IntoIterator<Item = M>,
+    ) -> Result<Self, Error> {
         let names: Vec<_> = methods.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        assert!(!names.is_empty(), "{layer}::methods: the list is empty; name at least one method");
-        names.iter().for_each(|name| assert_method_name(layer, name));
-        Self::Listed(names)
+        if names.is_empty() {
+            let sentence = format!("{layer}::methods: the list is empty; name at least one method");
+            return Err(Error::setting(sentence));
+        }
+        names.iter().try_for_each(|name| check_method_name(layer, name))?;
+        Ok(Self::Listed(names))
+    }
+
+    /// Like `try_listed`, for methods of a test.
+    #[cfg(test)]
+    pub(crate) fn listed<M: AsRef<str>>(layer: &str, methods: impl IntoIterator<Item = M>) -> Self {
+        crate::error::expect_setting(Self::try_listed(layer, methods))
     }
 
     #[inline]
@@ -37,25 +50,29 @@ impl MethodFilter {
             Self::Listed(names) => {
                 // HEAD is GET without the content (RFC 9110 section 9.3.2), and routers run the
                 // same handler for it.
-                let method = |name: &String| name == method || (name == "GET" && method == "HEAD");
-                names.iter().any(method)
+                let is_listed =
+                    |name: &String| name == method || (name == "GET" && method == "HEAD");
+                names.iter().any(is_listed)
             }
         }
     }
 }
 
-fn assert_method_name(layer: &str, name: &str) {
-    const KNOWN: [&str; 9] =
+fn check_method_name(layer: &str, name: &str) -> Result<(), Error> {
+    const REGISTERED: [&str; 9] =
         ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
     // A token by RFC 9110 section 5.6.2.
-    let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
-    let valid = !name.is_empty() && name.bytes().all(token);
-    assert!(valid, "{layer}::methods: {name:?} is not a method name");
-    let meant = KNOWN.iter().find(|known| known.eq_ignore_ascii_case(name));
-    assert!(
-        meant.is_none_or(|known| *known == name),
-        "{layer}::methods: method names are case-sensitive; write {name:?} in upper case"
-    );
+    let is_token_byte = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    if name.is_empty() || !name.bytes().all(is_token_byte) {
+        return Err(Error::setting(format!("{layer}::methods: {name:?} is not a method name")));
+    }
+    let same_letters = REGISTERED.iter().find(|method| method.eq_ignore_ascii_case(name));
+    if same_letters.is_some_and(|method| *method != name) {
+        return Err(Error::setting(format!(
+            "{layer}::methods: method names are case-sensitive; write {name:?} in upper case"
+        )));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -86,11 +103,11 @@ mod tests {
                 [&[][..], &[""], &["post"], &["POST", "Get"], &["PO ST"], &["POST,PUT"], &["é"]]
             {
                 let built = std::panic::catch_unwind(|| MethodFilter::listed(layer, names));
-                let told = built.expect_err("it matches nothing");
-                let told = told.downcast_ref::<String>().cloned().unwrap_or_else(|| {
-                    told.downcast_ref::<&str>().map(ToString::to_string).unwrap_or_default()
+                let message = built.expect_err("it matches nothing");
+                let message = message.downcast_ref::<String>().cloned().unwrap_or_else(|| {
+                    message.downcast_ref::<&str>().map(ToString::to_string).unwrap_or_default()
                 });
-                assert!(told.starts_with(&format!("{layer}::methods: ")), "{told}");
+                assert!(message.starts_with(&format!("{layer}::methods: ")), "{message}");
             }
         }
     }

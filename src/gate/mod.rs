@@ -7,52 +7,62 @@ mod address;
 mod body_budget;
 mod body_ticket;
 mod body_timer;
-mod call_completion;
+mod connection_header;
 mod detached_run;
+mod direct_run_terms;
 #[cfg(test)]
 pub(crate) mod fake_request;
 mod gate_request;
 mod gate_trait;
-mod header_name;
 mod idempotent_run;
 mod key_error;
 mod key_source;
+mod layer_context;
+mod log_misconfiguration;
 mod method_filter;
 mod named_source;
 mod parking_slot;
+mod parse_header_name;
 mod refusal_tracker;
 mod replay_marker;
 mod request_fingerprint;
 mod request_kind;
 mod request_scope;
+mod run_progress;
+mod run_until_cancelled;
 
 pub use self::gate_trait::{
     Gate, InitialVerdict, LeaveAction, ParkedVerdict, ServiceOutcome, Verdict,
 };
 pub(crate) use self::{
     address::NetworkSet,
-    header_name::{parse_header_name, remove_from_connection},
+    connection_header::remove_from_connection,
+    direct_run_terms::{DirectRunTerms, IdempotencyLookup},
     idempotent_run::{BeginOutcome, IdempotentRun, RunLimits, STOPPED_REASON},
     key_source::dedup_keys,
+    layer_context::UnderLockMark,
     method_filter::MethodFilter,
-    parking_slot::{AttemptMode, DirectRunTerms, IdempotencyLookup, UnderLockMark},
+    parking_slot::AttemptMode,
+    parse_header_name::{parse_header_name, try_parse_header_name},
     refusal_tracker::{GateId, RefusalTracker},
-    replay_marker::{InFlightRunGuard, REPLAY_HEADER, current_replay, is_replay},
+    replay_marker::{REPLAY_HEADER, current_replay, is_replay},
     request_kind::find_extension,
+    run_progress::InFlightRunGuard,
 };
 pub use self::{
     address::{ClientAddress, MissingAddress},
     body_budget::BodyBudget,
     body_ticket::{BodyTicket, NextBodyItem, StoppedBody},
     body_timer::{BodyTimeoutError, BodyTimer, BodyTimerHandle},
-    call_completion::{CallCompletion, poll_until_cancelled, run_until_cancelled},
     detached_run::{BodySink, DetachedRun},
     gate_request::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
-    key_error::{KeyError, log_missing_layer, log_shared_request},
+    key_error::KeyError,
     key_source::KeySource,
+    log_misconfiguration::{log_missing_layer, log_shared_request},
     parking_slot::{ParkingContext, ParkingSlot},
     replay_marker::{ReplayMarker, RunningJob},
     request_fingerprint::RequestFingerprint,
     request_kind::RequestKind,
     request_scope::RequestScope,
+    run_until_cancelled::{CallCompletion, poll_until_cancelled, run_until_cancelled},
 };

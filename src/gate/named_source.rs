@@ -35,14 +35,14 @@ pub(super) struct NamedSource {
 
 impl NamedSource {
     pub(super) fn header(name: &str) -> Arc<Self> {
-        let (name, prefix) = (name.to_owned(), Key::prefix("h", name));
-        let field = HeaderName::from_bytes(name.as_bytes()).ok();
-        Arc::new(Self { header_name: field, canonicalize: None, name, key_prefix: prefix })
+        let (name, key_prefix) = (name.to_owned(), Key::prefix("h", name));
+        let header_name = HeaderName::from_bytes(name.as_bytes()).ok();
+        Arc::new(Self { header_name, canonicalize: None, name, key_prefix })
     }
 
-    pub(super) fn path_param(name: &str, form: Option<CanonicalizeFn>) -> Arc<Self> {
-        let (name, prefix) = (name.to_owned(), Key::prefix("p", name));
-        Arc::new(Self { header_name: None, canonicalize: form, name, key_prefix: prefix })
+    pub(super) fn path_param(name: &str, canonicalize: Option<CanonicalizeFn>) -> Arc<Self> {
+        let (name, key_prefix) = (name.to_owned(), Key::prefix("p", name));
+        Arc::new(Self { header_name: None, canonicalize, name, key_prefix })
     }
 }
 
@@ -58,16 +58,16 @@ pub(super) struct ParamGroup {
 impl ParamGroup {
     pub(super) fn new(
         names: impl IntoIterator<Item = impl AsRef<str>>,
-        form: Option<CanonicalizeFn>,
+        canonicalize: Option<CanonicalizeFn>,
     ) -> Arc<Self> {
         let names: Vec<_> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
         assert!(!names.is_empty(), "by_path_params: name at least one parameter");
         // A comma in a name must not read as two names.
-        let escaped = |name: &String| name.replace('%', "%25").replace(',', "%2C");
-        let mut sorted: Vec<_> = names.iter().map(escaped).collect();
+        let escape = |name: &String| name.replace('%', "%25").replace(',', "%2C");
+        let mut sorted: Vec<_> = names.iter().map(escape).collect();
         sorted.sort();
         sorted.dedup();
-        Arc::new(Self { param_names: names, canonicalize: form, joined_name: sorted.join(",") })
+        Arc::new(Self { param_names: names, canonicalize, joined_name: sorted.join(",") })
     }
 }
 
@@ -78,15 +78,15 @@ impl ParamGroup {
 /// [`KeyError`] if there is no such value.
 pub(super) fn read_param<V: GateRequest>(
     name: &str,
-    form: Option<CanonicalizeFn>,
+    canonicalize: Option<CanonicalizeFn>,
     view: &mut V,
 ) -> Result<String, KeyError> {
     match view.path_param(name) {
-        Ok(Some(parse_value)) => match form {
-            Some(form) => {
-                form(&parse_value).ok_or(KeyError::BadRequest("A path segment can't be read"))
+        Ok(Some(value)) => match canonicalize {
+            Some(canonicalize) => {
+                canonicalize(&value).ok_or(KeyError::BadRequest("A path segment can't be read"))
             }
-            None => Ok(parse_value),
+            None => Ok(value),
         },
         Err(PathParamError::InvalidUtf8) => {
             Err(KeyError::BadRequest("A path segment is not UTF-8"))

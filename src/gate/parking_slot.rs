@@ -9,13 +9,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
-    gate_request::GateRequest, idempotent_run::IdempotentRun, refusal_tracker::RefusalTracker,
-    request_fingerprint::RequestFingerprint,
+    direct_run_terms::IdempotencyLookup, idempotent_run::IdempotentRun,
+    refusal_tracker::RefusalTracker, request_fingerprint::RequestFingerprint,
 };
-use crate::{
-    key::Key,
-    store::{StorageLimits, Store},
-};
+use crate::{key::Key, store::Store};
 
 /// Data of the lock that parked the request.
 #[derive(Debug)]
@@ -51,16 +48,6 @@ pub(crate) enum AttemptMode {
 #[derive(Clone)]
 pub struct ParkingSlot(Arc<Inner>);
 
-/// Data that the layers of one request exchange, as a single extension: the lock's mark needs no
-/// second one.
-#[derive(Clone)]
-struct LayerContext {
-    /// `None` once a lock has taken it.
-    slot: Option<ParkingSlot>,
-    /// Like [`UnderLockMark`].
-    under_lock: bool,
-}
-
 /// Allocated for every request that may be deferred, and left unchanged by most of them. It is
 /// small, and its contents are allocated on demand.
 struct Inner {
@@ -71,31 +58,6 @@ struct Inner {
     claims_replay: bool,
     idempotency: Option<Box<IdempotencyLookup>>,
     contents: Mutex<Option<Box<SlotContents>>>,
-}
-
-/// The idempotency record of a request.
-#[derive(Debug, Clone)]
-pub(crate) struct IdempotencyLookup {
-    pub(crate) record_name: Arc<str>,
-    /// Terms of a direct run; `None` if direct runs are not recorded.
-    pub(crate) direct_terms: Option<DirectRunTerms>,
-}
-
-/// Terms on which a direct run is recorded.
-#[derive(Debug, Clone)]
-pub(crate) struct DirectRunTerms {
-    /// Owner of the request.
-    pub(crate) owner: String,
-    /// Longest body that is fingerprinted, in bytes.
-    pub(crate) compared_body_limit: usize,
-    /// Time for which the record is kept.
-    pub(crate) retention: Duration,
-    /// The request may run again after a run with an unknown outcome.
-    pub(crate) is_repeatable: bool,
-    /// Most direct runs of this process at once.
-    pub(crate) max_runs: usize,
-    /// Storage limits that apply to the record.
-    pub(crate) retention_caps: StorageLimits,
 }
 
 #[derive(Default)]
@@ -116,29 +78,19 @@ struct SlotContents {
 
 impl ParkingSlot {
     #[inline]
-    pub(crate) fn new(trying: AttemptMode, record: Option<IdempotencyLookup>) -> Self {
-        let (record, filled) = (record.map(Box::new), Mutex::new(None));
-        Self(Arc::new(Inner {
-            mode: trying,
-            claims_replay: false,
-            idempotency: record,
-            contents: filled,
-        }))
+    pub(crate) fn new(mode: AttemptMode, idempotency: Option<IdempotencyLookup>) -> Self {
+        let (idempotency, contents) = (idempotency.map(Box::new), Mutex::new(None));
+        Self(Arc::new(Inner { mode, claims_replay: false, idempotency, contents }))
     }
 
     /// Creates the slot of a request that may claim to be a run.
     pub(crate) fn with_replay_claim(
-        trying: AttemptMode,
-        record: Option<IdempotencyLookup>,
-        said_to_run: bool,
+        mode: AttemptMode,
+        idempotency: Option<IdempotencyLookup>,
+        claims_replay: bool,
     ) -> Self {
-        let (record, filled) = (record.map(Box::new), Mutex::new(None));
-        Self(Arc::new(Inner {
-            mode: trying,
-            claims_replay: said_to_run,
-            idempotency: record,
-            contents: filled,
-        }))
+        let (idempotency, contents) = (idempotency.map(Box::new), Mutex::new(None));
+        Self(Arc::new(Inner { mode, claims_replay, idempotency, contents }))
     }
 
     pub(crate) fn claims_replay(&self) -> bool {
@@ -158,97 +110,86 @@ impl ParkingSlot {
 
     /// Returns true if direct runs are recorded.
     pub(crate) fn records_direct_runs(&self) -> bool {
-        self.idempotency().is_some_and(|record| record.direct_terms.is_some())
-    }
-
-    /// Attaches the slot to the request, in place of an outer layer's slot.
-    pub(crate) fn attach_to<V: GateRequest>(&self, view: &mut V) {
-        let slot = Some(self.clone());
-        if !view.update_extension(|between: &mut LayerContext| between.slot.clone_from(&slot)) {
-            view.insert_extension(LayerContext { slot, under_lock: false });
-        }
-    }
-
-    /// Takes the slot out of the request.
-    pub(crate) fn take_from<V: GateRequest>(view: &mut V) -> Option<Self> {
-        let mut slot = None;
-        view.update_extension(|between: &mut LayerContext| slot = between.slot.take());
-        slot
+        self.idempotency().is_some_and(|idempotency| idempotency.direct_terms.is_some())
     }
 
     /// Changes the contents, which are created if there are none.
-    fn with_contents(&self, put: impl FnOnce(&mut SlotContents)) {
-        put(self.0.contents.lock().get_or_insert_default());
+    fn with_contents(&self, change: impl FnOnce(&mut SlotContents)) {
+        change(self.0.contents.lock().get_or_insert_default());
     }
 
     /// Accesses the contents, if there are any.
-    fn with_existing<T>(&self, look: impl FnOnce(&mut SlotContents) -> Option<T>) -> Option<T> {
-        self.0.contents.lock().as_mut().and_then(|filled| look(filled))
+    fn with_existing<T>(&self, access: impl FnOnce(&mut SlotContents) -> Option<T>) -> Option<T> {
+        self.0.contents.lock().as_mut().and_then(|contents| access(contents))
     }
 
     pub(crate) fn mark_reached_lock(&self) {
-        self.with_contents(|filled| filled.has_reached_lock = true);
+        self.with_contents(|contents| contents.has_reached_lock = true);
     }
 
     pub(crate) fn has_reached_lock(&self) -> bool {
-        self.with_existing(|filled| Some(filled.has_reached_lock)).unwrap_or(false)
+        self.with_existing(|contents| Some(contents.has_reached_lock)).unwrap_or(false)
     }
 
-    pub(crate) fn set_parking(&self, parked: ParkingContext) {
-        self.with_contents(|filled| filled.parking = Some(parked));
+    pub(crate) fn set_parking(&self, parking: ParkingContext) {
+        self.with_contents(|contents| contents.parking = Some(parking));
     }
 
     pub(crate) fn take_parking(&self) -> Option<ParkingContext> {
-        self.with_existing(|filled| filled.parking.take())
+        self.with_existing(|contents| contents.parking.take())
     }
 
     /// Stores the record of the direct run that begins.
-    pub(crate) fn set_run(&self, begun: IdempotentRun) {
-        self.with_contents(|filled| filled.idempotent_run = Some(begun));
+    pub(crate) fn set_run(&self, run: IdempotentRun) {
+        self.with_contents(|contents| contents.idempotent_run = Some(run));
     }
 
     /// Notes that the handler is called.
     pub(crate) fn mark_handler_called(&self) {
-        self.with_existing(|filled| {
-            filled.is_answered = false;
-            filled.idempotent_run.as_mut().map(IdempotentRun::mark_started)
+        self.with_existing(|contents| {
+            contents.is_answered = false;
+            contents.idempotent_run.as_mut().map(IdempotentRun::mark_started)
         });
     }
 
     /// Notes that the handler has responded and that no lock was lost.
     pub(crate) fn mark_answered(&self) {
-        self.with_contents(|filled| filled.is_answered = true);
+        self.with_contents(|contents| contents.is_answered = true);
     }
 
     /// Forgets the handler's response: a retry layer has called the lock again.
     pub(crate) fn clear_answered(&self) {
-        self.with_existing(|filled| filled.is_answered.then(|| filled.is_answered = false));
+        self.with_existing(|contents| contents.is_answered.then(|| contents.is_answered = false));
     }
 
     /// Returns the refusal tracker of the run, for the gates inside it.
     pub(crate) fn refusal_tracker(&self) -> Option<RefusalTracker> {
-        self.with_existing(|filled| filled.idempotent_run.as_ref().map(|_| filled.refusals.clone()))
+        self.with_existing(|contents| {
+            contents.idempotent_run.as_ref().map(|_| contents.refusals.clone())
+        })
     }
 
     /// Returns the status of the gate that kept the run from its handler.
     pub(crate) fn refusal_status(&self) -> Option<u16> {
-        self.with_existing(|filled| filled.refusals.refusal_status())
+        self.with_existing(|contents| contents.refusals.refusal_status())
     }
 
     /// Returns false if the handler was dropped, panicked, or lost its lock.
     pub(crate) fn is_answered(&self) -> bool {
-        self.with_existing(|filled| Some(filled.is_answered)).unwrap_or(false)
+        self.with_existing(|contents| Some(contents.is_answered)).unwrap_or(false)
     }
 
     /// Returns the deadline of the run if its client has disconnected.
     pub(crate) fn run_abandon_at(&self) -> Option<Instant> {
-        self.with_existing(|filled| filled.idempotent_run.as_ref().map(IdempotentRun::abandon_at))
+        self.with_existing(|contents| {
+            contents.idempotent_run.as_ref().map(IdempotentRun::abandon_at)
+        })
     }
 
     /// Returns true if the slot has a run that has begun. When a lock is about to acquire, it means
     /// that a retry layer has called it before.
     pub(crate) fn has_run(&self) -> bool {
-        self.with_existing(|filled| filled.idempotent_run.is_some().then_some(())).is_some()
+        self.with_existing(|contents| contents.idempotent_run.is_some().then_some(())).is_some()
     }
 
     /// Returns a new fingerprint for the request of the run.
@@ -256,28 +197,28 @@ impl ParkingSlot {
         &self,
         head: impl FnOnce() -> (String, String),
     ) -> Option<RequestFingerprint> {
-        let remember = self.idempotency()?.direct_terms.as_ref()?;
-        self.with_existing(|filled| {
-            filled.idempotent_run.as_ref()?;
+        let terms = self.idempotency()?.direct_terms.as_ref()?;
+        self.with_existing(|contents| {
+            contents.idempotent_run.as_ref()?;
             let (method, target) = head();
-            let print = RequestFingerprint::new(method, target, remember.compared_body_limit);
-            filled.fingerprint = Some(print.clone());
-            Some(print)
+            let fingerprint = RequestFingerprint::new(method, target, terms.compared_body_limit);
+            contents.fingerprint = Some(fingerprint.clone());
+            Some(fingerprint)
         })
     }
 
     /// Takes the run and the fingerprint of its request.
     pub(crate) fn take_run(&self) -> Option<(IdempotentRun, Option<RequestFingerprint>)> {
-        self.with_existing(|filled| {
-            let print = filled.fingerprint.take();
-            filled.idempotent_run.take().map(|begun| (begun, print))
+        self.with_existing(|contents| {
+            let fingerprint = contents.fingerprint.take();
+            contents.idempotent_run.take().map(|run| (run, fingerprint))
         })
     }
 
     /// Returns true if the body of the run's request broke off.
     pub(crate) fn is_body_truncated(&self) -> bool {
-        self.with_existing(|filled| {
-            filled.fingerprint.as_ref().map(RequestFingerprint::is_truncated)
+        self.with_existing(|contents| {
+            contents.fingerprint.as_ref().map(RequestFingerprint::is_truncated)
         })
         .unwrap_or(false)
     }
@@ -285,21 +226,21 @@ impl ParkingSlot {
     /// Returns true if the slot has neither a parked request nor a run.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        let filled = self.0.contents.lock();
-        filled
+        let contents = self.0.contents.lock();
+        contents
             .as_ref()
-            .is_none_or(|filled| filled.parking.is_none() && filled.idempotent_run.is_none())
+            .is_none_or(|contents| contents.parking.is_none() && contents.idempotent_run.is_none())
     }
 
     /// Stores the unread request for the outer layer's driver.
     pub fn park_request<T: Send + 'static>(&self, request: T) {
-        self.with_contents(|filled| filled.request = Some(Box::new(request)));
+        self.with_contents(|contents| contents.request = Some(Box::new(request)));
     }
 
     /// Takes the parked request, if it is of this type.
     #[must_use]
     pub fn take_request<T: Send + 'static>(&self) -> Option<T> {
-        let request = self.with_existing(|filled| filled.request.take())?;
+        let request = self.with_existing(|contents| contents.request.take())?;
         request.downcast().ok().map(|request| *request)
     }
 }
@@ -307,23 +248,5 @@ impl ParkingSlot {
 impl fmt::Debug for ParkingSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ParkingSlot").field("empty", &self.is_empty()).finish_non_exhaustive()
-    }
-}
-
-/// Mark of a request that passed a lock: layers further inside are under that lock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct UnderLockMark;
-
-impl UnderLockMark {
-    pub(crate) fn set_on<V: GateRequest>(view: &mut V) {
-        if !view.update_extension(|between: &mut LayerContext| between.under_lock = true) {
-            view.insert_extension(Self);
-        }
-    }
-
-    pub(crate) fn is_set_on<V: GateRequest>(view: &mut V) -> bool {
-        let mut noted = false;
-        view.update_extension(|between: &mut LayerContext| noted = between.under_lock);
-        noted || view.extension::<Self>().is_some()
     }
 }

@@ -47,17 +47,17 @@ impl RefusalTracker {
 
     /// Notes that `gate` lets the request pass.
     pub(crate) fn record_passed(&self, gate: GateId) {
-        let mut refusals = self.0.lock();
-        refusals.last_status = None;
-        if !refusals.passed_gates.contains(&gate) {
-            refusals.passed_gates.push(gate);
+        let mut state = self.0.lock();
+        state.last_status = None;
+        if !state.passed_gates.contains(&gate) {
+            state.passed_gates.push(gate);
         }
     }
 
     /// Notes that `gate` refuses the request with `status`.
     pub(crate) fn record_refused(&self, gate: GateId, status: u16) {
-        let mut refusals = self.0.lock();
-        refusals.last_status = Some(status).filter(|_| !refusals.passed_gates.contains(&gate));
+        let mut state = self.0.lock();
+        state.last_status = Some(status).filter(|_| !state.passed_gates.contains(&gate));
     }
 
     /// Returns the status of the refusal that kept the run from its handler.

@@ -21,8 +21,11 @@ struct Inner {
 }
 
 enum FingerprintState {
-    /// The hash so far, and the number of bytes that may follow.
-    Hashing(Sha256, usize),
+    Hashing {
+        hash: Sha256,
+        /// Number of bytes that may follow.
+        remaining: usize,
+    },
     Finished([u8; 32]),
     TooLong,
     /// The body broke off.
@@ -32,8 +35,8 @@ enum FingerprintState {
 impl RequestFingerprint {
     /// Creates the fingerprint of a request with a body of at most `limit` bytes.
     pub(crate) fn new(method: String, target: String, limit: usize) -> Self {
-        let body = Mutex::new(FingerprintState::Hashing(Sha256::new(), limit));
-        Self(Arc::new(Inner { method, target, state: body }))
+        let state = Mutex::new(FingerprintState::Hashing { hash: Sha256::new(), remaining: limit });
+        Self(Arc::new(Inner { method, target, state }))
     }
 
     /// Returns the fingerprint of a request with a complete body.
@@ -43,30 +46,30 @@ impl RequestFingerprint {
 
     /// Adds bytes that the handler is about to receive.
     pub fn update(&self, bytes: &[u8]) {
-        let mut body = self.0.state.lock();
-        let FingerprintState::Hashing(hash, left) = &mut *body else { return };
-        match left.checked_sub(bytes.len()) {
-            Some(rest) => {
+        let mut state = self.0.state.lock();
+        let FingerprintState::Hashing { hash, remaining } = &mut *state else { return };
+        match remaining.checked_sub(bytes.len()) {
+            Some(remaining_after_update) => {
                 hash.update(bytes);
-                *left = rest;
+                *remaining = remaining_after_update;
             }
-            None => *body = FingerprintState::TooLong,
+            None => *state = FingerprintState::TooLong,
         }
     }
 
     /// Ends the body.
     pub fn finish(&self) {
-        let mut body = self.0.state.lock();
-        if let FingerprintState::Hashing(hash, _) = &mut *body {
-            *body = FingerprintState::Finished(std::mem::take(hash).finalize().into());
+        let mut state = self.0.state.lock();
+        if let FingerprintState::Hashing { hash, .. } = &mut *state {
+            *state = FingerprintState::Finished(std::mem::take(hash).finalize().into());
         }
     }
 
     /// Notes that the body broke off, or that the client was too slow.
     pub fn mark_truncated(&self) {
-        let mut body = self.0.state.lock();
-        if !matches!(*body, FingerprintState::Finished(_)) {
-            *body = FingerprintState::Truncated;
+        let mut state = self.0.state.lock();
+        if !matches!(*state, FingerprintState::Finished(_)) {
+            *state = FingerprintState::Truncated;
         }
     }
 
@@ -78,18 +81,18 @@ impl RequestFingerprint {
     /// Returns the fingerprint, or `None` until the body has been read to its end.
     pub(crate) fn finished_hex(&self) -> Option<String> {
         match &*self.0.state.lock() {
-            FingerprintState::Finished(body) => {
-                Some(hash_request(&self.0.method, &self.0.target, body))
+            FingerprintState::Finished(body_hash) => {
+                Some(hash_request(&self.0.method, &self.0.target, body_hash))
             }
-            FingerprintState::Hashing(..)
+            FingerprintState::Hashing { .. }
             | FingerprintState::TooLong
             | FingerprintState::Truncated => None,
         }
     }
 }
 
-fn hash_request(method: &str, target: &str, body: &[u8; 32]) -> String {
-    hex(&digest_parts(&[method.as_bytes(), target.as_bytes(), body])[..16])
+fn hash_request(method: &str, target: &str, body_hash: &[u8; 32]) -> String {
+    hex(&digest_parts(&[method.as_bytes(), target.as_bytes(), body_hash])[..16])
 }
 
 impl fmt::Debug for RequestFingerprint {

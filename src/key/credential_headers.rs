@@ -72,14 +72,14 @@ const CREDENTIAL_PREFIXES: &[&str] = &["x-amzn-oidc-", "x-ms-token-"];
 
 /// Returns the list entry that covers this lower-case name.
 pub(crate) fn matching_credential(name: &str) -> Option<&'static str> {
-    let ends = |ending: &str| {
-        let rest = name.strip_suffix(ending);
-        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('-'))
+    let has_suffix = |suffix: &str| {
+        let name_prefix = name.strip_suffix(suffix);
+        name_prefix.is_some_and(|name_prefix| name_prefix.is_empty() || name_prefix.ends_with('-'))
     };
-    let whole = CREDENTIAL_NAMES.iter().find(|known| **known == name);
-    let ending = || CREDENTIAL_SUFFIXES.iter().find(|ending| ends(ending));
-    let beginning = || CREDENTIAL_PREFIXES.iter().find(|beginning| name.starts_with(**beginning));
-    whole.or_else(ending).or_else(beginning).copied()
+    let full_name = CREDENTIAL_NAMES.iter().find(|credential_name| **credential_name == name);
+    let suffix = || CREDENTIAL_SUFFIXES.iter().find(|suffix| has_suffix(suffix));
+    let prefix = || CREDENTIAL_PREFIXES.iter().find(|prefix| name.starts_with(**prefix));
+    full_name.or_else(suffix).or_else(prefix).copied()
 }
 
 /// Returns true if a header of this lower-case name carries a credential.

@@ -80,10 +80,10 @@ pub(crate) fn credential_value<'a>(name: &str, value: &'a [u8]) -> Option<Cow<'a
 /// Normalizes credentials: scheme in lower case, then one space (RFC 9110 section 11.4).
 fn normalize_authorization(value: &[u8]) -> Cow<'_, [u8]> {
     let value = value.trim_ascii();
-    let Some(end) = value.iter().position(|byte| *byte == b' ') else { return value.into() };
-    let (scheme, rest) = value.split_at(end);
+    let Some(scheme_end) = value.iter().position(|byte| *byte == b' ') else { return value.into() };
+    let (scheme, credentials) = value.split_at(scheme_end);
     let mut out = scheme.to_ascii_lowercase();
     out.push(b' ');
-    out.extend_from_slice(rest.trim_ascii_start());
+    out.extend_from_slice(credentials.trim_ascii_start());
     out.into()
 }

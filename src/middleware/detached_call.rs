@@ -16,7 +16,8 @@ use tracing::Instrument as _;
 
 use super::{
     framework::Framework,
-    gate_body::{BoxError, GateBody, frame_data, poll_next_item, response_from_reply},
+    gate_body::{BoxError, GateBody, frame_data, poll_next_item},
+    reply_response::response_from_reply,
     settle::{PassedGate, apply_leave_action, response_headers, service_outcome},
 };
 use crate::{
@@ -41,14 +42,14 @@ where
     R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     E: Send + 'static,
 {
-    let (client, answer) = oneshot::channel();
+    let (client, response) = oneshot::channel();
     let task = drive_detached::<G, F, C, R, E>(call, passed, detached, client).in_current_span();
     drop(tokio::spawn(RequestScope::capture().run(task)));
     Box::pin(async move {
-        match answer.await {
-            Ok(Ok(ended)) => ended,
+        match response.await {
+            Ok(Ok(call_result)) => call_result,
             // As if the handler had run in this task.
-            Ok(Err(panic)) => resume_unwind(panic),
+            Ok(Err(panic_payload)) => resume_unwind(panic_payload),
             // The task's runtime has ended.
             Err(_) => Ok(response_from_reply(Reply::store_unavailable())),
         }
@@ -67,38 +68,38 @@ async fn drive_detached<G, F, C, R, E>(
     R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     E: Send + 'static,
 {
-    let (gate, mut ticket, head) = passed.into_full_ticket();
+    let (gate, mut ticket, is_head) = passed.into_full_ticket();
     let call = AssertUnwindSafe(call).catch_unwind();
-    let ended = match detached.run_unless_abandoned(call, client.closed()).await {
+    let call_result = match detached.run_unless_abandoned(call, client.closed()).await {
         None => return,
-        Some(Ok(ended)) => ended,
-        Some(Err(panic)) => {
+        Some(Ok(call_result)) => call_result,
+        Some(Err(panic_payload)) => {
             gate.leave(ticket, ServiceOutcome::Failed).await;
-            let _ = client.send(Err(panic));
+            let _ = client.send(Err(panic_payload));
             return;
         }
     };
-    let outcome = service_outcome(head, &ended);
-    if let Ok(answer) = &ended {
-        gate.observe_headers(&mut ticket, || response_headers(answer));
+    let outcome = service_outcome(is_head, &call_result);
+    if let Ok(response) = &call_result {
+        gate.observe_headers(&mut ticket, || response_headers(response));
     }
     let leaving = gate.leave(ticket, outcome);
-    let Some(parting) = detached.leave_gate(leaving, client.closed()).await else { return };
-    let ended = match (ended, parting) {
+    let Some(leave_action) = detached.leave_gate(leaving, client.closed()).await else { return };
+    let call_result = match (call_result, leave_action) {
         (Err(error), _) => Err(error),
-        (Ok(answer), LeaveAction::KeepTicket(ticket)) => {
-            return send_body(gate, ticket, &detached, answer, client).await;
+        (Ok(response), LeaveAction::KeepTicket(ticket)) => {
+            return send_body(gate, ticket, &detached, response, client).await;
         }
-        (Ok(answer), parting) => {
-            let finishing = apply_leave_action::<G, F, R>(gate, answer, parting, None);
-            let Some(answer) = detached.run_unless_abandoned(finishing, client.closed()).await
+        (Ok(response), leave_action) => {
+            let applied = apply_leave_action::<G, F, R>(gate, response, leave_action, None);
+            let Some(response) = detached.run_unless_abandoned(applied, client.closed()).await
             else {
                 return;
             };
-            Ok(answer)
+            Ok(response)
         }
     };
-    let _ = client.send(Ok(ended));
+    let _ = client.send(Ok(call_result));
 }
 
 /// Sends a response and reads its body for the gate: as a whole if its length is known, otherwise
@@ -106,53 +107,88 @@ async fn drive_detached<G, F, C, R, E>(
 /// once.
 async fn send_body<G, R, E>(
     gate: Arc<G>,
+    ticket: G::Ticket,
+    detached: &DetachedRun,
+    response: Response<R>,
+    client: oneshot::Sender<DetachedResult<R, E>>,
+) where
+    G: Gate<Parts>,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    E: Send + 'static,
+{
+    match response.body().size_hint().exact() {
+        Some(length) => send_buffered(gate, ticket, detached, response, length, client).await,
+        None => send_streaming(gate, ticket, detached, response, client).await,
+    }
+}
+
+/// Sends the head at once and then each chunk.
+async fn send_streaming<G, R, E>(
+    gate: Arc<G>,
     mut ticket: G::Ticket,
     detached: &DetachedRun,
-    answer: Response<R>,
+    response: Response<R>,
+    client: oneshot::Sender<DetachedResult<R, E>>,
+) where
+    G: Gate<Parts>,
+    R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    E: Send + 'static,
+{
+    let (parts, body) = response.into_parts();
+    let mut body = Box::pin(body);
+    let (sender, receiver) = mpsc::channel(1);
+    let watched_sender = sender.clone();
+    let _ = client.send(Ok(Ok(Response::from_parts(parts, GateBody::from_channel(receiver)))));
+    let mut sink = BodySink::Channel(sender.clone());
+    let gate_and_ticket = (&*gate, &mut ticket);
+    let next = |cx: &mut Context<'_>| poll_next_item(body.as_mut(), cx);
+    let disconnect = watched_sender.closed();
+    let forwarding =
+        detached.forward_body(gate_and_ticket, next, frame_data, disconnect, &mut sink);
+    let forwarded = AssertUnwindSafe(forwarding).catch_unwind().await;
+    // A panic leaves the body without its end.
+    let (last_item, outcome) = forwarded.unwrap_or((None, ServiceOutcome::BodyFailed));
+    gate.leave(ticket, outcome).await;
+    if let Some(last_item) = last_item {
+        let _ = sender.send(Some(last_item)).await;
+    }
+    if outcome == ServiceOutcome::BodyEnded {
+        let _ = sender.send(None).await;
+    }
+}
+
+/// Sends the response with its whole body.
+async fn send_buffered<G, R, E>(
+    gate: Arc<G>,
+    mut ticket: G::Ticket,
+    detached: &DetachedRun,
+    response: Response<R>,
+    length: u64,
     mut client: oneshot::Sender<DetachedResult<R, E>>,
 ) where
     G: Gate<Parts>,
     R: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     E: Send + 'static,
 {
-    let (parts, body) = answer.into_parts();
-    let length = body.size_hint().exact();
+    let (parts, body) = response.into_parts();
     let mut body = Box::pin(body);
-    let Some(length) = length else {
-        let (to, items) = mpsc::channel(1);
-        let watched = to.clone();
-        let _ = client.send(Ok(Ok(Response::from_parts(parts, GateBody::from_channel(items)))));
-        let mut sink = BodySink::Channel(to.clone());
-        let kept = (&*gate, &mut ticket);
-        let next = |cx: &mut Context<'_>| poll_next_item(body.as_mut(), cx);
-        let read = detached.forward_body(kept, next, frame_data, watched.closed(), &mut sink);
-        let read = AssertUnwindSafe(read).catch_unwind().await;
-        // A panic leaves the body without its end.
-        let (last, outcome) = read.unwrap_or((None, ServiceOutcome::BodyFailed));
-        gate.leave(ticket, outcome).await;
-        if let Some(last) = last {
-            let _ = to.send(Some(last)).await;
-        }
-        if outcome == ServiceOutcome::BodyEnded {
-            let _ = to.send(None).await;
-        }
-        return;
-    };
     let mut sink = BodySink::Buffer(Vec::new());
-    let kept = (&*gate, &mut ticket);
+    let gate_and_ticket = (&*gate, &mut ticket);
     let next = |cx: &mut Context<'_>| poll_next_item(body.as_mut(), cx);
-    let read = detached.forward_body(kept, next, frame_data, client.closed(), &mut sink);
-    let ended = match AssertUnwindSafe(read).catch_unwind().await {
-        Ok((last, outcome)) => {
+    let disconnect = client.closed();
+    let forwarding =
+        detached.forward_body(gate_and_ticket, next, frame_data, disconnect, &mut sink);
+    let call_result = match AssertUnwindSafe(forwarding).catch_unwind().await {
+        Ok((last_item, outcome)) => {
             gate.leave(ticket, outcome).await;
             let BodySink::Buffer(mut items) = sink else { return };
-            items.extend(last);
+            items.extend(last_item);
             Ok(Ok(Response::from_parts(parts, GateBody::buffered(items, length))))
         }
-        Err(panic) => {
+        Err(panic_payload) => {
             gate.leave(ticket, ServiceOutcome::BodyFailed).await;
-            Err(panic)
+            Err(panic_payload)
         }
     };
-    let _ = client.send(ended);
+    let _ = client.send(call_result);
 }

@@ -14,14 +14,16 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    boxed_request::box_request,
     detached_call::spawn_detached,
-    framework::{Framework, PartsView},
-    gate_body::{BoxError, response_from_reply, shared_response},
+    framework::Framework,
+    gate_body::BoxError,
     guarded_call::{CallContext, GuardedCall},
+    parked_request::box_request,
+    parts_view::PartsView,
+    reply_response::{response_from_reply, shared_response},
     response_future::{ResponseFuture, ResponseState},
     settle::PassedGate,
-    timed_body::UntimedBody,
+    timed_and_hashed_body::UntimedBody,
 };
 use crate::gate::{BodyTimerHandle, Gate, InitialVerdict, RequestFingerprint, Verdict};
 
@@ -72,8 +74,9 @@ where
             }
             InitialVerdict::Answer(reply) => ResponseFuture::ready(response_from_reply(reply)),
             InitialVerdict::SharedAnswer(reply) => ResponseFuture::ready(shared_response(&reply)),
-            InitialVerdict::PassLight(quick) => {
-                let mut passed = PassedGate::new(Arc::clone(&self.gate), quick, &parts.method);
+            InitialVerdict::PassLight(light_ticket) => {
+                let mut passed =
+                    PassedGate::new(Arc::clone(&self.gate), light_ticket, &parts.method);
                 let detached = passed.try_detach();
                 let call = self.inner.call(Request::from_parts(parts, body));
                 match detached {
@@ -83,13 +86,13 @@ where
                     }
                 }
             }
-            InitialVerdict::Enter(facts) => {
+            InitialVerdict::Enter(context) => {
                 // The clone that was polled ready must be the one that is called.
-                let fresh = self.inner.clone();
-                let inner = mem::replace(&mut self.inner, fresh);
+                let clone_for_next_call = self.inner.clone();
+                let inner = mem::replace(&mut self.inner, clone_for_next_call);
                 let gate = Arc::clone(&self.gate);
-                let passage = GateDriver::<S, G, F> { inner, gate, framework: PhantomData };
-                ResponseFuture::entering(passage.enter(facts, parts, body))
+                let driver = GateDriver::<S, G, F> { inner, gate, framework: PhantomData };
+                ResponseFuture::entering(driver.enter(context, parts, body))
             }
         }
     }
@@ -110,7 +113,7 @@ impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
     )]
     pub(super) fn enter<B, R>(
         mut self,
-        facts: G::EntryContext,
+        context: G::EntryContext,
         mut parts: Parts,
         body: B,
     ) -> impl Future<Output = ResponseState<S::Future, R, S::Error, G, F>> + Send + 'static
@@ -122,12 +125,12 @@ impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
         R: Body + Send + 'static,
     {
         async move {
-            match self.gate.enter(facts).await {
+            match self.gate.enter(context).await {
                 Verdict::Pass(ticket) => {
                     self.gate.annotate_request(&ticket, &mut PartsView::<F>::new(&mut parts));
                     match self.gate.try_light_ticket(ticket) {
-                        Ok(quick) => {
-                            let passed = PassedGate::new(self.gate, quick, &parts.method);
+                        Ok(light_ticket) => {
+                            let passed = PassedGate::new(self.gate, light_ticket, &parts.method);
                             let call = self.inner.call(Request::from_parts(parts, body));
                             ResponseState::Calling(call, Some(passed))
                         }
@@ -160,17 +163,22 @@ impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
         R: Body + Send + 'static,
     {
         let gate = self.gate;
-        let head = parts.method == Method::HEAD;
-        let print = gate
+        let is_head = parts.method == Method::HEAD;
+        let fingerprint = gate
             .body_fingerprint(&ticket, || (parts.method.as_str().to_owned(), F::target(&parts)));
-        let (body, reading) =
-            time_request_body::<B, F>(body, gate.body_read_timeout(&ticket), print);
-        let (scope, watch) = (gate.request_scope(&ticket), gate.cancellation(&ticket));
+        let (body, body_timer) =
+            time_request_body::<B, F>(body, gate.body_read_timeout(&ticket), fingerprint);
+        let (request_scope, cancellation) =
+            (gate.request_scope(&ticket), gate.cancellation(&ticket));
         let request = Request::from_parts(parts, body);
         // `call` is within the scope too, since an inner layer inspects its request there.
-        let call = scope.run_sync(|| self.inner.call(request));
-        let under = CallContext { gate, ticket, is_head: head, body_timer: reading };
-        ResponseState::Entering(Box::pin(GuardedCall::new(scope.run(call), watch, under)))
+        let call = request_scope.run_sync(|| self.inner.call(request));
+        let call_context = CallContext { gate, ticket, is_head, body_timer };
+        ResponseState::Entering(Box::pin(GuardedCall::new(
+            request_scope.run(call),
+            cancellation,
+            call_context,
+        )))
     }
 }
 
@@ -179,21 +187,21 @@ impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
 fn time_request_body<B, F>(
     body: B,
     limit: Option<Duration>,
-    print: Option<RequestFingerprint>,
+    fingerprint: Option<RequestFingerprint>,
 ) -> (B, Option<BodyTimerHandle>)
 where
     B: Body<Data = Bytes> + Send + 'static,
     F: Framework,
 {
     if body.is_end_stream() {
-        print.iter().for_each(RequestFingerprint::finish);
+        fingerprint.iter().for_each(RequestFingerprint::finish);
         return (body, None);
     }
-    if limit.is_none() && print.is_none() {
+    if limit.is_none() && fingerprint.is_none() {
         return (body, None);
     }
     // Without a limit the driver's end is dropped, which disarms the timer.
-    let (reading, patience) = BodyTimerHandle::new(limit.unwrap_or_default());
-    let reading = limit.map(|_| reading);
-    (F::time_body(UntimedBody::new(body, patience, limit.is_some(), print)), reading)
+    let (body_timer, timer) = BodyTimerHandle::new(limit.unwrap_or_default());
+    let body_timer = limit.map(|_| body_timer);
+    (F::time_body(UntimedBody::new(body, timer, limit.is_some(), fingerprint)), body_timer)
 }

@@ -51,14 +51,8 @@ pub(super) struct CallContext<G: Gate<Parts>> {
 }
 
 impl<C, W, G: Gate<Parts>, K> GuardedCall<C, W, G, K> {
-    pub(super) fn new(call: C, watch: W, under: CallContext<G>) -> Self {
-        Self {
-            call,
-            cancellation: watch,
-            was_polled: false,
-            context: Some(under),
-            output: PhantomData,
-        }
+    pub(super) fn new(call: C, cancellation: W, context: CallContext<G>) -> Self {
+        Self { call, cancellation, was_polled: false, context: Some(context), output: PhantomData }
     }
 }
 
@@ -76,22 +70,23 @@ where
     #[expect(clippy::expect_used, reason = "a future that is polled after its end may panic")]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let reading = this.context.as_ref().and_then(|under| under.body_timer.as_ref());
-        let ended = ready!(poll_until_cancelled(
+        let body_timer = this.context.as_ref().and_then(|context| context.body_timer.as_ref());
+        let completion = ready!(poll_until_cancelled(
             this.call,
             this.cancellation,
             this.was_polled,
-            reading,
+            body_timer,
             cx
         ));
-        let CallContext { gate, mut ticket, is_head: head, body_timer: reading } =
+        let CallContext { gate, mut ticket, is_head, body_timer } =
             this.context.take().expect("polled after completion");
-        let outcome = ended.outcome(reading.as_ref(), |ended| service_outcome(head, ended));
-        if let CallCompletion::Completed(Ok(answer)) = &ended {
-            gate.observe_headers(&mut ticket, || response_headers(answer));
+        let outcome =
+            completion.outcome(body_timer.as_ref(), |result| service_outcome(is_head, result));
+        if let CallCompletion::Completed(Ok(response)) = &completion {
+            gate.observe_headers(&mut ticket, || response_headers(response));
         }
         Poll::Ready(ResponseState::Settling(Box::pin(leave_gate::<G, F, R, E>(
-            gate, ticket, ended, outcome, reading,
+            gate, ticket, completion, outcome, body_timer,
         ))))
     }
 }

@@ -81,7 +81,6 @@
 //! # Ok(()) }
 //! ```
 
-mod boxed_request;
 mod detached_call;
 mod framework;
 mod gate_body;
@@ -89,21 +88,26 @@ mod gate_layer;
 mod gate_service;
 mod guarded_call;
 mod layers;
+mod parked_request;
+mod parts_view;
+mod reply_response;
 mod response_future;
 mod service_replayer;
 mod settle;
 #[cfg(test)]
 mod tests;
-mod timed_body;
+mod timed_and_hashed_body;
 
 #[cfg(feature = "http-replay")]
 pub(crate) use self::service_replayer::read_response_body;
 pub use self::{
-    framework::{Framework, PartsView, PlainHttp},
-    gate_body::{BodyError, BoxError, GateBody, response_from_reply},
+    framework::{Framework, PlainHttp},
+    gate_body::{BodyError, BoxError, GateBody},
     gate_layer::GateLayer,
     gate_service::GateService,
+    parts_view::PartsView,
+    reply_response::response_from_reply,
     response_future::ResponseFuture,
     service_replayer::{ExtensionInserter, ServiceReplayer, extension_inserter},
-    timed_body::{TimedBody, UntimedBody},
+    timed_and_hashed_body::{TimedBody, UntimedBody},
 };

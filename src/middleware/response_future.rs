@@ -52,8 +52,8 @@ impl<C, R, E, G: Gate<Parts>, F> ResponseFuture<C, R, E, G, F> {
         Self { state: ResponseState::Ready(Some(response)) }
     }
 
-    pub(super) fn settling(answer: BoxFuture<'static, Result<Response<GateBody<R>>, E>>) -> Self {
-        Self { state: ResponseState::Settling(answer) }
+    pub(super) fn settling(response: BoxFuture<'static, Result<Response<GateBody<R>>, E>>) -> Self {
+        Self { state: ResponseState::Settling(response) }
     }
 
     pub(super) fn entering(
@@ -86,17 +86,20 @@ where
                 self.poll(cx)
             }
             ResponseStateProjection::Calling(call, passed) => {
-                let mut ended = ready!(call.poll(cx));
+                let mut call_result = ready!(call.poll(cx));
                 let passed = passed.take().expect("polled after completion");
-                let unsettled =
-                    if passed.is_settled() { None } else { passed.settle_with_headers(&mut ended) };
+                let unsettled = if passed.is_settled() {
+                    None
+                } else {
+                    passed.settle_with_headers(&mut call_result)
+                };
                 let Some(passed) = unsettled else {
                     let inner = |body| F::response_body(GateBody::from_inner(body));
-                    return Poll::Ready(ended.map(|answer| answer.map(inner)));
+                    return Poll::Ready(call_result.map(|response| response.map(inner)));
                 };
-                let outcome = passed.service_outcome(&ended);
+                let outcome = passed.service_outcome(&call_result);
                 let settled =
-                    ResponseState::Settling(Box::pin(settle_passed(passed, ended, outcome)));
+                    ResponseState::Settling(Box::pin(settle_passed(passed, call_result, outcome)));
                 self.as_mut().project().state.set(settled);
                 self.poll(cx)
             }
@@ -106,7 +109,7 @@ where
                 Poll::Ready(Ok(response.map(F::response_body)))
             }
             ResponseStateProjection::Settling(future) => Poll::Ready(
-                ready!(future.as_mut().poll(cx)).map(|answer| answer.map(F::response_body)),
+                ready!(future.as_mut().poll(cx)).map(|response| response.map(F::response_body)),
             ),
         }
     }

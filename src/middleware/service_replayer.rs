@@ -69,9 +69,13 @@ where
             }
         };
         // A panic is a failed attempt: it must affect neither this task nor the next job.
-        Box::pin(scope.scope(
-            AssertUnwindSafe(run).catch_unwind().map(|ran| ran.unwrap_or(ReplayOutcome::Panicked)),
-        ))
+        Box::pin(
+            scope.scope(
+                AssertUnwindSafe(run)
+                    .catch_unwind()
+                    .map(|outcome| outcome.unwrap_or(ReplayOutcome::Panicked)),
+            ),
+        )
     }
 }
 
@@ -92,7 +96,9 @@ fn build_request<B: From<Bytes>, F: Framework>(
     if let Some(peer) = head.peer {
         F::insert_peer_addr(request.extensions_mut(), peer);
     }
-    marker.restored_snapshots::<ExtensionInserter>().for_each(|put| put(request.extensions_mut()));
+    marker
+        .restored_snapshots::<ExtensionInserter>()
+        .for_each(|insert| insert(request.extensions_mut()));
     request.extensions_mut().insert(marker.job().clone());
     request.extensions_mut().insert(marker);
     Some(request)
@@ -114,10 +120,10 @@ where
     let Some(body) = read_response_body(&parts.headers, body, limit).await else {
         return ReplayOutcome::Failed;
     };
-    let field = |(name, value): (&HeaderName, &HeaderValue)| {
+    let pair = |(name, value): (&HeaderName, &HeaderValue)| {
         (name.as_str().to_owned(), value.as_bytes().to_vec())
     };
-    let headers = parts.headers.iter().map(field).collect();
+    let headers = parts.headers.iter().map(pair).collect();
     ReplayOutcome::Answered(ReplayResponse { status: parts.status.as_u16(), headers, body })
 }
 
@@ -131,30 +137,30 @@ where
     R: Body<Data = Bytes>,
     R::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let kind = headers.get(header::CONTENT_TYPE);
-    if kind.is_some_and(|kind| is_event_stream(kind.as_bytes())) {
+    let content_type = headers.get(header::CONTENT_TYPE);
+    if content_type.is_some_and(|content_type| is_event_stream(content_type.as_bytes())) {
         return Some(ReplayBody::Stream);
     }
-    let known = body.size_hint().exact().is_some();
-    let (mut body, mut kept) = (pin!(body), Some(BytesMut::new()));
-    for n in 1_u64.. {
+    let is_length_known = body.size_hint().exact().is_some();
+    let (mut body, mut buffer) = (pin!(body), Some(BytesMut::new()));
+    for frame_count in 1_u64.. {
         let Some(frame) = body.frame().await else { break };
         // Trailers are dropped.
         let data = frame.ok()?.into_data().unwrap_or_default();
-        kept = kept.filter(|kept| data.len() <= limit - kept.len());
+        buffer = buffer.filter(|buffer| data.len() <= limit - buffer.len());
         // Read to its end even if it is too long to keep: a handler may do its work while its body
         // is read.
-        if let Some(kept) = &mut kept {
-            kept.extend_from_slice(&data);
+        if let Some(buffer) = &mut buffer {
+            buffer.extend_from_slice(&data);
         }
         // A body that is always ready must not starve other tasks, or its own timeout.
-        if n % 32 == 0 {
+        if frame_count % 32 == 0 {
             tokio::task::yield_now().await;
         }
     }
-    Some(match kept {
-        Some(kept) => ReplayBody::Full(kept.freeze()),
-        None if known => ReplayBody::TooLong,
+    Some(match buffer {
+        Some(buffer) => ReplayBody::Full(buffer.freeze()),
+        None if is_length_known => ReplayBody::TooLong,
         None => ReplayBody::Stream,
     })
 }

@@ -8,9 +8,11 @@ use http_body::Body;
 use tokio::runtime::Handle;
 
 use super::{
-    boxed_request::{BoxedRequest, read_within_budget},
-    framework::{Framework, PartsView, header_pairs, request_head},
-    gate_body::{GateBody, append_header, append_headers, has_no_sent_body, response_from_reply},
+    framework::Framework,
+    gate_body::{GateBody, has_no_sent_body},
+    parked_request::{ParkedRequest, read_within_budget},
+    parts_view::{PartsView, header_pairs, request_head},
+    reply_response::{append_header, append_headers, response_from_reply},
 };
 use crate::{
     gate::{
@@ -30,15 +32,15 @@ pub(super) struct PassedGate<G: Gate<Parts>, F> {
 }
 
 impl<G: Gate<Parts>, F> PassedGate<G, F> {
-    pub(super) fn new(gate: Arc<G>, quick: G::LightTicket, method: &Method) -> Self {
-        Self { gate, light_ticket: quick, is_head: *method == Method::HEAD, framework: PhantomData }
+    pub(super) fn new(gate: Arc<G>, light_ticket: G::LightTicket, method: &Method) -> Self {
+        Self { gate, light_ticket, is_head: *method == Method::HEAD, framework: PhantomData }
     }
 
     pub(super) fn service_outcome<R: Body, E>(
         &self,
-        ended: &Result<Response<R>, E>,
+        call_result: &Result<Response<R>, E>,
     ) -> ServiceOutcome {
-        service_outcome(self.is_head, ended)
+        service_outcome(self.is_head, call_result)
     }
 
     /// Returns a detached run, if the gate asks for one and there is a runtime to spawn it on.
@@ -60,25 +62,25 @@ impl<G: Gate<Parts>, F> PassedGate<G, F> {
     /// Adds the gate's headers to the response, and returns `None` if that settles everything.
     pub(super) fn settle_with_headers<R, E>(
         self,
-        ended: &mut Result<Response<R>, E>,
+        call_result: &mut Result<Response<R>, E>,
     ) -> Option<Self> {
-        let Self { gate, light_ticket: quick, is_head: head, framework } = self;
-        let parted = gate.settle_with_headers(quick, |name, value| {
-            if let Ok(answer) = ended {
-                append_header(answer, name, value);
+        let Self { gate, light_ticket, is_head, framework } = self;
+        let unsettled = gate.settle_with_headers(light_ticket, |name, value| {
+            if let Ok(response) = call_result {
+                append_header(response, name, value);
             }
         });
-        parted.err().map(|quick| Self { gate, light_ticket: quick, is_head: head, framework })
+        unsettled.err().map(|light_ticket| Self { gate, light_ticket, is_head, framework })
     }
 }
 
 /// Classifies an inner call that completed by itself.
 pub(super) fn service_outcome<R: Body, E>(
-    head: bool,
-    ended: &Result<Response<R>, E>,
+    is_head: bool,
+    call_result: &Result<Response<R>, E>,
 ) -> ServiceOutcome {
-    match ended {
-        Ok(response) if has_no_sent_body(head, response) => {
+    match call_result {
+        Ok(response) if has_no_sent_body(is_head, response) => {
             ServiceOutcome::Answered(response.status().as_u16())
         }
         Ok(response) => ServiceOutcome::Streaming(response.status().as_u16()),
@@ -88,27 +90,27 @@ pub(super) fn service_outcome<R: Body, E>(
 
 /// Returns the headers of a response, with the length of its body if it is known: an outer layer
 /// writes `content-length` if it is not set yet.
-pub(super) fn response_headers<R: Body>(answer: &Response<R>) -> Vec<(String, Vec<u8>)> {
-    let mut told = header_pairs(answer.headers());
-    let known = answer.headers().contains_key(CONTENT_LENGTH);
-    if let Some(length) = answer.body().size_hint().exact().filter(|_| !known) {
-        told.push((CONTENT_LENGTH.as_str().to_owned(), length.to_string().into_bytes()));
+pub(super) fn response_headers<R: Body>(response: &Response<R>) -> Vec<(String, Vec<u8>)> {
+    let mut headers = header_pairs(response.headers());
+    let has_length = response.headers().contains_key(CONTENT_LENGTH);
+    if let Some(length) = response.body().size_hint().exact().filter(|_| !has_length) {
+        headers.push((CONTENT_LENGTH.as_str().to_owned(), length.to_string().into_bytes()));
     }
-    told
+    headers
 }
 
 /// Leaves the gate of a request with a light ticket.
 pub(super) fn settle_passed<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
     passed: PassedGate<G, F>,
-    ended: Result<Response<R>, E>,
+    call_result: Result<Response<R>, E>,
     outcome: ServiceOutcome,
 ) -> impl Future<Output = Result<Response<GateBody<R>>, E>> + Send {
-    let PassedGate { gate, light_ticket: quick, .. } = passed;
-    let mut ticket = gate.full_ticket(quick);
-    if let Ok(answer) = &ended {
-        gate.observe_headers(&mut ticket, || response_headers(answer));
+    let PassedGate { gate, light_ticket, .. } = passed;
+    let mut ticket = gate.full_ticket(light_ticket);
+    if let Ok(response) = &call_result {
+        gate.observe_headers(&mut ticket, || response_headers(response));
     }
-    leave_gate::<G, F, R, E>(gate, ticket, CallCompletion::Completed(ended), outcome, None)
+    leave_gate::<G, F, R, E>(gate, ticket, CallCompletion::Completed(call_result), outcome, None)
 }
 
 /// Leaves the gate and applies its leave action to the response.
@@ -119,17 +121,18 @@ pub(super) fn settle_passed<G: Gate<Parts>, F: Framework, R: Body + Send, E: Sen
 pub(super) fn leave_gate<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
     gate: Arc<G>,
     ticket: G::Ticket,
-    ended: CallCompletion<Result<Response<R>, E>>,
+    call_result: CallCompletion<Result<Response<R>, E>>,
     outcome: ServiceOutcome,
-    reading: Option<BodyTimerHandle>,
+    body_timer: Option<BodyTimerHandle>,
 ) -> impl Future<Output = Result<Response<GateBody<R>>, E>> + Send {
     async move {
         // No early return for an error: the gate is left in every case.
-        let parting = gate.leave(ticket, outcome).await;
-        match ended {
-            CallCompletion::Completed(Ok(answer)) => {
-                let made = apply_leave_action::<G, F, R>(gate, answer, parting, reading);
-                Ok(made.await)
+        let leave_action = gate.leave(ticket, outcome).await;
+        match call_result {
+            CallCompletion::Completed(Ok(response)) => {
+                let applied =
+                    apply_leave_action::<G, F, R>(gate, response, leave_action, body_timer);
+                Ok(applied.await)
             }
             CallCompletion::Completed(Err(error))
                 if outcome != ServiceOutcome::RequestBodyTimeout =>
@@ -137,7 +140,7 @@ pub(super) fn leave_gate<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
                 Err(error)
             }
             CallCompletion::Completed(Err(_)) | CallCompletion::Stopped => {
-                Ok(response_from_reply(parting.into_reply()))
+                Ok(response_from_reply(leave_action.into_reply()))
             }
         }
     }
@@ -146,23 +149,29 @@ pub(super) fn leave_gate<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
 /// Applies a leave action to the response: at once, or by asking the gate for a parked request.
 pub(super) fn apply_leave_action<G: Gate<Parts>, F: Framework, R: Body + Send>(
     gate: Arc<G>,
-    mut answer: Response<R>,
-    parting: LeaveAction<G::Ticket, G::AcceptTicket>,
-    reading: Option<BodyTimerHandle>,
+    mut response: Response<R>,
+    leave_action: LeaveAction<G::Ticket, G::AcceptTicket>,
+    body_timer: Option<BodyTimerHandle>,
 ) -> Either<Ready<Response<GateBody<R>>>, impl Future<Output = Response<GateBody<R>>> + Send> {
-    Either::Left(future::ready(match parting {
-        LeaveAction::AddHeaders(fields) => {
-            append_headers(&mut answer, fields);
-            answer.map(GateBody::from_inner)
+    Either::Left(future::ready(match leave_action {
+        LeaveAction::AddHeaders(headers) => {
+            append_headers(&mut response, headers);
+            response.map(GateBody::from_inner)
         }
         LeaveAction::Replace(reply) => response_from_reply(reply),
         LeaveAction::KeepTicket(ticket) => {
-            let kept = BodyTicket::new(G::clone(&gate), ticket, reading);
-            answer.map(|body| GateBody::with_ticket(body, kept))
+            let body_ticket = BodyTicket::new(G::clone(&gate), ticket, body_timer);
+            response.map(|body| GateBody::with_ticket(body, body_ticket))
         }
         // Boxed: most responses have another action, and their futures stay small.
-        LeaveAction::Accept { accept_ticket: parked, body_budget: room, slot } => {
-            let accepted = accept_or_keep_response::<G, F, R>(gate, answer, parked, room, slot);
+        LeaveAction::Accept { accept_ticket, body_budget, slot } => {
+            let accepted = accept_or_keep_response::<G, F, R>(
+                gate,
+                response,
+                accept_ticket,
+                body_budget,
+                slot,
+            );
             return Either::Right(Box::pin(accepted));
         }
     }))
@@ -171,31 +180,31 @@ pub(super) fn apply_leave_action<G: Gate<Parts>, F: Framework, R: Body + Send>(
 /// Returns the gate's reply to a parked request, or the response if the gate does not accept it.
 async fn accept_or_keep_response<G: Gate<Parts>, F: Framework, R: Body>(
     gate: Arc<G>,
-    answer: Response<R>,
-    parked: G::AcceptTicket,
-    room: BodyBudget,
+    response: Response<R>,
+    accept_ticket: G::AcceptTicket,
+    body_budget: BodyBudget,
     slot: ParkingSlot,
 ) -> Response<GateBody<R>> {
-    let instead = match slot.take_request() {
-        Some(request) => accept_request::<G, F>(&gate, parked, request, room).await,
+    let accepted_reply = match slot.take_request() {
+        Some(request) => accept_request::<G, F>(&gate, accept_ticket, request, body_budget).await,
         None => None,
     };
-    instead.map_or_else(|| answer.map(GateBody::from_inner), response_from_reply)
+    accepted_reply.map_or_else(|| response.map(GateBody::from_inner), response_from_reply)
 }
 
 async fn accept_request<G: Gate<Parts>, F: Framework>(
     gate: &G,
-    mut parked: G::AcceptTicket,
-    request: BoxedRequest,
-    mut room: BodyBudget,
+    mut accept_ticket: G::AcceptTicket,
+    request: ParkedRequest,
+    mut body_budget: BodyBudget,
 ) -> Option<Reply> {
     let (mut parts, body) = request.into_parts();
     let head = request_head::<F>(&parts);
     let mut view = PartsView::<F>::new(&mut parts);
-    let body = match gate.inspect_parked(&mut parked, &head, &mut view, &mut room) {
-        ParkedVerdict::ReadBody => read_within_budget(body, &mut room).await,
+    let body = match gate.inspect_parked(&mut accept_ticket, &head, &mut view, &mut body_budget) {
+        ParkedVerdict::ReadBody => read_within_budget(body, &mut body_budget).await,
         ParkedVerdict::HeadOnly => None,
         ParkedVerdict::Decline => return None,
     };
-    gate.accept_parked(parked, head, body).await
+    gate.accept_parked(accept_ticket, head, body).await
 }

@@ -206,7 +206,8 @@ async fn body_timeout_is_408_for_each_handler_reaction() {
     assert!(is_lock_free(&store).await);
 }
 
-/// Each of them would stop it. The outer one, whose answer goes out, must not say that it has ended.
+/// Each of them would stop it. The outer one, whose answer goes out, must not say that it has
+/// ended.
 #[tokio::test(start_paused = true)]
 async fn outer_of_nested_layers_stops_the_handler() {
     let store = Store::memory();

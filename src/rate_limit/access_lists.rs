@@ -127,22 +127,22 @@ impl AccessLists {
         self
     }
 
-    /// Matches the request's address; `of_key` is the address in the layer's key.
+    /// Matches the request's address; `key_address` is the address in the layer's key.
     pub(super) fn match_address<V: GateRequest>(
         &self,
         view: &V,
-        of_key: Option<&ClientAddress>,
+        key_address: Option<&ClientAddress>,
     ) -> Result<AccessListMatch, KeyError> {
         if self.allow_list.networks.is_empty() && self.deny_list.networks.is_empty() {
             return Ok(AccessListMatch::Unlisted);
         }
-        let address = match self.client_address.as_deref().or(of_key) {
+        let address = match self.client_address.as_deref().or(key_address) {
             Some(client) => client.address_for_lists(view)?,
             None => ClientAddress::peer().address_for_lists(view)?,
         };
-        let is_on =
+        let is_listed =
             |list: &AccessList| address.is_some_and(|address| list.networks.contains(address));
-        Ok(self.match_lists(is_on))
+        Ok(self.match_lists(is_listed))
     }
 
     pub(super) fn has_denied_keys(&self) -> bool {
@@ -153,18 +153,22 @@ impl AccessLists {
         self.match_lists(|list| !list.keys.is_empty() && list.keys.contains(key))
     }
 
-    fn match_lists(&self, is_on: impl Fn(&AccessList) -> bool) -> AccessListMatch {
-        if is_on(&self.deny_list) {
+    fn match_lists(&self, is_listed: impl Fn(&AccessList) -> bool) -> AccessListMatch {
+        if is_listed(&self.deny_list) {
             return AccessListMatch::Denied;
         }
-        if is_on(&self.allow_list) { AccessListMatch::Allowed } else { AccessListMatch::Unlisted }
+        if is_listed(&self.allow_list) {
+            AccessListMatch::Allowed
+        } else {
+            AccessListMatch::Unlisted
+        }
     }
 }
 
 impl AccessList {
     fn add_networks(&mut self, networks: NetworkSet) {
-        let old = std::mem::take(Arc::make_mut(&mut self.networks));
-        self.networks = Arc::new(old.union(networks));
+        let previous = std::mem::take(Arc::make_mut(&mut self.networks));
+        self.networks = Arc::new(previous.union(networks));
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::{policy::Policy, quota::Quota};
+use super::{quota::Quota, quota_policy::Policy};
 use crate::store::QuotaSnapshot;
 
 /// Result of one check over all its policies.
@@ -48,7 +48,9 @@ impl Decision {
     /// there is no limit.
     #[must_use]
     pub fn remaining(&self) -> u64 {
-        self.binding_policy().and_then(|each| each.reading).map_or(u64::MAX, |told| told.remaining)
+        self.binding_policy()
+            .and_then(|decision| decision.reading)
+            .map_or(u64::MAX, |reading| reading.remaining)
     }
 
     /// Returns the time until that policy has more units: the end of its window, or for GCRA the
@@ -56,16 +58,16 @@ impl Decision {
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.binding_policy()
-            .and_then(|each| each.reading)
-            .map_or(Duration::ZERO, |told| told.reset_after)
+            .and_then(|decision| decision.reading)
+            .map_or(Duration::ZERO, |reading| reading.reset_after)
     }
 
     /// Returns the time that a refused request has to wait, if no other request spends the same
     /// keys: the longest of the policies that refused it. Zero if it was admitted.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        let refusing = self.violated().filter_map(|each| each.reading);
-        refusing.map(|told| told.retry_after).max().unwrap_or_default()
+        let refusing = self.violated().filter_map(|decision| decision.reading);
+        refusing.map(|reading| reading.retry_after).max().unwrap_or_default()
     }
 
     /// Returns true if the store was unavailable, and this process has decided by itself or
@@ -84,7 +86,7 @@ impl Decision {
     /// Returns the policies that refused the request; none if it was admitted.
     /// [Shadow](Policy::shadow) policies are not among them.
     pub fn violated(&self) -> impl Iterator<Item = &PolicyDecision> {
-        self.policies.iter().filter(|each| each.violated && !each.policy.is_shadow())
+        self.policies.iter().filter(|decision| decision.violated && !decision.policy.is_shadow())
     }
 
     /// Returns true if waiting does not help.
@@ -95,12 +97,14 @@ impl Decision {
     /// Returns the policy that a client must obey first: the longest refusal, or else the least
     /// remaining.
     pub(super) fn binding_policy(&self) -> Option<&PolicyDecision> {
-        let longest = self.violated().max_by_key(|each| each.reading.map(|told| told.retry_after));
-        longest.or_else(|| {
-            let enforced = self.policies.iter().filter(|each| !each.policy.is_shadow());
-            enforced.filter(|each| each.reading.is_some()).min_by_key(|each| {
-                each.reading.map(|QuotaReading { remaining, reset_after: reset, .. }| {
-                    (remaining, u128::MAX - reset.as_nanos())
+        let longest_refusal = self
+            .violated()
+            .max_by_key(|decision| decision.reading.map(|reading| reading.retry_after));
+        longest_refusal.or_else(|| {
+            let enforced = self.policies.iter().filter(|decision| !decision.policy.is_shadow());
+            enforced.filter(|decision| decision.reading.is_some()).min_by_key(|decision| {
+                decision.reading.map(|QuotaReading { remaining, reset_after, .. }| {
+                    (remaining, u128::MAX - reset_after.as_nanos())
                 })
             })
         })
@@ -134,26 +138,26 @@ impl PolicyDecision {
     /// unlimited quota, a shadow policy of a refused request, or an unavailable store.
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
-        self.reading.map(|told| told.remaining)
+        self.reading.map(|reading| reading.remaining)
     }
 
     /// Returns the time until more units are available, if known.
     #[must_use]
     pub fn reset_after(&self) -> Option<Duration> {
-        self.reading.map(|told| told.reset_after)
+        self.reading.map(|reading| reading.reset_after)
     }
 
     /// Returns the time that the request has to wait for this policy. Zero if it is admitted,
     /// `Duration::MAX` if its cost exceeds the capacity.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        self.reading.filter(|_| self.violated).map_or(Duration::ZERO, |told| told.retry_after)
+        self.reading.filter(|_| self.violated).map_or(Duration::ZERO, |reading| reading.retry_after)
     }
 }
 
 impl QuotaReading {
     pub(super) fn from_state(state: &QuotaSnapshot) -> Self {
-        let QuotaSnapshot { remaining, reset_after: reset, retry_after: retry, .. } = *state;
-        Self { remaining, reset_after: reset, retry_after: retry }
+        let QuotaSnapshot { remaining, reset_after, retry_after, .. } = *state;
+        Self { remaining, reset_after, retry_after }
     }
 }

@@ -76,10 +76,11 @@
 mod access_lists;
 mod decision;
 mod engine;
+mod exemption_rules;
 mod gate;
-mod policy;
 mod policy_status;
 mod quota;
+mod quota_policy;
 mod rate_headers;
 mod rate_limiter;
 mod rate_refusal;
@@ -91,9 +92,9 @@ pub use self::{
     access_lists::AccessLists,
     decision::{Decision, PolicyDecision},
     gate::{ChargeCappedError, RateLimitContext, RateLimitLayer, RateLimitTicket, RateStatus},
-    policy::Policy,
     policy_status::PolicyStatus,
     quota::{Quota, QuotaBuilder},
+    quota_policy::Policy,
     rate_headers::RateHeaders,
     rate_limiter::RateLimiter,
     rate_refusal::{RateRefusal, RefusalReason},

@@ -1,6 +1,10 @@
-//! State of one policy for a request.
+//! `PolicyStatus`: the state of one policy for a request, as reported to clients.
 
 use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::decision::{Decision, PolicyDecision};
 
 /// State of one policy for a request, as reported in headers and replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,4 +39,28 @@ impl PolicyStatus<'_> {
     pub(super) fn is_permanent(&self) -> bool {
         self.violated && self.retry_after == Duration::MAX
     }
+}
+
+/// Returns the policies reported to clients. Shadow policies are not reported.
+pub(super) fn policy_statuses(decision: &Decision) -> SmallVec<[PolicyStatus<'_>; 1]> {
+    if let [decision] = decision.policies() {
+        // The common case. Collecting an iterator does not know its length.
+        let status = (!decision.policy().is_shadow()).then(|| policy_status(decision)).flatten();
+        return status.map_or_else(SmallVec::new, |status| smallvec![status]);
+    }
+    let enforced = decision.policies().iter().filter(|decision| !decision.policy().is_shadow());
+    enforced.filter_map(policy_status).collect()
+}
+
+fn policy_status(decision: &PolicyDecision) -> Option<PolicyStatus<'_>> {
+    let (quota, remaining) = (decision.quota(), decision.remaining()?);
+    Some(PolicyStatus {
+        name: decision.policy().name(),
+        limit: quota.limit(),
+        window: quota.window(),
+        remaining,
+        reset_after: decision.reset_after()?,
+        retry_after: decision.retry_after(),
+        violated: decision.is_violated(),
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{clock::MAX_DURATION, store::QuotaRule};
+use crate::{durations::MAX_DURATION, store::QuotaRule};
 
 /// Number of requests per window.
 ///
@@ -21,6 +21,17 @@ use crate::{clock::MAX_DURATION, store::QuotaRule};
 /// | [`burst(b)`](Self::burst) | `b` | `b + n * d/w` | `b + n` |
 ///
 /// A request counts by its cost. The store decides, by its clock, for all processes together.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
+/// use std::time::Duration;
+/// use lockgate::{Quota, Store};
+///
+/// let limit = Store::memory().rate_limiter(Quota::requests(2).per(Duration::from_secs(3600)));
+/// assert_eq!(limit.check("customer:7", 1).await?.remaining(), 1);
+/// assert_eq!(limit.check("customer:8", 2).await?.remaining(), 0);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u64,
@@ -51,12 +62,32 @@ impl Quota {
     /// 0 refuses every request with a cost, whatever the [`burst`](Self::burst), and without asking
     /// the store: for plans that do not include a feature. Clients see a limit of 0 and are told to
     /// retry after a window, since their plan may change.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lockgate::Quota;
+    ///
+    /// let minute = Quota::requests(100).per(Duration::from_secs(60));
+    /// assert_eq!((minute.limit(), minute.window()), (100, Duration::from_secs(60)));
+    /// assert!(Quota::requests(0).per(Duration::from_secs(60)).is_zero());
+    /// ```
     pub const fn requests(requests: u64) -> QuotaBuilder {
         QuotaBuilder(if requests > MAX_LIMIT { MAX_LIMIT } else { requests })
     }
 
     /// Creates a quota without a limit: nothing is charged, and the response has no rate headers.
     /// For plans without a limit beside others with one.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
+    /// use lockgate::{Quota, Store};
+    ///
+    /// let limit = Store::memory().rate_limiter(Quota::unlimited());
+    /// let decision = limit.check("customer:7", 1).await?;
+    /// assert!(decision.is_admitted());
+    /// assert_eq!(decision.remaining(), u64::MAX);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub const fn unlimited() -> Self {
         Self { limit: MAX_LIMIT, window: MAX_DURATION, counting: QuotaCounting::Unlimited }
@@ -68,6 +99,15 @@ impl Quota {
     /// needs a second number for each key.
     ///
     /// An unlimited quota stays unlimited.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lockgate::Quota;
+    ///
+    /// let minute = Quota::requests(100).per(Duration::from_secs(60)).sliding();
+    /// assert_eq!(minute.capacity(), 100);
+    /// assert!(Quota::unlimited().sliding().is_unlimited());
+    /// ```
     #[must_use]
     pub const fn sliding(self) -> Self {
         self.with_counting(QuotaCounting::Sliding)
@@ -78,6 +118,15 @@ impl Quota {
     /// scheduling).
     ///
     /// An unlimited quota stays unlimited.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lockgate::Quota;
+    ///
+    /// // One request each 600 ms, or 100 at once after a minute without requests.
+    /// let minute = Quota::requests(100).per(Duration::from_secs(60)).gcra();
+    /// assert_eq!(minute.capacity(), 100);
+    /// ```
     #[must_use]
     pub const fn gcra(self) -> Self {
         self.with_counting(QuotaCounting::Gcra { burst: self.limit })
@@ -86,6 +135,19 @@ impl Quota {
     /// Like [`gcra`](Self::gcra), with at most `burst` requests at once (at least 1, at most 2^50).
     /// The burst may exceed the limit, for clients that save up. A higher cost than the burst is
     /// never admitted.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
+    /// use std::time::Duration;
+    /// use lockgate::{Quota, Store};
+    ///
+    /// // Two requests at once, and one more each minute.
+    /// let hour = Quota::requests(60).per(Duration::from_secs(3600)).burst(2);
+    /// let limit = Store::memory().rate_limiter(hour);
+    /// assert!(limit.check("customer:7", 2).await?.is_admitted());
+    /// assert!(!limit.check("customer:7", 1).await?.is_admitted());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         self.with_counting(QuotaCounting::Gcra { burst: clamp_burst(burst) })
@@ -179,6 +241,14 @@ impl Quota {
 
 impl QuotaBuilder {
     /// Sets the length of the window: at least 1 ms, at most a year.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use lockgate::Quota;
+    ///
+    /// const HOUR: Quota = Quota::requests(1000).per(Duration::from_secs(3600));
+    /// assert_eq!(HOUR.window(), Duration::from_secs(3600));
+    /// ```
     #[must_use]
     pub const fn per(self, window: Duration) -> Quota {
         let window = if window.as_millis() == 0 { Duration::from_millis(1) } else { window };

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use super::policy_status::PolicyStatus;
-use crate::{clock::ceil_secs, reply::HeaderSet};
+use crate::{durations::ceil_secs, reply::HeaderSet};
 
 /// Headers that report quotas to clients.
 ///
@@ -34,47 +34,47 @@ pub enum RateHeaders {
 const MAX_STRUCTURED_INTEGER: u64 = 999_999_999_999_999;
 
 impl RateHeaders {
-    /// Appends the headers. `exposed` also adds the header that makes them readable for scripts of
-    /// other origins.
+    /// Appends the headers. `expose_headers` also adds the header that makes them readable for
+    /// scripts of other origins.
     pub(super) fn append_to(
         self,
-        exposed: bool,
-        standings: &[PolicyStatus<'_>],
-        fields: &mut HeaderSet,
+        expose_headers: bool,
+        statuses: &[PolicyStatus<'_>],
+        headers: &mut HeaderSet,
     ) {
-        fields.reserve(self.max_header_count() + usize::from(exposed));
+        headers.reserve(self.max_header_count() + usize::from(expose_headers));
         self.for_each_header(
-            exposed,
-            standings,
+            expose_headers,
+            statuses,
             format_policy_header,
             |name, value: Cow<'static, str>| {
-                fields.push((name.into(), value));
+                headers.push((name.into(), value));
             },
         );
     }
 
-    /// Calls `add` for each header. `policies` returns the value of `RateLimit-Policy`, which is
-    /// the same for all requests with the same quotas.
+    /// Calls `add` for each header. `policy_header` returns the value of `RateLimit-Policy`, which
+    /// is the same for all requests with the same quotas.
     pub(super) fn for_each_header<V: From<String> + From<&'static str>>(
         self,
-        exposed: bool,
-        standings: &[PolicyStatus<'_>],
-        policies: impl FnOnce(&[PolicyStatus<'_>]) -> V,
+        expose_headers: bool,
+        statuses: &[PolicyStatus<'_>],
+        policy_header: impl FnOnce(&[PolicyStatus<'_>]) -> V,
         mut add: impl FnMut(&'static str, V),
     ) {
-        if matches!(self, Self::Draft | Self::Both) && !standings.is_empty() {
-            add("ratelimit-policy", policies(standings));
-            add("ratelimit", format_quota_header(standings).into());
+        if matches!(self, Self::Draft | Self::Both) && !statuses.is_empty() {
+            add("ratelimit-policy", policy_header(statuses));
+            add("ratelimit", format_quota_header(statuses).into());
         }
         if matches!(self, Self::Legacy | Self::Both)
-            && let Some(binding) = binding_policy(standings)
+            && let Some(binding) = binding_policy(statuses)
         {
-            let mut field = |name: &'static str, n| add(name, format_number(n).into());
-            field("x-ratelimit-limit", binding.limit);
-            field("x-ratelimit-remaining", binding.remaining);
-            field("x-ratelimit-reset", ceil_secs(binding.wait_time()));
+            let mut add_header = |name: &'static str, n| add(name, format_number(n).into());
+            add_header("x-ratelimit-limit", binding.limit);
+            add_header("x-ratelimit-remaining", binding.remaining);
+            add_header("x-ratelimit-reset", ceil_secs(binding.wait_time()));
         }
-        if exposed {
+        if expose_headers {
             add("access-control-expose-headers", self.exposed_header_names().into());
         }
     }
@@ -104,38 +104,39 @@ impl RateHeaders {
 }
 
 /// Formats the value of `RateLimit-Policy`.
-pub(super) fn format_policy_header<V: From<String>>(standings: &[PolicyStatus<'_>]) -> V {
-    format_structured_list(standings, [";q=", ";w="], |standing| {
-        [standing.limit, ceil_secs(standing.window)]
+pub(super) fn format_policy_header<V: From<String>>(statuses: &[PolicyStatus<'_>]) -> V {
+    format_structured_list(statuses, [";q=", ";w="], |status| {
+        [status.limit, ceil_secs(status.window)]
     })
     .into()
 }
 
-fn format_quota_header(standings: &[PolicyStatus<'_>]) -> String {
-    format_structured_list(standings, [";r=", ";t="], |standing| {
-        [standing.remaining, ceil_secs(standing.wait_time())]
+fn format_quota_header(statuses: &[PolicyStatus<'_>]) -> String {
+    format_structured_list(statuses, [";r=", ";t="], |status| {
+        [status.remaining, ceil_secs(status.wait_time())]
     })
 }
 
 fn format_structured_list(
-    standings: &[PolicyStatus<'_>],
-    names: [&str; 2],
+    statuses: &[PolicyStatus<'_>],
+    param_names: [&str; 2],
     numbers: impl Fn(&PolicyStatus<'_>) -> [u64; 2],
 ) -> String {
     let mut out = String::new();
-    for standing in standings {
+    for status in statuses {
         let mut buffers = [itoa::Buffer::new(), itoa::Buffer::new()];
-        let [one, two] = &mut buffers;
-        let [first, second] = numbers(standing).map(|n| n.min(MAX_STRUCTURED_INTEGER));
-        let (first, second) = (one.format(first), two.format(second));
+        let [first_buffer, second_buffer] = &mut buffers;
+        let [first_number, second_number] = numbers(status).map(|n| n.min(MAX_STRUCTURED_INTEGER));
+        let (first_number, second_number) =
+            (first_buffer.format(first_number), second_buffer.format(second_number));
         let comma = if out.is_empty() { "" } else { ", " };
-        let parts = [names[0], first, names[1], second];
-        let room =
-            comma.len() + standing.name.len() + 2 + parts.map(str::len).iter().sum::<usize>();
+        let parts = [param_names[0], first_number, param_names[1], second_number];
+        let length =
+            comma.len() + status.name.len() + 2 + parts.map(str::len).iter().sum::<usize>();
         // Exact, so that the text of a single policy becomes a header value without reallocation.
-        out.reserve_exact(room);
+        out.reserve_exact(length);
         out.push_str(comma);
-        push_structured_string(standing.name, &mut out);
+        push_structured_string(status.name, &mut out);
         parts.iter().for_each(|part| out.push_str(part));
     }
     out
@@ -149,12 +150,12 @@ pub(super) fn push_structured_string(name: &str, out: &mut String) {
         out.push_str(name);
     } else {
         out.extend(name.chars().flat_map(|c| {
-            let (before, c) = match c {
+            let (escape, c) = match c {
                 '"' | '\\' => (Some('\\'), c),
                 ' '..='~' => (None, c),
                 _ => (None, '-'),
             };
-            before.into_iter().chain([c])
+            escape.into_iter().chain([c])
         }));
     }
     out.push('"');
@@ -165,12 +166,12 @@ pub(super) fn format_number(n: u64) -> String {
 }
 
 /// Returns the policy that a client must obey first.
-fn binding_policy<'a>(standings: &'a [PolicyStatus<'a>]) -> Option<&'a PolicyStatus<'a>> {
-    let refusing = standings.iter().filter(|standing| standing.violated);
-    refusing.max_by_key(|standing| standing.retry_after).or_else(|| {
-        standings
+fn binding_policy<'a>(statuses: &'a [PolicyStatus<'a>]) -> Option<&'a PolicyStatus<'a>> {
+    let refusing_statuses = statuses.iter().filter(|status| status.violated);
+    refusing_statuses.max_by_key(|status| status.retry_after).or_else(|| {
+        statuses
             .iter()
-            .min_by_key(|standing| (standing.remaining, u64::MAX - ceil_secs(standing.reset_after)))
+            .min_by_key(|status| (status.remaining, u64::MAX - ceil_secs(status.reset_after)))
     })
 }
 
@@ -204,25 +205,28 @@ mod tests {
 
     fn format_headers(
         kind: RateHeaders,
-        exposed: bool,
-        standings: &[PolicyStatus<'_>],
+        expose_headers: bool,
+        statuses: &[PolicyStatus<'_>],
     ) -> Vec<String> {
-        let mut fields = HeaderSet::new();
-        kind.append_to(exposed, standings, &mut fields);
-        fields.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+        let mut headers = HeaderSet::new();
+        kind.append_to(expose_headers, statuses, &mut headers);
+        headers.into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
     }
 
     #[test]
     fn exposed_headers_match_the_sent_headers() {
-        let one = [sample_policy_status("one", 1, 1, 1)];
+        let status = [sample_policy_status("one", 1, 1, 1)];
         for kind in [RateHeaders::Draft, RateHeaders::Legacy, RateHeaders::Both, RateHeaders::Off] {
-            let fields = format_headers(kind, true, &one);
-            let (exposed, told) = fields.split_last().expect("one at least");
-            let exposed = exposed.strip_prefix("access-control-expose-headers: ").expect("last");
-            let mut exposed: Vec<_> = exposed.split(", ").map(str::to_ascii_lowercase).collect();
-            assert_eq!(exposed.pop().as_deref(), Some("retry-after"));
-            let told: Vec<_> = told.iter().filter_map(|field| field.split(':').next()).collect();
-            assert_eq!(exposed, told);
+            let headers = format_headers(kind, true, &status);
+            let (expose_header, headers) = headers.split_last().expect("one at least");
+            let expose_header =
+                expose_header.strip_prefix("access-control-expose-headers: ").expect("last");
+            let mut expose_header: Vec<_> =
+                expose_header.split(", ").map(str::to_ascii_lowercase).collect();
+            assert_eq!(expose_header.pop().as_deref(), Some("retry-after"));
+            let headers: Vec<_> =
+                headers.iter().filter_map(|field| field.split(':').next()).collect();
+            assert_eq!(expose_header, headers);
         }
     }
 
@@ -235,9 +239,9 @@ mod tests {
         ];
         (refusing[1].violated, refusing[1].retry_after) = (true, Duration::from_millis(1_001));
         (refusing[2].violated, refusing[2].retry_after) = (true, Duration::from_millis(999));
-        let told = format_headers(RateHeaders::Legacy, false, &refusing);
-        assert_eq!(told[0], "x-ratelimit-limit: 6");
-        assert_eq!(told[2], "x-ratelimit-reset: 2", "until it is let in, rounded up");
+        let headers = format_headers(RateHeaders::Legacy, false, &refusing);
+        assert_eq!(headers[0], "x-ratelimit-limit: 6");
+        assert_eq!(headers[2], "x-ratelimit-reset: 2", "until it is let in, rounded up");
         let even = [sample_policy_status("a", 5, 1, 10), sample_policy_status("b", 6, 1, 20)];
         assert_eq!(format_headers(RateHeaders::Legacy, false, &even)[0], "x-ratelimit-limit: 6");
     }
@@ -249,31 +253,31 @@ mod tests {
             policies in prop::collection::vec(
                 ("(?s).{0,12}", any::<u64>(), any::<u64>(), any::<u32>(), any::<bool>()), 1..5),
         ) {
-            let standings: Vec<_> = policies.iter().map(|(name, limit, remaining, reset, violated)| {
-                let mut one = sample_policy_status(name, *limit, *remaining, u64::from(*reset));
-                (one.violated, one.retry_after) = (*violated, one.reset_after * 2);
-                one
+            let statuses: Vec<_> = policies.iter().map(|(name, limit, remaining, reset, violated)| {
+                let mut status = sample_policy_status(name, *limit, *remaining, u64::from(*reset));
+                (status.violated, status.retry_after) = (*violated, status.reset_after * 2);
+                status
             }).collect();
-            let mut fields = HeaderSet::new();
-            RateHeaders::Draft.append_to(false, &standings, &mut fields);
-            for ((_, value), names) in fields.iter().zip([["q", "w"], ["r", "t"]]) {
+            let mut headers = HeaderSet::new();
+            RateHeaders::Draft.append_to(false, &statuses, &mut headers);
+            for ((_, value), names) in headers.iter().zip([["q", "w"], ["r", "t"]]) {
                 let list: sfv::List = Parser::new(&**value).parse().expect("a list");
-                prop_assert_eq!(list.len(), standings.len());
-                for (entry, standing) in list.iter().zip(&standings) {
+                prop_assert_eq!(list.len(), statuses.len());
+                for (entry, status) in list.iter().zip(&statuses) {
                     let ListEntry::Item(item) = entry else { panic!("expected a string: {entry:?}") };
                     let BareItem::String(name) = &item.bare_item else { panic!("{item:?}") };
                     let plain = |c: char| if (' '..='~').contains(&c) { c } else { '-' };
-                    let expected: String = standing.name.chars().map(plain).collect();
+                    let expected: String = status.name.chars().map(plain).collect();
                     prop_assert_eq!(name.as_str(), expected);
                     let number = |name: &str| {
                         let value = item.params.get(name).and_then(BareItem::as_integer);
                         u64::try_from(i64::from(value.expect("an integer"))).expect("not negative")
                     };
                     let numbers = names.map(number);
-                    let t = standing.reset_after.as_secs() * if standing.violated { 2 } else { 1 };
+                    let t = status.reset_after.as_secs() * if status.violated { 2 } else { 1 };
                     let expected = match names[0] {
-                        "q" => [standing.limit, 60],
-                        _ => [standing.remaining, t.max(1)],
+                        "q" => [status.limit, 60],
+                        _ => [status.remaining, t.max(1)],
                     };
                     prop_assert_eq!(numbers, expected.map(|n| n.min(MAX_STRUCTURED_INTEGER)));
                     prop_assert_eq!(item.params.len(), 2);

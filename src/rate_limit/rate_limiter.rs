@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     decision::Decision,
     engine::{CheckRequest, PolicyCheck, RateLimitEngine},
-    policy::Policy,
+    quota_policy::Policy,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -97,10 +97,9 @@ impl RateLimiter {
         keys: impl IntoIterator<Item = (K, u64)>,
     ) -> Result<Decision, Error> {
         let pairs = self.policies.iter().zip(keys);
-        let questions =
-            pairs.map(|(policy, (key, cost))| PolicyCheck::new(policy, key.into(), cost));
-        let ask = CheckRequest { checks: questions.collect(), group: self.group.clone() };
-        self.run_check(&ask).await
+        let checks = pairs.map(|(policy, (key, cost))| PolicyCheck::new(policy, key.into(), cost));
+        let request = CheckRequest { checks: checks.collect(), group: self.group.clone() };
+        self.run_check(&request).await
     }
 
     /// Returns the decision that [`check`](Self::check) would make now, without a charge; it always
@@ -139,15 +138,15 @@ impl RateLimiter {
     }
 
     fn uniform_request(&self, key: &Key, cost: u64) -> CheckRequest {
-        let question = |policy| PolicyCheck::new(policy, key.clone(), cost);
-        let questions = self.policies.iter().map(question).collect();
-        CheckRequest { checks: questions, group: self.group.clone() }
+        let check = |policy| PolicyCheck::new(policy, key.clone(), cost);
+        let checks = self.policies.iter().map(check).collect();
+        CheckRequest { checks, group: self.group.clone() }
     }
 
-    async fn run_check(&self, ask: &CheckRequest) -> Result<Decision, Error> {
-        let checked = self.engine.check(&self.store, ask, false).await?;
-        checked.receipt.commit();
-        error_if_permanent(checked.decision)
+    async fn run_check(&self, request: &CheckRequest) -> Result<Decision, Error> {
+        let outcome = self.engine.check(&self.store, request, false).await?;
+        outcome.receipt.commit();
+        error_if_permanent(outcome.decision)
     }
 }
 

@@ -7,7 +7,7 @@ use super::{
     rate_headers::{RateHeaders, format_number, push_structured_string},
 };
 use crate::{
-    clock::ceil_secs,
+    durations::ceil_secs,
     reply::{HeaderSet, Reply, problem},
 };
 
@@ -48,24 +48,24 @@ impl<'a> RateRefusal<'a> {
 
     /// Returns the policies that refuse the request.
     pub fn violated(&self) -> impl Iterator<Item = &'a PolicyStatus<'a>> + use<'a> {
-        self.policies.iter().filter(|standing| standing.violated)
+        self.policies.iter().filter(|status| status.violated)
     }
 
     /// Returns the wait in whole seconds, rounded up: the longest of all policies that refuse the
     /// request. `None` if waiting does not help.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        let waits = self.violated().map(|standing| ceil_secs(standing.wait_time()));
+        let wait_times = self.violated().map(|status| ceil_secs(status.wait_time()));
         (self.reason == RefusalReason::QuotaExceeded)
-            .then(|| Duration::from_secs(waits.max().unwrap_or(1)))
+            .then(|| Duration::from_secs(wait_times.max().unwrap_or(1)))
     }
 
     /// Returns `Retry-After` and the rate headers, by the settings of the layer.
     #[must_use]
     pub fn headers(&self) -> HeaderSet {
-        let mut fields = HeaderSet::new();
-        self.append_headers(&mut fields);
-        fields
+        let mut headers = HeaderSet::new();
+        self.append_headers(&mut headers);
+        headers
     }
 
     /// Returns the default reply: 429 with a problem document (RFC 9457) that names the refusing
@@ -108,29 +108,30 @@ impl<'a> RateRefusal<'a> {
         reply
     }
 
-    fn append_headers(&self, fields: &mut HeaderSet) {
+    fn append_headers(&self, headers: &mut HeaderSet) {
         if let Some(wait) = self.retry_after() {
-            fields.push(("retry-after".into(), format_number(wait.as_secs()).into()));
+            headers.push(("retry-after".into(), format_number(wait.as_secs()).into()));
         }
-        self.headers.append_to(self.expose_headers, self.policies, fields);
+        self.headers.append_to(self.expose_headers, self.policies, headers);
     }
 
     /// Writes the document by hand, since refusals must be cheap. Names are quoted as in the rate
     /// headers, so that clients find the same ones in both.
     fn problem_document(&self, status: u16, kind: &str, title: &str) -> String {
-        let names = self.violated().map(|standing| standing.name.len() + 3);
-        let mut out = String::with_capacity(kind.len() + title.len() + 80 + names.sum::<usize>());
+        let name_lengths = self.violated().map(|status| status.name.len() + 3);
+        let mut out =
+            String::with_capacity(kind.len() + title.len() + 80 + name_lengths.sum::<usize>());
         for part in ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":"] {
             out.push_str(part);
         }
         out.push_str(itoa::Buffer::new().format(status));
         if self.reason != RefusalReason::Denied {
             out.push_str(",\"violated-policies\":");
-            let mut before = '[';
-            for standing in self.violated() {
-                out.push(before);
-                push_structured_string(standing.name, &mut out);
-                before = ',';
+            let mut separator = '[';
+            for status in self.violated() {
+                out.push(separator);
+                push_structured_string(status.name, &mut out);
+                separator = ',';
             }
             out.push(']');
         }
@@ -161,11 +162,11 @@ mod tests {
 
     fn rate_refusal<'a>(
         reason: RefusalReason,
-        standings: &'a [PolicyStatus<'a>],
+        statuses: &'a [PolicyStatus<'a>],
     ) -> RateRefusal<'a> {
         RateRefusal {
             reason,
-            policies: standings,
+            policies: statuses,
             headers: RateHeaders::Draft,
             expose_headers: false,
         }
@@ -201,15 +202,16 @@ mod tests {
         });
         assert_eq!(parse_problem(&reply), expected);
         assert_eq!(header_value(&reply, "retry-after"), Some("8"));
-        let told = "\"a\";r=0;t=1, \"b\";r=0;t=3, \"c\\\"\\\\\";r=0;t=8";
-        assert_eq!(header_value(&reply, "ratelimit"), Some(told));
+        let expected = "\"a\";r=0;t=1, \"b\";r=0;t=3, \"c\\\"\\\\\";r=0;t=8";
+        assert_eq!(header_value(&reply, "ratelimit"), Some(expected));
     }
 
     #[test]
     fn hopeless_refusal_has_no_retry_after() {
-        let mut two = [sample_policy_status("a", Some(999)), sample_policy_status("b", Some(0))];
-        two[1].retry_after = Duration::MAX;
-        let reply = rate_refusal(RefusalReason::CostAboveQuota, &two).reply();
+        let mut statuses =
+            [sample_policy_status("a", Some(999)), sample_policy_status("b", Some(0))];
+        statuses[1].retry_after = Duration::MAX;
+        let reply = rate_refusal(RefusalReason::CostAboveQuota, &statuses).reply();
         assert_eq!((reply.status, header_value(&reply, "retry-after")), (403, None));
         assert_eq!(parse_problem(&reply)["violated-policies"], json!(["a", "b"]));
         let reply = rate_refusal(RefusalReason::Denied, &[]).reply();
@@ -224,8 +226,8 @@ mod tests {
 
     #[test]
     fn grpc_refusal_uses_grpc_status() {
-        let one = [sample_policy_status("a", Some(1_000))];
-        let reply = rate_refusal(RefusalReason::QuotaExceeded, &one).grpc_reply();
+        let statuses = [sample_policy_status("a", Some(1_000))];
+        let reply = rate_refusal(RefusalReason::QuotaExceeded, &statuses).grpc_reply();
         assert_eq!((reply.status, reply.body.len()), (200, 0));
         assert_eq!(header_value(&reply, "content-type"), Some("application/grpc"));
         assert_eq!(header_value(&reply, "grpc-status"), Some("8"));

@@ -8,18 +8,36 @@ use std::{
 
 use crate::{
     clock::Clock,
-    defer::{DeferWorker, JobStepper},
+    defer::{DeferWorker, JobRunReport, JobStepper},
     error::{Error, ErrorKind},
     key::Key,
     lock::{AcquireError, LockGuard},
-    queue::{self, QueueWorker},
+    queue::{self, QueueWorker, TaskRunReport},
     store::{MemoryBackend, Store},
 };
-use crate::{defer::JobRunReport, queue::TaskRunReport};
 
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Embedded store for one test, with control over its clock, locks and workers.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
+/// use std::time::Duration;
+/// use lockgate::{Quota, testing::TestKit};
+///
+/// let kit = TestKit::new();
+/// let minute = Quota::requests(1).per(Duration::from_secs(60));
+/// let limit = kit.store().rate_limiter(minute);
+/// assert!(limit.check("customer:7", 1).await?.is_admitted());
+/// assert!(!limit.check("customer:7", 1).await?.is_admitted());
+/// kit.advance(Duration::from_secs(60));
+/// assert!(limit.check("customer:7", 1).await?.is_admitted());
+///
+/// let guard = kit.hold_lock("order:7").await?;
+/// assert!(kit.store().lock("order:7").acquire().await.is_err());
+/// drop(guard);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct TestKit {
     store: Store,

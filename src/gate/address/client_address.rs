@@ -94,12 +94,12 @@ impl ClientAddress {
 
     /// Returns the key of a request.
     pub(crate) fn key<V: GateRequest>(&self, view: &V) -> Result<Key, KeyError> {
-        let unknown = match self.resolve(view) {
+        let address_error = match self.resolve(view) {
             Ok(address) => return Ok(Key::network(address, self.ipv6_prefix)),
-            Err(unknown) => unknown,
+            Err(address_error) => address_error,
         };
         match self.on_missing {
-            MissingAddress::Refuse => Err(unknown.into_key_error()),
+            MissingAddress::Refuse => Err(address_error.into_key_error()),
             MissingAddress::Skip => Err(KeyError::Exempt),
             MissingAddress::Shared => Ok(Key::unknown_address()),
         }
@@ -125,7 +125,7 @@ impl ClientAddress {
     ) -> Result<Option<IpAddr>, KeyError> {
         match (self.resolve(view), self.on_missing) {
             (Ok(address), _) => Ok(Some(address)),
-            (Err(unknown), MissingAddress::Refuse) => Err(unknown.into_key_error()),
+            (Err(address_error), MissingAddress::Refuse) => Err(address_error.into_key_error()),
             (Err(_), MissingAddress::Skip | MissingAddress::Shared) => Ok(None),
         }
     }
@@ -139,7 +139,7 @@ impl ClientAddress {
             }
             ProxyTrust::Proxies(proxies) => match peer.ok_or(ClientAddressError::NoPeer)? {
                 peer if proxies.contains(peer) => self.first_untrusted(view, proxies),
-                stranger => Ok(stranger),
+                untrusted_peer => Ok(untrusted_peer),
             },
             ProxyTrust::Hops(hops) => {
                 let mut elements = self.header_elements(view);
@@ -156,29 +156,29 @@ impl ClientAddress {
         view: &V,
         proxies: &NetworkSet,
     ) -> Result<IpAddr, ClientAddressError> {
-        let mut leftmost = Err(ClientAddressError::Missing);
+        let mut leftmost_address = Err(ClientAddressError::Missing);
         for element in self.header_elements(view) {
             let address = self.parse_element(element?)?;
             if !proxies.contains(address) {
                 return Ok(address);
             }
-            leftmost = Ok(address);
+            leftmost_address = Ok(address);
         }
-        if leftmost.is_err() {
+        if leftmost_address.is_err() {
             warn_missing_forwarding();
         }
-        leftmost
+        leftmost_address
     }
 
     fn header_elements<'a, V: GateRequest>(
         &self,
         view: &'a V,
     ) -> impl Iterator<Item = Result<&'a [u8], ClientAddressError>> {
-        let (name, quotes) = match &self.address_header {
+        let (name, allow_quotes) = match &self.address_header {
             AddressHeader::Forwarded => ("forwarded", true),
             AddressHeader::List(name) => (&**name, false),
         };
-        let elements = HeaderElements::new(view.header_values(name), quotes);
+        let elements = HeaderElements::new(view.header_values(name), allow_quotes);
         elements.map(|element| element.map_err(|_| ClientAddressError::Malformed))
     }
 

@@ -79,14 +79,9 @@ impl ClientAddress {
         Ok(Self::with_trust(ProxyTrust::Hops(hops)))
     }
 
-    fn with_trust(trust: ProxyTrust) -> Self {
-        let field = AddressHeader::List("x-forwarded-for".into());
-        Self {
-            proxy_trust: trust,
-            address_header: field,
-            ipv6_prefix: 64,
-            on_missing: MissingAddress::default(),
-        }
+    fn with_trust(proxy_trust: ProxyTrust) -> Self {
+        let address_header = AddressHeader::List("x-forwarded-for".into());
+        Self { proxy_trust, address_header, ipv6_prefix: 64, on_missing: MissingAddress::default() }
     }
 
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
@@ -150,8 +145,8 @@ impl ClientAddress {
 
     /// Sets the reaction to a request without a client address. Default [`MissingAddress::Refuse`].
     #[must_use]
-    pub fn on_missing(mut self, absent: MissingAddress) -> Self {
-        self.on_missing = absent;
+    pub fn on_missing(mut self, on_missing: MissingAddress) -> Self {
+        self.on_missing = on_missing;
         self
     }
 }

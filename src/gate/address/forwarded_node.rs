@@ -17,10 +17,10 @@ pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
     if text.len() > MAX_LEN {
         return None;
     }
-    if let Some(rest) = text.strip_prefix('[') {
-        let (inside, port) = rest.split_once(']')?;
+    if let Some(unparsed) = text.strip_prefix('[') {
+        let (host, port) = unparsed.split_once(']')?;
         let has_port = port.strip_prefix(':').is_some_and(is_port);
-        return (port.is_empty() || has_port).then(|| parse_ipv6(inside)).flatten();
+        return (port.is_empty() || has_port).then(|| parse_ipv6(host)).flatten();
     }
     if let Ok(v4) = text.parse::<Ipv4Addr>() {
         return Some(v4.into());
@@ -38,10 +38,10 @@ pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
 /// `unknown`, for identifiers such as `_proxy`, and for elements without `for` or with bad syntax.
 pub(super) fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
     let mut node = None;
-    let mut rest = element.trim();
-    while !rest.is_empty() {
-        let (name, after) = rest.split_once('=')?;
-        let (value, after) = parse_value(after)?;
+    let mut unparsed = element.trim();
+    while !unparsed.is_empty() {
+        let (name, after_value) = unparsed.split_once('=')?;
+        let (value, after_value) = parse_value(after_value)?;
         let name = name.trim();
         if name.is_empty() || name.contains(['"', ' ', ';']) {
             return None;
@@ -50,10 +50,10 @@ pub(super) fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
         if name.eq_ignore_ascii_case("for") && node.replace(value).is_some() {
             return None;
         }
-        let after = after.trim_start();
-        rest = match after.strip_prefix(';') {
-            Some(more) => more.trim_start(),
-            None if after.is_empty() => after,
+        let after_value = after_value.trim_start();
+        unparsed = match after_value.strip_prefix(';') {
+            Some(next_params) => next_params.trim_start(),
+            None if after_value.is_empty() => after_value,
             None => return None,
         };
     }
@@ -63,8 +63,8 @@ pub(super) fn parse_forwarded_for(element: &str) -> Option<IpAddr> {
 /// Splits off a parameter's value, a token or a quoted string, and returns it with the rest.
 fn parse_value(text: &str) -> Option<(Cow<'_, str>, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
-        let (value, rest) = text.split_at(text.find(';').unwrap_or(text.len()));
-        return (!value.contains('"')).then(|| (value.trim_end().into(), rest));
+        let (value, unparsed) = text.split_at(text.find(';').unwrap_or(text.len()));
+        return (!value.contains('"')).then(|| (value.trim_end().into(), unparsed));
     };
     let mut escaped = false;
     let end = quoted.find(|c| match c {
@@ -75,19 +75,19 @@ fn parse_value(text: &str) -> Option<(Cow<'_, str>, &str)> {
         }
     })?;
     // An address needs no escapes, so they are left as they are and such a value does not parse.
-    let (value, rest) = quoted.split_at(end);
-    Some((value.into(), rest.strip_prefix('"')?))
+    let (value, unparsed) = quoted.split_at(end);
+    Some((value.into(), unparsed.strip_prefix('"')?))
 }
 
 fn parse_ipv6(text: &str) -> Option<IpAddr> {
-    let bare = text.split_once('%').map_or(text, |(bare, _)| bare);
-    bare.parse::<Ipv6Addr>().ok().map(|v6| canonical_ip(v6.into()))
+    let without_zone = text.split_once('%').map_or(text, |(without_zone, _)| without_zone);
+    without_zone.parse::<Ipv6Addr>().ok().map(|v6| canonical_ip(v6.into()))
 }
 
 /// Returns true for a number, and for an obfuscated port (RFC 7239 section 6.3).
 fn is_port(text: &str) -> bool {
     let is_number = (1..=5).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-    let hidden =
-        |rest: &str| rest.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-    is_number || text.strip_prefix('_').is_some_and(hidden)
+    let is_obfuscated_port =
+        |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+    is_number || text.strip_prefix('_').is_some_and(is_obfuscated_port)
 }

@@ -26,12 +26,12 @@ pub(super) struct HeaderElements<'a> {
 pub(super) struct ElementLimitExceeded;
 
 impl<'a> HeaderElements<'a> {
-    /// Creates the iterator. `quotes` allows commas within quoted strings.
-    pub(super) fn new(lines: Vec<&'a [u8]>, quotes: bool) -> Self {
+    /// Creates the iterator. `allow_quotes` allows commas within quoted strings.
+    pub(super) fn new(lines: Vec<&'a [u8]>, allow_quotes: bool) -> Self {
         Self {
             lines,
             current_line: None,
-            allow_quotes: quotes,
+            allow_quotes,
             remaining_elements: MAX_ELEMENTS,
             remaining_bytes: MAX_BYTES,
         }
@@ -40,16 +40,16 @@ impl<'a> HeaderElements<'a> {
     #[expect(clippy::indexing_slicing, reason = "the indices are positions in one header value")]
     fn next_raw(&mut self) -> Option<Result<&'a [u8], ElementLimitExceeded>> {
         let line = self.current_line.take().or_else(|| self.lines.pop())?;
-        let near = &line[line.len().saturating_sub(self.remaining_bytes)..];
-        let Some(left) = self.remaining_elements.checked_sub(1) else {
+        let readable = &line[line.len().saturating_sub(self.remaining_bytes)..];
+        let Some(remaining) = self.remaining_elements.checked_sub(1) else {
             return Some(Err(ElementLimitExceeded));
         };
-        self.remaining_elements = left;
-        let comma = last_comma(near, self.allow_quotes);
-        if comma.is_none() && near.len() < line.len() {
+        self.remaining_elements = remaining;
+        let comma = last_comma(readable, self.allow_quotes);
+        if comma.is_none() && readable.len() < line.len() {
             return Some(Err(ElementLimitExceeded));
         }
-        let element = comma.map_or(near, |comma| &near[comma + 1..]);
+        let element = comma.map_or(readable, |comma| &readable[comma + 1..]);
         self.remaining_bytes -= element.len();
         self.current_line = comma.map(|_| &line[..line.len() - element.len() - 1]);
         Some(Ok(element))
@@ -70,19 +70,19 @@ impl<'a> Iterator for HeaderElements<'a> {
 }
 
 #[expect(clippy::indexing_slicing, reason = "the index is a position in the value")]
-fn last_comma(line: &[u8], quotes: bool) -> Option<usize> {
+fn last_comma(line: &[u8], allow_quotes: bool) -> Option<usize> {
     let mut quoted = false;
-    for (at, byte) in line.iter().enumerate().rev() {
+    for (index, byte) in line.iter().enumerate().rev() {
         match byte {
-            b'"' if quotes && !(quoted && is_escaped(&line[..at])) => quoted = !quoted,
-            b',' if !quoted => return Some(at),
+            b'"' if allow_quotes && !(quoted && is_escaped(&line[..index])) => quoted = !quoted,
+            b',' if !quoted => return Some(index),
             _ => {}
         }
     }
     None
 }
 
-/// Returns true if the byte after `before` is escaped: an odd number of backslashes precedes it.
-fn is_escaped(before: &[u8]) -> bool {
-    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+/// Returns true if the byte after `preceding` is escaped: an odd number of backslashes precedes it.
+fn is_escaped(preceding: &[u8]) -> bool {
+    preceding.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }

@@ -9,7 +9,13 @@ use crate::{error::Error, key::canonical_ip};
 /// Set of addresses, as sorted ranges that don't overlap. A lookup is a binary search, since a deny
 /// list may be long.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct NetworkSet(Vec<(AddressPoint, AddressPoint)>);
+pub(crate) struct NetworkSet(Vec<AddressRange>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct AddressRange {
+    first: AddressPoint,
+    last: AddressPoint,
+}
 
 /// Position of an address in the order of all addresses, IPv4 first, after [`canonical_ip`].
 type AddressPoint = (bool, u128);
@@ -49,18 +55,20 @@ impl NetworkSet {
         reason = "a partition point above 0 has an element before it"
     )]
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
-        let at = address_point(address);
-        let after = self.0.partition_point(|(first, _)| *first <= at);
-        after.checked_sub(1).is_some_and(|before| at <= self.0[before].1)
+        let point = address_point(address);
+        let next_range = self.0.partition_point(|range| range.first <= point);
+        next_range.checked_sub(1).is_some_and(|index| point <= self.0[index].last)
     }
 
-    fn merge_ranges(mut ranges: Vec<(AddressPoint, AddressPoint)>) -> Self {
+    fn merge_ranges(mut ranges: Vec<AddressRange>) -> Self {
         ranges.sort_unstable();
-        let mut merged: Vec<(AddressPoint, AddressPoint)> = Vec::with_capacity(ranges.len());
-        for (first, last) in ranges {
+        let mut merged: Vec<AddressRange> = Vec::with_capacity(ranges.len());
+        for range in ranges {
             match merged.last_mut() {
-                Some(before) if first <= before.1 => before.1 = before.1.max(last),
-                _ => merged.push((first, last)),
+                Some(previous) if range.first <= previous.last => {
+                    previous.last = previous.last.max(range.last);
+                }
+                _ => merged.push(range),
             }
         }
         Self(merged)
@@ -70,7 +78,7 @@ impl NetworkSet {
 /// Prefix length of an IPv4 address written as IPv6.
 const MAPPED_PREFIX_LEN: u8 = 96;
 
-fn parse_range(caller: &str, text: &str) -> Result<(AddressPoint, AddressPoint), Error> {
+fn parse_range(caller: &str, text: &str) -> Result<AddressRange, Error> {
     let text = text.trim();
     let block = text.parse::<IpNet>().ok();
     let Some(block) = block.or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)) else {
@@ -87,10 +95,14 @@ fn parse_range(caller: &str, text: &str) -> Result<(AddressPoint, AddressPoint),
     Ok(match block {
         // A block larger than all of IPv4, such as `::/0`, covers IPv6 alone; otherwise it would
         // trust every IPv4 address too.
-        IpNet::V6(block) if block.prefix_len() < MAPPED_PREFIX_LEN => {
-            ((true, block.network().into()), (true, block.broadcast().into()))
-        }
-        _ => (address_point(block.network()), address_point(block.broadcast())),
+        IpNet::V6(block) if block.prefix_len() < MAPPED_PREFIX_LEN => AddressRange {
+            first: (true, block.network().into()),
+            last: (true, block.broadcast().into()),
+        },
+        _ => AddressRange {
+            first: address_point(block.network()),
+            last: address_point(block.broadcast()),
+        },
     })
 }
 

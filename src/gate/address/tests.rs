@@ -310,8 +310,8 @@ proptest! {
         prop_assert_eq!(behind_test_proxies().forwarded_header().resolve(&request_from(PROXY, &[(FORWARDED, &quoted)])), expected);
     }
 
-    /// What a client has sent stands left of what the proxies have appended, in the same line or in some
-    /// before: whatever it is, it changes nothing.
+    /// What a client has sent stands left of what the proxies have appended, in the same line or in
+    /// some before: whatever it is, it changes nothing.
     #[test]
     fn client_headers_do_not_change_the_result(
         junk in arbitrary_header_value(),

@@ -118,7 +118,8 @@ async fn begin_copy_arriving_after_its_undo_is_undone() {
     assert_retry_runs(&store, &call, "copied").await;
 }
 
-/// A shutdown waits until what is known to be there is undone, and that is; what comes later is undone all the same.
+/// A shutdown waits until what is known to be there is undone, and that is; what comes later is
+/// undone all the same.
 #[tokio::test(start_paused = true)]
 async fn shutdown_does_not_wait_for_copy_of_an_ended_run() {
     let (store, faults) = faulty_store();

@@ -14,17 +14,23 @@ impl<R: RequestKind> Clone for KeySource<R> {
             KeySourceKind::PathParam(named) => KeySourceKind::PathParam(Arc::clone(named)),
             KeySourceKind::Header(named) => KeySourceKind::Header(Arc::clone(named)),
             KeySourceKind::Route => KeySourceKind::Route,
-            KeySourceKind::Function(prefix, f) => {
-                KeySourceKind::Function(Arc::clone(prefix), Arc::clone(f))
-            }
-            KeySourceKind::Extension(prefix, f, fix) => {
-                KeySourceKind::Extension(Arc::clone(prefix), Arc::clone(f), Arc::clone(fix))
+            KeySourceKind::Function { key_prefix, read_value } => KeySourceKind::Function {
+                key_prefix: Arc::clone(key_prefix),
+                read_value: Arc::clone(read_value),
+            },
+            KeySourceKind::Extension { key_prefix, read_value, missing_message } => {
+                KeySourceKind::Extension {
+                    key_prefix: Arc::clone(key_prefix),
+                    read_value: Arc::clone(read_value),
+                    missing_message: Arc::clone(missing_message),
+                }
             }
             KeySourceKind::PathParams(names) => KeySourceKind::PathParams(Arc::clone(names)),
-            KeySourceKind::Functions(prefix, f) => {
-                KeySourceKind::Functions(Arc::clone(prefix), Arc::clone(f))
-            }
-            KeySourceKind::Combined(both) => KeySourceKind::Combined(Arc::clone(both)),
+            KeySourceKind::Functions { key_prefix, read_values } => KeySourceKind::Functions {
+                key_prefix: Arc::clone(key_prefix),
+                read_values: Arc::clone(read_values),
+            },
+            KeySourceKind::Combined(parts) => KeySourceKind::Combined(Arc::clone(parts)),
         })
     }
 }
@@ -36,12 +42,11 @@ impl<R: RequestKind> fmt::Debug for KeySource<R> {
             KeySourceKind::PathParam(named) => write!(f, "path_param({})", named.name),
             KeySourceKind::Header(named) => write!(f, "header({})", named.name),
             KeySourceKind::Route => f.write_str("route"),
-            KeySourceKind::Function(prefix, _) | KeySourceKind::Functions(prefix, _) => {
-                write!(f, "function({prefix})")
-            }
-            KeySourceKind::Extension(prefix, ..) => write!(f, "extension({prefix})"),
-            KeySourceKind::PathParams(all) => write!(f, "path_params({})", all.joined_name),
-            KeySourceKind::Combined(both) => write!(f, "{:?} and {:?}", both.0, both.1),
+            KeySourceKind::Function { key_prefix, .. }
+            | KeySourceKind::Functions { key_prefix, .. } => write!(f, "function({key_prefix})"),
+            KeySourceKind::Extension { key_prefix, .. } => write!(f, "extension({key_prefix})"),
+            KeySourceKind::PathParams(group) => write!(f, "path_params({})", group.joined_name),
+            KeySourceKind::Combined(parts) => write!(f, "{:?} and {:?}", parts.0, parts.1),
         }
     }
 }

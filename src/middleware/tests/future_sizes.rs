@@ -1,5 +1,5 @@
-//! How much memory a request takes at a time. Beyond a kibibyte allocators have no block at hand: glibc keeps those
-//! of up to 1,032 bytes for each thread.
+//! How much memory a request takes at a time. Beyond a kibibyte allocators have no block at hand:
+//! glibc keeps those of up to 1,032 bytes for each thread.
 
 use std::{convert::Infallible, future::ready, marker::PhantomData, mem::size_of_val, sync::Arc};
 
@@ -14,9 +14,9 @@ use crate::{
     lock::{LockEntryContext, LockLayer, LockTicket},
     middleware::{
         PlainHttp,
-        framework::PartsView,
         gate_service::GateDriver,
         guarded_call::{CallContext, GuardedCall},
+        parts_view::PartsView,
         response_future::ResponseState,
         settle::leave_gate,
     },

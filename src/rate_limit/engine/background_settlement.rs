@@ -52,44 +52,45 @@ impl RateLimitEngine {
     pub(super) fn settle_charges(
         self: &Arc<Self>,
         store: &Store,
-        calls: Vec<SettleChargeCommand>,
+        commands: Vec<SettleChargeCommand>,
     ) -> SettlementHandle {
-        let (done, settled) = oneshot::channel::<()>();
-        let (with, begun) = (store.clone(), self.background_work.start());
+        let (completed, completion) = oneshot::channel::<()>();
+        let (store_handle, work_guard) = (store.clone(), self.background_work.start());
         let engine = Arc::clone(self);
         store.spawn_background(async move {
-            let since = Instant::now();
-            let left = engine.send_settlements(&with, calls).await;
+            let started_at = Instant::now();
+            let remaining = engine.send_settlements(&store_handle, commands).await;
             // A response may wait for the first attempt, but not for an unavailable store. The
             // retries keep no store handle.
-            let store = with.downgrade();
-            drop((done, with));
-            if !left.is_empty() {
-                retry_settlements(&engine, store, left, since, &begun).await;
+            let store = store_handle.downgrade();
+            drop((completed, store_handle));
+            if !remaining.is_empty() {
+                retry_settlements(&engine, store, remaining, started_at, &work_guard).await;
             }
         });
-        SettlementHandle { store: store.clone(), completion: settled }
+        SettlementHandle { store: store.clone(), completion }
     }
 
     /// Sends the adjustments, and returns those that have not run.
     async fn send_settlements(
         &self,
         store: &Store,
-        calls: Vec<SettleChargeCommand>,
+        commands: Vec<SettleChargeCommand>,
     ) -> Vec<SettleChargeCommand> {
-        let mut left = Vec::new();
-        for some in calls.chunks(MAX_CONCURRENT_CALLS) {
-            let sent = Instant::now();
-            let settle = |call: &SettleChargeCommand| store.backend().settle_charge(call.clone());
-            let answers = join_all(some.iter().map(settle)).await;
-            for (call, answer) in some.iter().zip(answers) {
-                match answer {
-                    Ok(states) => self.record_settled_states(sent, call, &states),
+        let mut remaining = Vec::new();
+        for chunk in commands.chunks(MAX_CONCURRENT_CALLS) {
+            let sent_at = Instant::now();
+            let settle =
+                |command: &SettleChargeCommand| store.backend().settle_charge(command.clone());
+            let results = join_all(chunk.iter().map(settle)).await;
+            for (command, result) in chunk.iter().zip(results) {
+                match result {
+                    Ok(snapshots) => self.record_settled_states(sent_at, command, &snapshots),
                     // Neither has run. A login that is refused now may succeed later.
                     Err(error)
                         if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Config) =>
                     {
-                        left.push(call.clone());
+                        remaining.push(command.clone());
                     }
                     Err(error) => {
                         crate::throttle::throttled!(
@@ -100,21 +101,25 @@ impl RateLimitEngine {
                 }
             }
         }
-        left
+        remaining
     }
 
     /// Records the remaining units, so that an outage starts from them and not from the original
     /// charge.
     fn record_settled_states(
         &self,
-        sent: Instant,
-        call: &SettleChargeCommand,
-        states: &[QuotaSnapshot],
+        sent_at: Instant,
+        command: &SettleChargeCommand,
+        snapshots: &[QuotaSnapshot],
     ) {
-        for (item, state) in call.items.iter().zip(states) {
+        for (item, snapshot) in command.items.iter().zip(snapshots) {
             let quota = Quota::from_rule(item.rule);
-            let (policy, tag, subject) = (&item.policy, &call.tag, &item.subject);
-            self.record_settled(BorrowedCounterId { policy, tag, subject, quota }, sent, state);
+            let (policy, tag, subject) = (&item.policy, &command.tag, &item.subject);
+            self.record_settled(
+                BorrowedCounterId { policy, tag, subject, quota },
+                sent_at,
+                snapshot,
+            );
         }
     }
 }
@@ -123,41 +128,42 @@ impl RateLimitEngine {
 async fn retry_settlements(
     engine: &RateLimitEngine,
     store: WeakStore,
-    left: Vec<SettleChargeCommand>,
-    since: Instant,
-    begun: &BackgroundWorkGuard,
+    remaining: Vec<SettleChargeCommand>,
+    started_at: Instant,
+    work_guard: &BackgroundWorkGuard,
 ) {
-    let Some(_room) = begun.reserve_retry(counter_count(&left)) else {
-        return log_abandoned(&left);
+    let Some(_reservation) = work_guard.reserve_retry(counter_count(&remaining)) else {
+        return log_abandoned(&remaining);
     };
-    let (mut left, mut pause) = (left, INITIAL_RETRY_DELAY);
-    while !left.is_empty() {
-        let closing = begun.sleep_or_shutdown(pause).await;
-        let Some(store) = store.upgrade() else { return log_abandoned(&left) };
-        let (live, over): (Vec<_>, Vec<_>) =
-            left.into_iter().partition(|call| is_within_retry_time(call, since.elapsed()));
-        log_abandoned(&over);
-        left = engine.send_settlements(&store, live).await;
-        if closing {
-            return log_abandoned(&left);
+    let (mut remaining, mut retry_delay) = (remaining, INITIAL_RETRY_DELAY);
+    while !remaining.is_empty() {
+        let is_shutting_down = work_guard.sleep_or_shutdown(retry_delay).await;
+        let Some(store) = store.upgrade() else { return log_abandoned(&remaining) };
+        let (retryable, expired): (Vec<_>, Vec<_>) = remaining
+            .into_iter()
+            .partition(|command| is_within_retry_time(command, started_at.elapsed()));
+        log_abandoned(&expired);
+        remaining = engine.send_settlements(&store, retryable).await;
+        if is_shutting_down {
+            return log_abandoned(&remaining);
         }
-        pause = MAX_RETRY_DELAY.min(pause * 2);
+        retry_delay = MAX_RETRY_DELAY.min(retry_delay * 2);
     }
 }
 
 /// Returns true if a window that the call adjusts may not have ended yet.
-fn is_within_retry_time(call: &SettleChargeCommand, after: Duration) -> bool {
-    let longest = call.items.iter().map(|item| item.rule.window()).max();
-    after < MAX_RETRY_TIME.min(longest.unwrap_or_default())
+fn is_within_retry_time(command: &SettleChargeCommand, elapsed: Duration) -> bool {
+    let longest_window = command.items.iter().map(|item| item.rule.window()).max();
+    elapsed < MAX_RETRY_TIME.min(longest_window.unwrap_or_default())
 }
 
-fn counter_count(calls: &[SettleChargeCommand]) -> usize {
-    calls.iter().map(|call| call.items.len()).sum()
+fn counter_count(commands: &[SettleChargeCommand]) -> usize {
+    commands.iter().map(|command| command.items.len()).sum()
 }
 
-fn log_abandoned(calls: &[SettleChargeCommand]) {
-    if !calls.is_empty() {
-        let counters = counter_count(calls);
+fn log_abandoned(commands: &[SettleChargeCommand]) {
+    if !commands.is_empty() {
+        let counters = counter_count(commands);
         crate::throttle::throttled!(
             warn,
             counters,

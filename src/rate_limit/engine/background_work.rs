@@ -53,18 +53,21 @@ impl BackgroundWork {
 impl BackgroundWorkGuard {
     /// Reserves retries for this number of counters, if there is room.
     pub(super) fn reserve_retry(&self, counters: usize) -> Option<RetryReservation<'_>> {
-        let fits = |waiting: usize| {
-            Some(waiting + counters).filter(|sum| *sum <= BackgroundWork::MAX_RETRYING_COUNTERS)
+        let add_if_allowed = |retrying: usize| {
+            Some(retrying + counters).filter(|sum| *sum <= BackgroundWork::MAX_RETRYING_COUNTERS)
         };
-        let taken =
-            self.0.retrying_counters.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits);
-        taken.is_ok().then(|| RetryReservation { counts: &self.0, reserved: counters })
+        let reservation = self.0.retrying_counters.fetch_update(
+            Ordering::AcqRel,
+            Ordering::Acquire,
+            add_if_allowed,
+        );
+        reservation.is_ok().then(|| RetryReservation { counts: &self.0, reserved: counters })
     }
 
     /// Sleeps for this time. Returns true early if a shutdown waits.
-    pub(super) async fn sleep_or_shutdown(&self, pause: Duration) -> bool {
-        let mut closing = self.0.shutdown_waiters.subscribe();
-        tokio::time::timeout(pause, closing.wait_for(|n| *n > 0)).await.is_ok()
+    pub(super) async fn sleep_or_shutdown(&self, duration: Duration) -> bool {
+        let mut shutdown_waiters = self.0.shutdown_waiters.subscribe();
+        tokio::time::timeout(duration, shutdown_waiters.wait_for(|n| *n > 0)).await.is_ok()
     }
 }
 

@@ -43,35 +43,35 @@ impl ChargeReceipt {
     pub(super) fn add_charge(
         &mut self,
         tag: &Key,
-        question: &PolicyCheck,
-        at: usize,
+        check: &PolicyCheck,
+        check_index: usize,
         window: ChargedWindow,
     ) {
         self.charges.push(RecordedCharge {
-            check_index: at,
+            check_index,
             tag: tag.clone(),
-            check: question.clone(),
+            check: check.clone(),
             window,
         });
     }
 
     pub(super) fn add_leased_unit(
         &mut self,
-        spot: BorrowedCounterId<'_>,
-        at: usize,
+        counter_id: BorrowedCounterId<'_>,
+        check_index: usize,
         unit: LeasedUnit,
     ) {
-        self.leased_units.push((at, CounterId::from_ref(spot), unit));
+        self.leased_units.push((check_index, CounterId::from_ref(counter_id), unit));
     }
 
     /// Returns the charges of the store, by the index of the check.
     pub(super) fn charged_costs(&self) -> impl Iterator<Item = (usize, u64)> {
-        self.charges.iter().map(|paid| (paid.check_index, paid.check.cost))
+        self.charges.iter().map(|recorded| (recorded.check_index, recorded.check.cost))
     }
 
     /// Returns the checks that have spent a leased unit.
     pub(super) fn leased_checks(&self) -> impl Iterator<Item = usize> {
-        self.leased_units.iter().map(|(at, ..)| *at)
+        self.leased_units.iter().map(|(check_index, ..)| *check_index)
     }
 
     /// Admits the request: its charges stay.
@@ -88,7 +88,7 @@ impl ChargeReceipt {
     /// Changes the cost of each check to `costs(check_index, cost_so_far)`.
     ///
     /// An adjustment without an answer is not retried, since it may have run. For one that can't
-    /// have run, see [`pending_settlement`](super::pending_settlement).
+    /// have run, see [`background_settlement`](super::background_settlement).
     pub(in crate::rate_limit) fn settle(
         mut self,
         costs: impl Fn(usize, u64) -> u64,
@@ -98,31 +98,36 @@ impl ChargeReceipt {
 
     fn settle_costs(&mut self, costs: impl Fn(usize, u64) -> u64) -> Option<SettlementHandle> {
         let (engine, store) = self.engine_and_store.as_ref()?;
-        let mut calls: Vec<SettleChargeCommand> = Vec::new();
-        for (at, place, unit) in self.leased_units.drain(..) {
-            match costs(at, 1) {
-                0 => calls.extend(engine.return_leased_unit(&place, &unit)),
+        let mut commands: Vec<SettleChargeCommand> = Vec::new();
+        for (check_index, counter_id, unit) in self.leased_units.drain(..) {
+            match costs(check_index, 1) {
+                0 => commands.extend(engine.return_leased_unit(&counter_id, &unit)),
                 1 => {}
-                more => {
-                    calls.extend(place.settle_command(AdjustmentKind::Charge { units: more - 1 }));
+                cost => {
+                    commands.extend(
+                        counter_id.settle_command(AdjustmentKind::Charge { units: cost - 1 }),
+                    );
                 }
             }
         }
-        for paid in self.charges.drain(..) {
-            let Some(settled) = paid.adjustment_to(costs(paid.check_index, paid.check.cost)) else {
+        for recorded in self.charges.drain(..) {
+            let Some(adjustment) =
+                recorded.adjustment_to(costs(recorded.check_index, recorded.check.cost))
+            else {
                 continue;
             };
-            if matches!(settled.kind, AdjustmentKind::Refund { .. }) {
-                let group = Some(paid.tag.clone());
-                let ask = CheckRequest { checks: smallvec::SmallVec::new(), group };
-                engine.invalidate_counter(ask.counter_ref(&paid.check));
+            if matches!(adjustment.kind, AdjustmentKind::Refund { .. }) {
+                let group = Some(recorded.tag.clone());
+                let request = CheckRequest { checks: smallvec::SmallVec::new(), group };
+                engine.invalidate_counter(request.borrowed_counter_id(&recorded.check));
             }
-            match calls.iter_mut().find(|call| call.tag == paid.tag) {
-                Some(call) => call.items.push(settled),
-                None => calls.push(SettleChargeCommand { tag: paid.tag, items: vec![settled] }),
+            match commands.iter_mut().find(|command| command.tag == recorded.tag) {
+                Some(command) => command.items.push(adjustment),
+                None => commands
+                    .push(SettleChargeCommand { tag: recorded.tag, items: vec![adjustment] }),
             }
         }
-        (!calls.is_empty()).then(|| engine.settle_charges(store, calls))
+        (!commands.is_empty()).then(|| engine.settle_charges(store, commands))
     }
 }
 
@@ -132,33 +137,40 @@ impl RateLimitEngine {
     pub(in crate::rate_limit) fn charge_unconditionally(
         self: &Arc<Self>,
         store: &Store,
-        ask: &CheckRequest,
+        request: &CheckRequest,
         charges: impl Fn(usize) -> bool,
     ) -> Option<SettlementHandle> {
-        let mut calls: Vec<SettleChargeCommand> = Vec::new();
-        for question in ask.checks.iter().filter(|each| charges(each.policy_index) && each.cost > 0)
+        let mut commands: Vec<SettleChargeCommand> = Vec::new();
+        for check in
+            request.checks.iter().filter(|check| charges(check.policy_index) && check.cost > 0)
         {
-            let (tag, by) = (ask.tag(question), AdjustmentKind::Charge { units: question.cost });
-            let Some(settled) = question.adjustment(by) else { continue };
-            match calls.iter_mut().find(|call| call.tag == *tag) {
-                Some(call) => call.items.push(settled),
-                None => calls.push(SettleChargeCommand { tag: tag.clone(), items: vec![settled] }),
+            let (tag, adjustment_kind) =
+                (request.tag(check), AdjustmentKind::Charge { units: check.cost });
+            let Some(adjustment) = check.adjustment(adjustment_kind) else { continue };
+            match commands.iter_mut().find(|command| command.tag == *tag) {
+                Some(command) => command.items.push(adjustment),
+                None => {
+                    commands
+                        .push(SettleChargeCommand { tag: tag.clone(), items: vec![adjustment] });
+                }
             }
         }
-        (!calls.is_empty()).then(|| self.settle_charges(store, calls))
+        (!commands.is_empty()).then(|| self.settle_charges(store, commands))
     }
 }
 
 impl RecordedCharge {
     /// Returns the adjustment to this cost, or `None` if the cost is the same.
     fn adjustment_to(&self, cost: u64) -> Option<ChargeAdjustment> {
-        let (was, window) = (self.check.cost, self.window);
-        let by = match cost {
-            less if less < was => AdjustmentKind::Refund { units: was - less, window },
-            more if more > was => AdjustmentKind::Charge { units: more - was },
+        let (previous_cost, window) = (self.check.cost, self.window);
+        let adjustment_kind = match cost {
+            cost if cost < previous_cost => {
+                AdjustmentKind::Refund { units: previous_cost - cost, window }
+            }
+            cost if cost > previous_cost => AdjustmentKind::Charge { units: cost - previous_cost },
             _ => return None,
         };
-        self.check.adjustment(by)
+        self.check.adjustment(adjustment_kind)
     }
 }
 

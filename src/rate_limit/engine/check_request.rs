@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::counter_map::BorrowedCounterId;
 use crate::{
     key::Key,
-    rate_limit::{decision::QuotaReading, policy::Policy, quota::Quota},
+    rate_limit::{decision::QuotaReading, quota::Quota, quota_policy::Policy},
     store::{AdjustmentKind, ChargeAdjustment, ChargeItem, CounterName},
 };
 
@@ -37,8 +37,13 @@ pub(in crate::rate_limit) struct CheckRequest {
     pub(in crate::rate_limit) group: Option<Key>,
 }
 
-/// Checks with one tag, by their indices.
-pub(super) type CheckGroup<'a> = (&'a Key, SmallVec<[usize; 2]>);
+/// Checks with one tag, which one call to the store charges.
+pub(super) struct CheckGroup<'a> {
+    pub(super) tag: &'a Key,
+    /// Indices of the checks in their request.
+    pub(super) check_indices: SmallVec<[usize; 2]>,
+}
+
 pub(super) type CheckGroups<'a> = SmallVec<[CheckGroup<'a>; 1]>;
 
 impl PolicyCheck {
@@ -63,11 +68,11 @@ impl PolicyCheck {
 
     /// Returns the reading of a quota of 0.
     pub(super) fn zero_quota_reading(&self) -> QuotaReading {
-        let reset = self.quota.window();
+        let window = self.quota.window();
         QuotaReading {
             remaining: 0,
-            reset_after: reset,
-            retry_after: if self.cost > 0 { reset } else { Duration::ZERO },
+            reset_after: window,
+            retry_after: if self.cost > 0 { window } else { Duration::ZERO },
         }
     }
 
@@ -77,22 +82,22 @@ impl PolicyCheck {
             .filter(|n| *n > 1 && self.cost == 1 && self.is_enforced())
     }
 
-    /// Returns the maximum time for which a refusal is cached. `given_back` is true if the engine
-    /// itself may refund this charge.
-    pub(super) fn max_refusal_ttl(&self, given_back: bool) -> Duration {
+    /// Returns the maximum time for which a refusal is cached. `may_be_refunded` is true if the
+    /// engine itself may refund this charge.
+    pub(super) fn max_refusal_ttl(&self, may_be_refunded: bool) -> Duration {
         // Other requests may return leased units, whatever this one costs.
         let leases = self.policy.lease_size_for(self.quota) > 1;
-        let unsteady = self.may_end_early || given_back || leases;
-        let usual = if unsteady { UNSTABLE_REFUSAL_TTL } else { Duration::MAX };
-        self.policy.max_refusal_ttl().unwrap_or(usual)
+        let is_unstable = self.may_end_early || may_be_refunded || leases;
+        let default_ttl = if is_unstable { UNSTABLE_REFUSAL_TTL } else { Duration::MAX };
+        self.policy.max_refusal_ttl().unwrap_or(default_ttl)
     }
 
     /// Returns true if both checks of one request have the same counter.
-    pub(super) fn shares_counter(&self, other: &Self) -> bool {
-        let kind = |each: &Self| each.quota.to_rule().map(|rule| rule.algorithm());
-        self.key == other.key
-            && self.policy.counter_name() == other.policy.counter_name()
-            && kind(self) == kind(other)
+    pub(super) fn shares_counter(&self, other_check: &Self) -> bool {
+        let algorithm = |check: &Self| check.quota.to_rule().map(|rule| rule.algorithm());
+        self.key == other_check.key
+            && self.policy.counter_name() == other_check.policy.counter_name()
+            && algorithm(self) == algorithm(other_check)
     }
 
     pub(super) fn charge_item(&self) -> Option<ChargeItem> {
@@ -111,47 +116,54 @@ impl PolicyCheck {
     }
 
     /// Returns the adjustment of this check's charge.
-    pub(super) fn adjustment(&self, by: AdjustmentKind) -> Option<ChargeAdjustment> {
+    pub(super) fn adjustment(&self, kind: AdjustmentKind) -> Option<ChargeAdjustment> {
         let (policy, subject) = (Arc::clone(self.policy.counter_name()), self.key.clone());
-        Some(ChargeAdjustment::new(policy, subject, self.quota.to_rule()?, by))
+        Some(ChargeAdjustment::new(policy, subject, self.quota.to_rule()?, kind))
     }
 }
 
 impl CheckRequest {
     /// Returns the key that decides the shard of the check's counter.
-    pub(super) fn tag<'a>(&'a self, question: &'a PolicyCheck) -> &'a Key {
-        self.group.as_ref().unwrap_or(&question.key)
+    pub(super) fn tag<'a>(&'a self, check: &'a PolicyCheck) -> &'a Key {
+        self.group.as_ref().unwrap_or(&check.key)
     }
 
-    pub(super) fn counter_ref<'a>(&'a self, question: &'a PolicyCheck) -> BorrowedCounterId<'a> {
+    pub(super) fn borrowed_counter_id<'a>(
+        &'a self,
+        check: &'a PolicyCheck,
+    ) -> BorrowedCounterId<'a> {
         BorrowedCounterId {
-            policy: question.policy.counter_name(),
-            tag: self.tag(question),
-            subject: &question.key,
-            quota: question.quota,
+            policy: check.policy.counter_name(),
+            tag: self.tag(check),
+            subject: &check.key,
+            quota: check.quota,
         }
     }
 
     /// Returns the sum of all charges to the check's counter: two checks may share one.
-    pub(super) fn total_cost(&self, question: &PolicyCheck) -> u64 {
-        let same = |other: &&PolicyCheck| other.shares_counter(question);
+    pub(super) fn total_cost(&self, check: &PolicyCheck) -> u64 {
+        let shares_its_counter = |other_check: &&PolicyCheck| other_check.shares_counter(check);
         match &self.checks[..] {
-            [_] => question.cost,
-            all => {
-                all.iter().filter(same).fold(0, |sum: u64, other| sum.saturating_add(other.cost))
-            }
+            [_] => check.cost,
+            checks => checks
+                .iter()
+                .filter(shares_its_counter)
+                .fold(0, |sum: u64, other_check| sum.saturating_add(other_check.cost)),
         }
     }
 
     /// Groups these checks by tag, in the order of the first check of each group.
     #[expect(clippy::indexing_slicing, reason = "the indices belong to the checks of this request")]
-    pub(super) fn group_by_tag(&self, members: impl Iterator<Item = usize>) -> CheckGroups<'_> {
+    pub(super) fn group_by_tag(
+        &self,
+        check_indices: impl Iterator<Item = usize>,
+    ) -> CheckGroups<'_> {
         let mut groups = CheckGroups::new();
-        for at in members {
-            let tag = self.tag(&self.checks[at]);
-            match groups.iter_mut().find(|group| group.0 == tag) {
-                Some(group) => group.1.push(at),
-                None => groups.push((tag, smallvec![at])),
+        for index in check_indices {
+            let tag = self.tag(&self.checks[index]);
+            match groups.iter_mut().find(|group| group.tag == tag) {
+                Some(group) => group.check_indices.push(index),
+                None => groups.push(CheckGroup { tag, check_indices: smallvec![index] }),
             }
         }
         groups
@@ -160,15 +172,13 @@ impl CheckRequest {
     /// Returns the only check, if it is enforced and has no lease: the common case.
     pub(super) fn single_store_check(&self) -> Option<&PolicyCheck> {
         match &self.checks[..] {
-            [question] if question.is_enforced() && question.lease_size().is_none() => {
-                Some(question)
-            }
+            [check] if check.is_enforced() && check.lease_size().is_none() => Some(check),
             _ => None,
         }
     }
 
     /// Returns the checks that can refuse the request.
     pub(super) fn enforced_checks(&self) -> impl Iterator<Item = (usize, &PolicyCheck)> {
-        self.checks.iter().enumerate().filter(|(_, question)| question.is_enforced())
+        self.checks.iter().enumerate().filter(|(_, check)| check.is_enforced())
     }
 }

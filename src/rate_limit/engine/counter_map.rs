@@ -63,75 +63,79 @@ impl<V: CounterState> Lifecycle<CounterKey, RefCell<StatesByQuota<V>>> for PinLi
 
 impl<V: CounterState> StatesByQuota<V> {
     fn get_mut(&mut self, quota: Quota) -> Option<&mut V> {
-        self.0.iter_mut().find(|(of, _)| *of == quota).map(|(_, state)| state)
+        self.0.iter_mut().find(|(state_quota, _)| *state_quota == quota).map(|(_, state)| state)
     }
 
     /// Returns `None` if there is no room and every state is pinned.
-    fn get_or_insert_with(&mut self, quota: Quota, make: impl FnOnce() -> V) -> Option<&mut V> {
+    fn get_or_insert_with(&mut self, quota: Quota, create: impl FnOnce() -> V) -> Option<&mut V> {
         if self.get_mut(quota).is_none() {
-            let mut new = make();
-            self.0.iter().for_each(|(_, other)| new.inherit(other));
+            let mut new_state = create();
+            self.0.iter().for_each(|(_, other)| new_state.inherit(other));
             if self.0.len() >= MAX_QUOTAS_PER_COUNTER {
                 let oldest = self.0.iter().position(|(_, state)| !state.is_pinned())?;
                 self.0.remove(oldest);
             }
-            self.0.push((quota, new));
+            self.0.push((quota, new_state));
         }
         self.get_mut(quota)
     }
 }
 
 impl<V: CounterState> CounterMap<V> {
-    /// Applies `act` to the state of this counter under its quota, if there is one.
+    /// Applies `apply` to the state of this counter under its quota, if there is one.
     pub(in crate::rate_limit) fn with<R>(
         &self,
-        spot: BorrowedCounterId<'_>,
-        act: impl FnOnce(&mut V) -> R,
+        counter_id: BorrowedCounterId<'_>,
+        apply: impl FnOnce(&mut V) -> R,
     ) -> Option<R> {
-        let shard = self.shard_for(spot).lock();
-        let mut states = shard.get(&spot)?.borrow_mut();
-        states.get_mut(spot.quota).map(act)
+        let shard = self.shard_for(counter_id).lock();
+        let mut states = shard.get(&counter_id)?.borrow_mut();
+        states.get_mut(counter_id.quota).map(apply)
     }
 
-    /// Applies `act` to the states of this counter under all quotas.
-    pub(super) fn for_each_quota(&self, spot: BorrowedCounterId<'_>, mut act: impl FnMut(&mut V)) {
-        let shard = self.shard_for(spot).lock();
-        if let Some(states) = shard.get(&spot) {
-            states.borrow_mut().0.iter_mut().for_each(|(_, state)| act(state));
+    /// Applies `apply` to the states of this counter under all quotas.
+    pub(super) fn for_each_quota(
+        &self,
+        counter_id: BorrowedCounterId<'_>,
+        mut apply: impl FnMut(&mut V),
+    ) {
+        let shard = self.shard_for(counter_id).lock();
+        if let Some(states) = shard.get(&counter_id) {
+            states.borrow_mut().0.iter_mut().for_each(|(_, state)| apply(state));
         }
     }
 
-    /// Like `with`, but creates a missing state by `make`. Returns `None` if there is no room for
+    /// Like `with`, but creates a missing state by `create`. Returns `None` if there is no room for
     /// it, because all others are pinned.
     pub(in crate::rate_limit) fn with_or_insert<R>(
         &self,
-        spot: BorrowedCounterId<'_>,
-        make: impl FnOnce() -> V,
-        act: impl FnOnce(&mut V) -> R,
+        counter_id: BorrowedCounterId<'_>,
+        create: impl FnOnce() -> V,
+        apply: impl FnOnce(&mut V) -> R,
     ) -> Option<R> {
-        let mut shard = self.shard_for(spot).lock();
-        if let Some(states) = shard.get(&spot) {
-            return states.borrow_mut().get_or_insert_with(spot.quota, make).map(act);
+        let mut shard = self.shard_for(counter_id).lock();
+        if let Some(states) = shard.get(&counter_id) {
+            return states.borrow_mut().get_or_insert_with(counter_id.quota, create).map(apply);
         }
-        let mut state = make();
-        let result = act(&mut state);
-        let states = StatesByQuota(smallvec::smallvec![(spot.quota, state)]);
-        shard.insert(CounterKey::from_ref(spot), RefCell::new(states));
+        let mut state = create();
+        let result = apply(&mut state);
+        let states = StatesByQuota(smallvec::smallvec![(counter_id.quota, state)]);
+        shard.insert(CounterKey::from_ref(counter_id), RefCell::new(states));
         // The cache exceeds its capacity rather than evict a pinned entry.
         if shard.len() > SHARD_CAPACITY {
-            shard.remove(&spot);
+            shard.remove(&counter_id);
             return None;
         }
         Some(result)
     }
 
-    /// Removes all states for which `keep` returns false.
-    pub(super) fn retain(&self, keep: impl FnMut(&CounterKey, Quota, &mut V) -> bool) {
-        let keep = RefCell::new(keep);
+    /// Removes all states for which `should_keep` returns false.
+    pub(super) fn retain(&self, should_keep: impl FnMut(&CounterKey, Quota, &mut V) -> bool) {
+        let should_keep = RefCell::new(should_keep);
         for shard in &self.shards {
             shard.lock().retain(|counter, states| {
-                let (mut states, mut keep) = (states.borrow_mut(), keep.borrow_mut());
-                states.0.retain(|(quota, state)| keep(counter, *quota, state));
+                let (mut states, mut should_keep) = (states.borrow_mut(), should_keep.borrow_mut());
+                states.0.retain(|(quota, state)| should_keep(counter, *quota, state));
                 !states.0.is_empty()
             });
         }
@@ -142,10 +146,10 @@ impl<V: CounterState> CounterMap<V> {
     }
 
     #[expect(clippy::indexing_slicing, reason = "the index is a remainder of the length")]
-    fn shard_for(&self, spot: BorrowedCounterId<'_>) -> &Mutex<CounterMapShard<V>> {
+    fn shard_for(&self, counter_id: BorrowedCounterId<'_>) -> &Mutex<CounterMapShard<V>> {
         // The cache uses the lowest and the highest bits of the same hash.
-        let middle = self.hasher.hash_one(spot) >> 32;
-        let index = (middle % SHARD_COUNT as u64) as usize;
+        let middle_bits = self.hasher.hash_one(counter_id) >> 32;
+        let index = (middle_bits % SHARD_COUNT as u64) as usize;
         &self.shards[index]
     }
 }

@@ -50,8 +50,8 @@ impl Clock for TokioClock {
 }
 
 impl QuotaShare {
-    pub(super) fn for_process(question: &PolicyCheck, processes: u64) -> Self {
-        let quota = question.quota;
+    pub(super) fn for_process(check: &PolicyCheck, processes: u64) -> Self {
+        let quota = check.quota;
         let nanos = quota.window().as_nanos() * u128::from(processes);
         let period = nanos.div_ceil(u128::from(quota.limit().max(1))).max(1);
         let period = u64::try_from(period).unwrap_or(u64::MAX).min(MAX_NANOS);
@@ -82,17 +82,17 @@ impl OutageLimiter {
         if self.share == share {
             return;
         }
-        let left = self.remaining();
+        let remaining = self.remaining();
         (self.share, self.limiter) = (share, share.build_limiter());
-        self.cap_remaining(left);
+        self.cap_remaining(remaining);
     }
 
-    /// Applies an answer of the store, of which `left` units are this process's share.
-    pub(super) fn apply_answer(&mut self, sent: Instant, left: Option<u32>) {
-        if self.last_answer_sent_at.is_none_or(|heard| heard < sent) {
-            self.last_answer_sent_at = Some(sent);
-            if let Some(left) = left {
-                self.cap_remaining(left);
+    /// Applies an answer of the store, of which `remaining` units are this process's share.
+    pub(super) fn apply_answer(&mut self, sent_at: Instant, remaining: Option<u32>) {
+        if self.last_answer_sent_at.is_none_or(|last_sent_at| last_sent_at < sent_at) {
+            self.last_answer_sent_at = Some(sent_at);
+            if let Some(remaining) = remaining {
+                self.cap_remaining(remaining);
             }
         }
     }
@@ -104,17 +104,19 @@ impl OutageLimiter {
             Ok(Ok(())) => Ok(()),
             // Unreachable: the cost is at most the burst.
             Err(_) => Err(self.share.period),
-            Ok(Err(until)) => Err(Duration::max(self.wait_time(&until), Duration::from_millis(1))),
+            Ok(Err(not_until)) => {
+                Err(Duration::max(self.wait_time(&not_until), Duration::from_millis(1)))
+            }
         }
     }
 
     /// Returns the reading of a refusal with this wait.
-    pub(super) fn refusal_reading(&mut self, retry: Duration) -> QuotaReading {
+    pub(super) fn refusal_reading(&mut self, retry_after: Duration) -> QuotaReading {
         // The next unit is available within a period.
         QuotaReading {
             remaining: self.remaining().into(),
-            reset_after: retry.min(self.share.period),
-            retry_after: retry,
+            reset_after: retry_after.min(self.share.period),
+            retry_after,
         }
     }
 
@@ -124,11 +126,11 @@ impl OutageLimiter {
         matches!(self.limiter.check_n(self.share.burst), Ok(Ok(())))
     }
 
-    fn cap_remaining(&mut self, most: u32) {
-        let left = self.remaining();
-        if let Some(spent) = NonZeroU32::new(left.saturating_sub(most)) {
+    fn cap_remaining(&mut self, max_units: u32) {
+        let remaining = self.remaining();
+        if let Some(spent_units) = NonZeroU32::new(remaining.saturating_sub(max_units)) {
             // That many units remain, so this succeeds.
-            let _ = self.limiter.check_n(spent);
+            let _ = self.limiter.check_n(spent_units);
         }
     }
 
@@ -142,17 +144,19 @@ impl OutageLimiter {
                 burst.get()
             }
             // The wait for a full burst tells the number of spent units.
-            Ok(Err(until)) => {
-                let spent =
-                    self.wait_time(&until).as_nanos().div_ceil(self.share.period.as_nanos().max(1));
-                burst.get().saturating_sub(u32::try_from(spent).unwrap_or(u32::MAX))
+            Ok(Err(not_until)) => {
+                let spent_units = self
+                    .wait_time(&not_until)
+                    .as_nanos()
+                    .div_ceil(self.share.period.as_nanos().max(1));
+                burst.get().saturating_sub(u32::try_from(spent_units).unwrap_or(u32::MAX))
             }
             Err(_) => 0,
         }
     }
 
-    fn wait_time(&self, until: &NotUntil<Nanos>) -> Duration {
-        until.earliest_possible().duration_since(self.limiter.clock().now()).into()
+    fn wait_time(&self, not_until: &NotUntil<Nanos>) -> Duration {
+        not_until.earliest_possible().duration_since(self.limiter.clock().now()).into()
     }
 }
 

@@ -67,7 +67,7 @@ impl OutageState {
     pub(super) fn set_process_count(&self, processes: usize) {
         self.record_probe_success(COMMON_SHARD);
         let processes = processes as u64;
-        if self.lock_shards().get(&COMMON_SHARD).is_some_and(|part| part.unavailable) {
+        if self.lock_shards().get(&COMMON_SHARD).is_some_and(|shard| shard.unavailable) {
             // The number must not fall yet: a process that was cut off is counted again only after
             // its next heartbeat.
             self.processes.fetch_max(processes, Ordering::Relaxed);
@@ -80,35 +80,37 @@ impl OutageState {
     pub(super) fn unavailable_shards(&self) -> Vec<u16> {
         self.lock_shards()
             .iter()
-            .filter(|(_, part)| part.unavailable)
-            .map(|(part, _)| *part)
+            .filter(|(_, shard)| shard.unavailable)
+            .map(|(shard, _)| *shard)
             .collect()
     }
 
     /// Records that a part has answered a probe.
-    pub(super) fn record_probe_success(&self, part: u16) {
+    pub(super) fn record_probe_success(&self, shard: u16) {
         let now = Instant::now();
-        let since = match self.lock_shards().get_mut(&part) {
-            Some(found) if found.unavailable => *found.healthy_since.get_or_insert(now),
+        let healthy_since = match self.lock_shards().get_mut(&shard) {
+            Some(shard_outage) if shard_outage.unavailable => {
+                *shard_outage.healthy_since.get_or_insert(now)
+            }
             _ => return,
         };
-        if now - since < RECOVERY_PERIOD {
+        if now - healthy_since < RECOVERY_PERIOD {
             return;
         }
         // Requests admitted here are not charged in the store. Limiters in use stay, in case the
         // store fails again at once: otherwise each failure would allow another burst. There may be
         // many, so `retain` runs before the lock is taken, for which requests wait.
-        self.limiters.retain(|_, _, alone| !alone.is_full());
-        let mut parts = self.lock_shards();
-        self.clear_shard(&mut parts, part);
-        if !parts.values().any(|part| part.unavailable) {
+        self.limiters.retain(|_, _, limiter| !limiter.is_full());
+        let mut shards = self.lock_shards();
+        self.clear_shard(&mut shards, shard);
+        if !shards.values().any(|shard| shard.unavailable) {
             tracing::info!("quotas are counted in the store again");
         }
     }
 
-    pub(super) fn record_probe_failure(&self, part: u16) {
-        if let Some(part) = self.lock_shards().get_mut(&part) {
-            part.healthy_since = None;
+    pub(super) fn record_probe_failure(&self, shard: u16) {
+        if let Some(shard) = self.lock_shards().get_mut(&shard) {
+            shard.healthy_since = None;
         }
     }
 
@@ -116,9 +118,9 @@ impl OutageState {
         self.shards.lock()
     }
 
-    fn clear_shard(&self, parts: &mut HashMap<u16, ShardOutage>, part: u16) {
-        parts.remove(&part);
-        self.has_failures.store(!parts.is_empty(), Ordering::Release);
+    fn clear_shard(&self, shards: &mut HashMap<u16, ShardOutage>, shard: u16) {
+        shards.remove(&shard);
+        self.has_failures.store(!shards.is_empty(), Ordering::Release);
     }
 }
 
@@ -126,13 +128,13 @@ impl RateLimitEngine {
     /// Returns true if this process should decide about keys of this tag, as far as their policies
     /// allow.
     pub(super) fn is_store_unavailable(&self, store: &Store, tag: &Key) -> bool {
-        let gone = || {
+        let is_unavailable = || {
             self.outage
                 .lock_shards()
                 .get(&outage_shard(store, tag))
-                .is_some_and(|part| part.unavailable)
+                .is_some_and(|shard| shard.unavailable)
         };
-        self.outage.has_failures.load(Ordering::Acquire) && gone()
+        self.outage.has_failures.load(Ordering::Acquire) && is_unavailable()
     }
 
     /// Records that a charge was answered.
@@ -140,9 +142,9 @@ impl RateLimitEngine {
         if !self.outage.has_failures.load(Ordering::Relaxed) {
             return;
         }
-        let (part, mut parts) = (outage_shard(store, tag), self.outage.lock_shards());
-        if parts.get(&part).is_some_and(|part| !part.unavailable) {
-            self.outage.clear_shard(&mut parts, part);
+        let (shard, mut shards) = (outage_shard(store, tag), self.outage.lock_shards());
+        if shards.get(&shard).is_some_and(|shard| !shard.unavailable) {
+            self.outage.clear_shard(&mut shards, shard);
         }
     }
 
@@ -151,19 +153,20 @@ impl RateLimitEngine {
         if !matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) {
             return;
         }
-        let mut parts = self.outage.lock_shards();
-        let first = !parts.values().any(|part| part.unavailable);
-        let found = parts.entry(outage_shard(store, tag)).or_default();
+        let mut shards = self.outage.lock_shards();
+        let is_first = !shards.values().any(|shard| shard.unavailable);
+        let shard_outage = shards.entry(outage_shard(store, tag)).or_default();
         self.outage.has_failures.store(true, Ordering::Release);
-        found.failures = found.failures.saturating_add(1);
-        let gone = error.kind() == ErrorKind::Unavailable || found.failures >= FAILURE_THRESHOLD;
+        shard_outage.failures = shard_outage.failures.saturating_add(1);
+        let is_unavailable =
+            error.kind() == ErrorKind::Unavailable || shard_outage.failures >= FAILURE_THRESHOLD;
         // Without the background task, nothing detects the recovery, so each request has to try.
-        if !gone || found.unavailable || !self.has_background_task() {
+        if !is_unavailable || shard_outage.unavailable || !self.has_background_task() {
             return;
         }
-        (found.unavailable, found.healthy_since) = (true, None);
-        drop(parts);
-        if first {
+        (shard_outage.unavailable, shard_outage.healthy_since) = (true, None);
+        drop(shards);
+        if is_first {
             tracing::warn!(%error, "quotas are counted in this process: the store is unavailable");
         }
         self.wake_background_task();
@@ -173,29 +176,29 @@ impl RateLimitEngine {
     /// share and the minimum wait.
     pub(super) fn decide_locally(
         &self,
-        ask: &CheckRequest,
-        question: &PolicyCheck,
+        request: &CheckRequest,
+        check: &PolicyCheck,
     ) -> Result<(), QuotaReading> {
         let processes = self.outage.process_count();
-        let share = QuotaShare::for_process(question, processes);
-        let seen = self.last_reading(ask, question);
+        let share = QuotaShare::for_process(check, processes);
+        let last_reading = self.last_reading(request, check);
         // The store counts leased units as spent, but this process alone can spend them.
-        let units = self.leased_units(ask.counter_ref(question));
-        let cost = NonZeroU32::new(saturating_u32(question.cost)).unwrap_or(NonZeroU32::MIN);
-        let decided = self.outage.limiters.with_or_insert(
-            ask.counter_ref(question),
+        let units = self.leased_units(request.borrowed_counter_id(check));
+        let cost = NonZeroU32::new(saturating_u32(check.cost)).unwrap_or(NonZeroU32::MIN);
+        let result = self.outage.limiters.with_or_insert(
+            request.borrowed_counter_id(check),
             || OutageLimiter::new(share),
-            |alone| {
-                alone.set_share(share);
-                if let Some(seen) = seen {
-                    let left = seen
-                        .remaining
-                        .map(|left| saturating_u32((left / processes).saturating_add(units)));
-                    alone.apply_answer(seen.sent_at, left);
+            |limiter| {
+                limiter.set_share(share);
+                if let Some(last_reading) = last_reading {
+                    let remaining = last_reading.remaining.map(|remaining| {
+                        saturating_u32((remaining / processes).saturating_add(units))
+                    });
+                    limiter.apply_answer(last_reading.sent_at, remaining);
                 }
-                alone.try_admit(cost).map_err(|retry| alone.refusal_reading(retry))
+                limiter.try_admit(cost).map_err(|retry_after| limiter.refusal_reading(retry_after))
             },
         );
-        decided.unwrap_or(Ok(()))
+        result.unwrap_or(Ok(()))
     }
 }

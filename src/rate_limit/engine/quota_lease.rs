@@ -1,13 +1,13 @@
-//! Quota leases: units charged in advance, and spent without a call.
+//! `QuotaLease`: units charged in advance, and spent without a call.
 //!
 //! A unit is valid for the window in which it was charged. The end of that window counts from
 //! before the call was sent, so a request that spends a unit is admitted in the window that has
 //! counted it. A request that finds no unit refills the lease; a request that comes during the
-//! refill is charged on its own. For a key with many such requests, [`prefetch`] refills the lease
-//! earlier.
+//! refill is charged on its own. For a key with many such requests, [`lease_prefetch`] refills the
+//! lease earlier.
 
+mod lease_prefetch;
 mod lease_refill;
-mod prefetch;
 
 use std::{sync::Arc, time::Duration};
 
@@ -61,8 +61,8 @@ pub(super) struct LeaseSpend {
 }
 
 enum LeaseAction {
-    /// A unit was spent. The number of units to prefetch, if any.
-    Spend(LeaseSpend, Option<u32>),
+    /// A unit was spent.
+    Spend { lease_spend: LeaseSpend, prefetch_units: Option<u32> },
     /// No unit is left: fetch this many.
     Refill(u32),
     /// Charge the request on its own.
@@ -112,33 +112,34 @@ impl QuotaLease {
         let state =
             self.last_state.as_ref().filter(|_| now < self.valid_until && self.units > 0)?;
         self.units -= 1;
-        let (reset, remaining) = (self.valid_until - now, state.remaining + self.units);
-        let state = QuotaSnapshot { reset_after: reset, remaining, ..state.clone() };
+        let (reset_after, remaining) = (self.valid_until - now, state.remaining + self.units);
+        let state = QuotaSnapshot { reset_after, remaining, ..state.clone() };
         Some(LeaseSpend { sent_at: None, state, unit: Some(LeasedUnit { window: self.window }) })
     }
 
-    fn spend_or_refill(&mut self, most: u32, sharing: u64) -> LeaseAction {
+    fn spend_or_refill(&mut self, max_units: u32, process_count: u64) -> LeaseAction {
         let now = Instant::now();
-        if let Some(spent) = self.spend(now) {
-            return LeaseAction::Spend(spent, self.start_prefetch(most, sharing, now));
+        if let Some(lease_spend) = self.spend(now) {
+            let prefetch_units = self.start_prefetch(max_units, process_count, now);
+            return LeaseAction::Spend { lease_spend, prefetch_units };
         }
-        match most.min(self.max_refill(sharing, now)) {
+        match max_units.min(self.max_refill(process_count, now)) {
             0 | 1 => LeaseAction::ChargeOne,
             _ if self.refilling => LeaseAction::ChargeOne,
-            fetch => {
+            units => {
                 self.refilling = true;
-                LeaseAction::Refill(fetch)
+                LeaseAction::Refill(units)
             }
         }
     }
 
     /// Returns the maximum size of a refill. Towards the end of the quota, it leaves units to the
     /// other processes.
-    fn max_refill(&self, sharing: u64, now: Instant) -> u32 {
-        let good = now < self.valid_until;
-        let left =
-            self.last_state.as_ref().filter(|_| good).map_or(u64::MAX, |state| state.remaining);
-        u32::try_from(left / (2 * sharing.max(1))).unwrap_or(u32::MAX)
+    fn max_refill(&self, process_count: u64, now: Instant) -> u32 {
+        let is_valid = now < self.valid_until;
+        let remaining =
+            self.last_state.as_ref().filter(|_| is_valid).map_or(u64::MAX, |state| state.remaining);
+        u32::try_from(remaining / (2 * process_count.max(1))).unwrap_or(u32::MAX)
     }
 }
 
@@ -148,35 +149,35 @@ impl RateLimitEngine {
     pub(in crate::rate_limit) fn admit_from_lease(
         self: &Arc<Self>,
         store: &Store,
-        ask: &CheckRequest,
+        request: &CheckRequest,
     ) -> Option<Decision> {
-        let [question] = &ask.checks[..] else { return None };
-        let most = question.lease_size()?;
-        if question.exceeds_capacity() || self.is_store_unavailable(store, ask.tag(question)) {
+        let [check] = &request.checks[..] else { return None };
+        let max_units = check.lease_size()?;
+        if check.exceeds_capacity() || self.is_store_unavailable(store, request.tag(check)) {
             return None;
         }
-        let (spot, sharing, now) =
-            (ask.counter_ref(question), self.process_count(), Instant::now());
+        let (counter_id, process_count, now) =
+            (request.borrowed_counter_id(check), self.process_count(), Instant::now());
         let spend = |lease: &mut QuotaLease| {
-            lease.spend(now).map(|spent| (spent, lease.start_prefetch(most, sharing, now)))
+            lease.spend(now).map(|lease_spend| {
+                (lease_spend, lease.start_prefetch(max_units, process_count, now))
+            })
         };
-        let (spent, ahead) = self.leases.with(spot, spend).flatten()?;
-        if let Some(times) = ahead {
-            self.prefetch_lease(store, spot, question.charge_item(), times);
+        let (lease_spend, prefetch_units) = self.leases.with(counter_id, spend).flatten()?;
+        if let Some(units) = prefetch_units {
+            self.prefetch_lease(store, counter_id, check.charge_item(), units);
         }
-        self.ensure_background_task(store, ask);
-        let told = Some(QuotaReading {
+        self.ensure_background_task(store, request);
+        let reading = Some(QuotaReading {
             retry_after: Duration::ZERO,
-            ..QuotaReading::from_state(&spent.state)
+            ..QuotaReading::from_state(&lease_spend.state)
         });
-        let one = PolicyDecision {
-            reading: told,
-            ..PolicyDecision::new(&question.policy, question.quota)
-        };
+        let policy_decision =
+            PolicyDecision { reading, ..PolicyDecision::new(&check.policy, check.quota) };
         Some(Decision {
             admitted: true,
             decided_locally: false,
-            policies: smallvec::smallvec![one],
+            policies: smallvec::smallvec![policy_decision],
         })
     }
 
@@ -185,30 +186,30 @@ impl RateLimitEngine {
     pub(super) async fn acquire_leased_unit(
         self: &Arc<Self>,
         store: &Store,
-        spot: BorrowedCounterId<'_>,
-        question: &PolicyCheck,
-        most: u32,
+        counter_id: BorrowedCounterId<'_>,
+        check: &PolicyCheck,
+        max_units: u32,
     ) -> Result<Option<LeaseSpend>, Error> {
         if self.has_manual_clock() {
             return Ok(None);
         }
         let now = Instant::now();
-        let taken = self.leases.with_or_insert(
-            spot,
+        let action = self.leases.with_or_insert(
+            counter_id,
             || QuotaLease::empty(now),
-            |lease| lease.spend_or_refill(most, self.process_count()),
+            |lease| lease.spend_or_refill(max_units, self.process_count()),
         );
         // A map full of leases in use has no room for another: this key is charged one unit at a
         // time.
-        match taken.unwrap_or(LeaseAction::ChargeOne) {
-            LeaseAction::Spend(spent, ahead) => {
-                if let Some(times) = ahead {
-                    self.prefetch_lease(store, spot, question.charge_item(), times);
+        match action.unwrap_or(LeaseAction::ChargeOne) {
+            LeaseAction::Spend { lease_spend, prefetch_units } => {
+                if let Some(units) = prefetch_units {
+                    self.prefetch_lease(store, counter_id, check.charge_item(), units);
                 }
-                Ok(Some(spent))
+                Ok(Some(lease_spend))
             }
-            LeaseAction::Refill(times) => {
-                self.refill_lease(store, spot, question.charge_item(), times).await
+            LeaseAction::Refill(units) => {
+                self.refill_lease(store, counter_id, check.charge_item(), units).await
             }
             LeaseAction::ChargeOne => Ok(None),
         }
@@ -219,58 +220,60 @@ impl RateLimitEngine {
     async fn refill_lease(
         self: &Arc<Self>,
         store: &Store,
-        spot: BorrowedCounterId<'_>,
+        counter_id: BorrowedCounterId<'_>,
         item: Option<ChargeItem>,
-        times: u32,
+        units: u32,
     ) -> Result<Option<LeaseSpend>, Error> {
-        let (tx, rx) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         // A shutdown waits for the refill, in order to return its units.
-        let (fetching, begun) = (LeaseRefill::new(self, spot), self.background_work.start());
+        let (refill, work_guard) =
+            (LeaseRefill::new(self, counter_id), self.background_work.start());
         let charge = ChargeCommand {
-            tag: spot.tag.clone(),
+            tag: counter_id.tag.clone(),
             items: item.into_iter().collect(),
-            repetitions: times,
+            repetitions: units,
         };
-        let with = store.clone();
+        let store_handle = store.clone();
         store.spawn_background(async move {
-            let spent = fetching.fetch(&with, charge).await;
-            if let Err(Ok(Some(LeaseSpend { unit: Some(unit), .. }))) = tx.send(spent) {
-                fetching.return_unit(&unit);
+            let lease_spend = refill.fetch(&store_handle, charge).await;
+            if let Err(Ok(Some(LeaseSpend { unit: Some(unit), .. }))) = sender.send(lease_spend) {
+                refill.return_unit(&unit);
             }
-            drop(begun);
+            drop(work_guard);
         });
         // There is no reply without a running runtime.
-        store.await_reply(rx).await.unwrap_or(Ok(None))
+        store.await_reply(receiver).await.unwrap_or(Ok(None))
     }
 
-    pub(super) fn has_leased_units(&self, spot: BorrowedCounterId<'_>) -> bool {
-        self.leased_units(spot) > 0
+    pub(super) fn has_leased_units(&self, counter_id: BorrowedCounterId<'_>) -> bool {
+        self.leased_units(counter_id) > 0
     }
 
     /// Returns the number of units to spend.
-    pub(super) fn leased_units(&self, spot: BorrowedCounterId<'_>) -> u64 {
+    pub(super) fn leased_units(&self, counter_id: BorrowedCounterId<'_>) -> u64 {
         let now = Instant::now();
-        let good = |lease: &mut QuotaLease| if now < lease.valid_until { lease.units } else { 0 };
-        self.leases.with(spot, good).unwrap_or(0)
+        let valid_units =
+            |lease: &mut QuotaLease| if now < lease.valid_until { lease.units } else { 0 };
+        self.leases.with(counter_id, valid_units).unwrap_or(0)
     }
 
     /// Returns an unused unit to its lease. If the lease is gone, returns the call that refunds the
     /// unit.
     pub(super) fn return_leased_unit(
         &self,
-        place: &CounterId,
+        counter_id: &CounterId,
         unit: &LeasedUnit,
     ) -> Option<SettleChargeCommand> {
-        let back = |lease: &mut QuotaLease| {
-            let is_there = lease.is_in_window(unit.window);
-            lease.units += u64::from(is_there);
-            is_there
+        let return_unit = |lease: &mut QuotaLease| {
+            let is_same_window = lease.is_in_window(unit.window);
+            lease.units += u64::from(is_same_window);
+            is_same_window
         };
-        if self.leases.with(place.to_ref(), back) == Some(true) {
+        if self.leases.with(counter_id.to_ref(), return_unit) == Some(true) {
             return None;
         }
-        self.invalidate_counter(place.to_ref());
-        place.settle_command(AdjustmentKind::Refund { units: 1, window: unit.window })
+        self.invalidate_counter(counter_id.to_ref());
+        counter_id.settle_command(AdjustmentKind::Refund { units: 1, window: unit.window })
     }
 
     pub(super) fn has_leases(&self) -> bool {

@@ -1,13 +1,13 @@
 //! Rate check of one request: the calls, their order, and the rollback.
 
-mod outage;
+mod decide_without_store;
+mod peek_without_charge;
 mod rollback;
-mod shadow;
+mod shadow_charges;
 mod store_charge;
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
 use smallvec::{SmallVec, smallvec};
 
 pub(super) use self::store_charge::ChargeAnswer;
@@ -15,7 +15,7 @@ use self::store_charge::start_charge;
 use super::{
     RateLimitEngine,
     charge_receipt::ChargeReceipt,
-    check_request::{CheckRequest, PolicyCheck},
+    check_request::{CheckGroup, CheckRequest, PolicyCheck},
     quota_lease::LeaseSpend,
 };
 use crate::{
@@ -36,25 +36,25 @@ struct RateCheck<'a> {
     engine: &'a Arc<RateLimitEngine>,
     store: &'a Store,
     request: &'a CheckRequest,
-    policies: SmallVec<[PolicyDecision; 1]>,
+    decisions: SmallVec<[PolicyDecision; 1]>,
     receipt: ChargeReceipt,
     decided_locally: bool,
 }
 
 impl RateLimitEngine {
-    /// Charges all policies or none. `receipts` is true if charges may be adjusted later.
+    /// Charges all policies or none. `keep_receipts` is true if charges may be adjusted later.
     ///
     /// Dropped at any point, it refunds the charges made, except for a call in flight: that one may
     /// not have run, and a refund without a charge would admit a further request.
     pub(in crate::rate_limit) async fn check(
         self: &Arc<Self>,
         store: &Store,
-        ask: &CheckRequest,
-        receipts: bool,
+        request: &CheckRequest,
+        keep_receipts: bool,
     ) -> Result<RateCheckOutcome, Error> {
-        match self.cached_refusal(ask) {
+        match self.cached_refusal(request) {
             Some(decision) => Ok(RateCheckOutcome { decision, receipt: ChargeReceipt::default() }),
-            None => self.check_uncached(store, ask, receipts).await,
+            None => self.check_uncached(store, request, keep_receipts).await,
         }
     }
 
@@ -62,100 +62,68 @@ impl RateLimitEngine {
     pub(in crate::rate_limit) async fn check_uncached(
         self: &Arc<Self>,
         store: &Store,
-        ask: &CheckRequest,
-        receipts: bool,
+        request: &CheckRequest,
+        keep_receipts: bool,
     ) -> Result<RateCheckOutcome, Error> {
-        self.ensure_background_task(store, ask);
+        self.ensure_background_task(store, request);
         // Uncommon paths are boxed, since the futures of all requests are moved.
-        let is_asked = |q: &&PolicyCheck| {
-            !self.is_store_unavailable(store, ask.tag(q)) && !q.exceeds_capacity()
+        let can_ask_store = |q: &&PolicyCheck| {
+            !self.is_store_unavailable(store, request.tag(q)) && !q.exceeds_capacity()
         };
-        match ask.single_store_check().filter(is_asked) {
-            Some(question) => {
-                let (sent, call) = start_charge(store, question, ask.tag(question));
-                let answer = ChargeAnswer::from_result(sent, call.await);
-                let mut checking = RateCheck::new(self, store, ask);
-                let group = (ask.tag(question), smallvec![0]);
-                let admitted = checking.apply_answer(&group, answer, receipts, receipts)?;
-                Ok(checking.finish(admitted))
+        match request.single_store_check().filter(can_ask_store) {
+            Some(check) => {
+                let (sent_at, charge_future) = start_charge(store, check, request.tag(check));
+                let answer = ChargeAnswer::from_result(sent_at, charge_future.await);
+                let mut rate_check = RateCheck::new(self, store, request);
+                let group = CheckGroup { tag: request.tag(check), check_indices: smallvec![0] };
+                let admitted =
+                    rate_check.apply_answer(&group, answer, keep_receipts, keep_receipts)?;
+                Ok(rate_check.finish(admitted))
             }
-            None => Box::pin(self.check_all_policies(store, ask, receipts)).await,
+            None => Box::pin(self.check_all_policies(store, request, keep_receipts)).await,
         }
     }
 
     async fn check_all_policies(
         self: &Arc<Self>,
         store: &Store,
-        ask: &CheckRequest,
-        receipts: bool,
+        request: &CheckRequest,
+        keep_receipts: bool,
     ) -> Result<RateCheckOutcome, Error> {
-        let mut checking = RateCheck::new(self, store, ask);
-        let admitted = !checking.mark_too_costly() && checking.charge_enforced(receipts).await?;
-        if admitted && ask.checks.iter().any(|question| question.policy.is_shadow()) {
-            checking.charge_shadow_policies(receipts).await;
+        let mut rate_check = RateCheck::new(self, store, request);
+        let admitted =
+            !rate_check.mark_too_costly() && rate_check.charge_enforced(keep_receipts).await?;
+        if admitted && request.checks.iter().any(|check| check.policy.is_shadow()) {
+            rate_check.charge_shadow_policies(keep_receipts).await;
         }
-        if admitted && receipts {
-            checking.record_zero_cost_checks();
+        if admitted && keep_receipts {
+            rate_check.record_zero_cost_checks();
         }
-        Ok(checking.finish(admitted))
-    }
-
-    /// Returns the decision that `check` would make now. Charges nothing, and asks the store even
-    /// if a refusal is cached.
-    pub(in crate::rate_limit) async fn peek(
-        self: &Arc<Self>,
-        store: &Store,
-        ask: &CheckRequest,
-    ) -> Result<Decision, Error> {
-        let mut checking = RateCheck::new(self, store, ask);
-        if checking.mark_too_costly() {
-            let RateCheck { policies: each, .. } = checking;
-            return Ok(Decision { admitted: false, decided_locally: false, policies: each });
-        }
-        // A check of cost 0 reads the remaining units and the block of its key. A quota of 0 has no
-        // counter.
-        for (each, question) in checking.policies.iter_mut().zip(&ask.checks) {
-            if question.quota.is_zero() {
-                (each.reading, each.violated) =
-                    (Some(question.zero_quota_reading()), question.cost > 0);
-            }
-        }
-        let is_counted = |q: &PolicyCheck| !q.quota.is_unlimited() && !q.quota.is_zero();
-        let told = ask.checks.iter().enumerate().filter(|(_, q)| is_counted(q));
-        let groups = ask.group_by_tag(told.map(|(at, _)| at));
-        let answers = join_all(groups.iter().map(|group| checking.call_store(group, 0))).await;
-        for ((_, members), answer) in groups.iter().zip(answers) {
-            checking.record_states(members, &answer?, true);
-        }
-        checking.add_leased_units();
-        let RateCheck { policies: each, .. } = checking;
-        let admitted = !each.iter().any(|each| each.violated && !each.policy.is_shadow());
-        Ok(Decision { admitted, decided_locally: false, policies: each })
+        Ok(rate_check.finish(admitted))
     }
 }
 
 impl<'a> RateCheck<'a> {
-    fn new(engine: &'a Arc<RateLimitEngine>, store: &'a Store, ask: &'a CheckRequest) -> Self {
-        let decision =
-            |question: &PolicyCheck| PolicyDecision::new(&question.policy, question.quota);
-        let each = match &ask.checks[..] {
-            [question] => smallvec![decision(question)],
-            all => all.iter().map(decision).collect(),
+    fn new(engine: &'a Arc<RateLimitEngine>, store: &'a Store, request: &'a CheckRequest) -> Self {
+        let decision = |check: &PolicyCheck| PolicyDecision::new(&check.policy, check.quota);
+        let decisions = match &request.checks[..] {
+            [check] => smallvec![decision(check)],
+            checks => checks.iter().map(decision).collect(),
         };
         Self {
             engine,
             store,
-            request: ask,
-            policies: each,
+            request,
+            decisions,
             receipt: ChargeReceipt::default(),
             decided_locally: false,
         }
     }
 
     fn finish(self, admitted: bool) -> RateCheckOutcome {
-        let Self { policies: each, receipt, decided_locally: local, .. } = self;
+        let Self { decisions, receipt, decided_locally, .. } = self;
         RateCheckOutcome {
-            decision: Decision { admitted, decided_locally: local, policies: each },
+            decision: Decision { admitted, decided_locally, policies: decisions },
             receipt,
         }
     }
@@ -167,76 +135,74 @@ impl<'a> RateCheck<'a> {
         reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     fn mark_too_costly(&mut self) -> bool {
-        let mut hopeless = false;
-        for (at, question) in
-            self.request.enforced_checks().filter(|(_, question)| question.exceeds_capacity())
+        let mut is_too_costly = false;
+        for (index, check) in
+            self.request.enforced_checks().filter(|(_, check)| check.exceeds_capacity())
         {
             // Cheaper requests may still fit, so the remaining units are reported.
-            let (remaining, reset) = self.engine.last_known_remaining(self.request, question);
-            let each = &mut self.policies[at];
-            let told = QuotaReading { remaining, reset_after: reset, retry_after: Duration::MAX };
-            each.reading =
-                Some(if question.quota.is_zero() { question.zero_quota_reading() } else { told });
-            (each.violated, hopeless) = (true, true);
+            let (remaining, reset_after) = self.engine.last_known_remaining(self.request, check);
+            let decision = &mut self.decisions[index];
+            let reading = QuotaReading { remaining, reset_after, retry_after: Duration::MAX };
+            decision.reading =
+                Some(if check.quota.is_zero() { check.zero_quota_reading() } else { reading });
+            (decision.violated, is_too_costly) = (true, true);
         }
-        hopeless
-    }
-
-    /// Adds the units leased by this process: they admit its requests, whatever the store has left.
-    fn add_leased_units(&mut self) {
-        for (each, question) in self.policies.iter_mut().zip(&self.request.checks) {
-            if question.cost > 0 && question.lease_size().is_none() {
-                continue;
-            }
-            let units = self.engine.leased_units(self.request.counter_ref(question));
-            if let (1.., Some(told)) = (units, &mut each.reading) {
-                (told.remaining, told.retry_after, each.violated) =
-                    (told.remaining + units, Duration::ZERO, false);
-            }
-        }
+        is_too_costly
     }
 
     /// Charges the enforced policies. Returns true if all of them admit the request.
-    async fn charge_enforced(&mut self, receipts: bool) -> Result<bool, Error> {
-        let ask = self.request;
-        let is_alone = |(at, question)| self.is_decided_locally(ask.tag(question), &[at]);
-        if ask.enforced_checks().any(is_alone) && ask.enforced_checks().all(is_alone) {
-            return Ok(self.decide_locally(ask.enforced_checks().map(|(at, _)| at)));
+    async fn charge_enforced(&mut self, keep_receipts: bool) -> Result<bool, Error> {
+        let request = self.request;
+        let is_local = |(index, check)| self.is_decided_locally(request.tag(check), &[index]);
+        if request.enforced_checks().any(is_local) && request.enforced_checks().all(is_local) {
+            return Ok(self.decide_locally(request.enforced_checks().map(|(index, _)| index)));
         }
-        let mut settled = Vec::new();
-        for (at, question) in ask.enforced_checks() {
-            let in_advance = question
+        let Some(leased_indices) = self.spend_leases().await? else { return Ok(false) };
+        let unleased_checks =
+            request.enforced_checks().filter(|(index, _)| !leased_indices.contains(index));
+        let groups = request.group_by_tag(unleased_checks.map(|(index, _)| index));
+        let has_shadow_policies = request.checks.iter().any(|check| check.policy.is_shadow());
+        // A refusal by a later call requires a refund.
+        let may_roll_back = groups.len() > 1 || has_shadow_policies;
+        let mut unsent_groups = &groups[..];
+        while let Some((group, later_groups)) = unsent_groups.split_first() {
+            unsent_groups = later_groups;
+            let may_be_refunded = keep_receipts || has_shadow_policies || !later_groups.is_empty();
+            let keep_receipt = may_roll_back || keep_receipts;
+            if !self.charge_group(group, may_be_refunded, keep_receipt).await? {
+                return Ok(self.roll_back(later_groups).await);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Spends a leased unit of each policy that has one. Returns their indices, or `None` if one of
+    /// the quotas is spent; all charges are refunded then.
+    async fn spend_leases(&mut self) -> Result<Option<Vec<usize>>, Error> {
+        let request = self.request;
+        let mut leased_indices = Vec::new();
+        for (index, check) in request.enforced_checks() {
+            let usable_lease_size = check
                 .lease_size()
-                .filter(|_| !self.is_decided_locally(ask.tag(question), &[at]));
-            let Some(most) = in_advance else { continue };
-            match self.spend_lease(at, question, most).await? {
-                Some(true) => settled.push(at),
+                .filter(|_| !self.is_decided_locally(request.tag(check), &[index]));
+            let Some(lease_size) = usable_lease_size else { continue };
+            match self.spend_lease(index, check, lease_size).await? {
+                Some(true) => leased_indices.push(index),
                 Some(false) => {
                     // The other policies were not asked yet, and may have a longer wait.
-                    let others = ask.enforced_checks().filter(|(other, question)| {
-                        let has_units = self.engine.has_leased_units(ask.counter_ref(question));
-                        *other != at && !settled.contains(other) && !has_units
+                    let other_checks = request.enforced_checks().filter(|(other_index, check)| {
+                        let counter_id = request.borrowed_counter_id(check);
+                        let has_units = self.engine.has_leased_units(counter_id);
+                        *other_index != index && !leased_indices.contains(other_index) && !has_units
                     });
-                    let unasked = ask.group_by_tag(others.map(|(other, _)| other));
-                    return Ok(self.roll_back(&unasked).await);
+                    let unsent_groups = request.group_by_tag(other_checks.map(|(index, _)| index));
+                    self.roll_back(&unsent_groups).await;
+                    return Ok(None);
                 }
                 None => {}
             }
         }
-        let unpaid = ask.enforced_checks().filter(|(at, _)| !settled.contains(at));
-        let groups = ask.group_by_tag(unpaid.map(|(at, _)| at));
-        // A refusal by a later call requires a refund.
-        let watched = ask.checks.iter().any(|each| each.policy.is_shadow());
-        let more = groups.len() > 1 || watched;
-        let mut rest = &groups[..];
-        while let Some((group, later)) = rest.split_first() {
-            rest = later;
-            let given_back = receipts || watched || !later.is_empty();
-            if !self.charge_group(group, given_back, more || receipts).await? {
-                return Ok(self.roll_back(later).await);
-            }
-        }
-        Ok(true)
+        Ok(Some(leased_indices))
     }
 
     /// Spends a leased unit. Returns false if the quota is spent, and `None` if the store has to
@@ -247,38 +213,41 @@ impl<'a> RateCheck<'a> {
     )]
     async fn spend_lease(
         &mut self,
-        at: usize,
-        question: &PolicyCheck,
-        most: u32,
+        index: usize,
+        check: &PolicyCheck,
+        lease_size: u32,
     ) -> Result<Option<bool>, Error> {
-        let ask = self.request;
-        let spot = ask.counter_ref(question);
-        let LeaseSpend { sent_at: sent, state, unit } =
-            match self.engine.acquire_leased_unit(self.store, spot, question, most).await {
-                Ok(Some(spent)) => spent,
-                Ok(None) => return Ok(None),
-                Err(error) => {
-                    let group = (ask.tag(question), smallvec![at]);
-                    return self.decide_without_store(&group, error).map(Some);
-                }
-            };
-        if sent.is_some() {
-            self.engine.record_charge_success(self.store, spot.tag);
+        let request = self.request;
+        let counter_id = request.borrowed_counter_id(check);
+        let LeaseSpend { sent_at, state, unit } = match self
+            .engine
+            .acquire_leased_unit(self.store, counter_id, check, lease_size)
+            .await
+        {
+            Ok(Some(lease_spend)) => lease_spend,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                let group = CheckGroup { tag: request.tag(check), check_indices: smallvec![index] };
+                return self.decide_without_store(&group, error).map(Some);
+            }
+        };
+        if sent_at.is_some() {
+            self.engine.record_charge_success(self.store, counter_id.tag);
         }
         let admitted = unit.is_some();
         if let Some(unit) = unit {
-            self.receipt.attach(self.engine, self.store).add_leased_unit(spot, at, unit);
+            self.receipt.attach(self.engine, self.store).add_leased_unit(counter_id, index, unit);
         }
-        match sent {
-            Some(sent) if !admitted => {
+        match sent_at {
+            Some(sent_at) if !admitted => {
                 self.record_states(
-                    &[at],
-                    &ChargeAnswer { sent_at: sent, admitted, states: smallvec![state] },
+                    &[index],
+                    &ChargeAnswer { sent_at, admitted, states: smallvec![state] },
                     true,
                 );
             }
             _ => {
-                self.policies[at].reading = Some(QuotaReading {
+                self.decisions[index].reading = Some(QuotaReading {
                     retry_after: Duration::ZERO,
                     ..QuotaReading::from_state(&state)
                 });

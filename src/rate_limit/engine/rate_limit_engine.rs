@@ -44,9 +44,9 @@ impl RateLimitEngine {
     pub(in super::super) fn for_store(store: &Store) -> Arc<Self> {
         let engine = store.extension::<Self>();
         engine.manual_clock.get_or_init(|| {
-            let weak = Arc::downgrade(&engine);
+            let weak_engine = Arc::downgrade(&engine);
             store.on_shutdown(move |store| {
-                let engine = weak.upgrade();
+                let engine = weak_engine.upgrade();
                 Box::pin(async move {
                     if let Some(engine) = engine {
                         engine.shut_down(store).await;
@@ -66,15 +66,15 @@ impl RateLimitEngine {
     pub(in super::super) async fn reset_counters(
         &self,
         store: &Store,
-        ask: &CheckRequest,
+        request: &CheckRequest,
     ) -> Result<(), Error> {
-        for question in &ask.checks {
+        for check in &request.checks {
             // Leased units are part of the usage to be reset, whatever quota they were charged by.
-            self.leases.for_each_quota(ask.counter_ref(question), QuotaLease::invalidate);
-            let Some(counter) = question.counter() else { continue };
-            let _forgets =
-                InvalidateAfterReset { engine: self, counter: ask.counter_ref(question) };
-            store.backend().reset_counters(ask.tag(question).clone(), vec![counter]).await?;
+            self.leases.for_each_quota(request.borrowed_counter_id(check), QuotaLease::invalidate);
+            let Some(counter) = check.counter() else { continue };
+            let _invalidation =
+                InvalidateAfterReset { engine: self, counter: request.borrowed_counter_id(check) };
+            store.backend().reset_counters(request.tag(check).clone(), vec![counter]).await?;
         }
         Ok(())
     }

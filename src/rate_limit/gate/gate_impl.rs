@@ -9,7 +9,7 @@ use super::{
     rate_limit_context::{self, RateLimitContext},
     rate_limit_layer::RateLimitLayer,
     rate_limit_settings::RateLimitSettings,
-    rate_limit_ticket::{RateLimitTicket, policy_statuses},
+    rate_limit_ticket::{CheckPolicy, RateLimitTicket},
     rate_status::{RateStatus, StoreIdentity},
     run_charge::RunCharge,
 };
@@ -22,7 +22,7 @@ use crate::{
     rate_limit::{
         decision::Decision,
         engine::{ChargeReceipt, CheckRequest, PolicyCheck, RateCheckOutcome},
-        policy_status::PolicyStatus,
+        policy_status::{PolicyStatus, policy_statuses},
     },
     reply::{HeaderSet, Reply},
 };
@@ -38,12 +38,12 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
         &self,
         view: &mut V,
     ) -> InitialVerdict<RateLimitContext, Option<RateStatus>> {
-        let asked = self.0.read_request(view);
-        let refusal = match &asked {
+        let verdict = self.0.read_request(view);
+        let refusal = match &verdict {
             InitialVerdict::Answer(reply) => Some(reply.status),
-            InitialVerdict::SharedAnswer(repeated) => Some(repeated.reply().status),
+            InitialVerdict::SharedAnswer(shared_reply) => Some(shared_reply.reply().status),
             InitialVerdict::PassLight(_) => None,
-            InitialVerdict::Skip | InitialVerdict::Enter(_) => return asked,
+            InitialVerdict::Skip | InitialVerdict::Enter(_) => return verdict,
         };
         if let Some(run) = RefusalTracker::from_view(view) {
             match refusal {
@@ -51,7 +51,7 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
                 None => run.record_passed(self.gate_id()),
             }
         }
-        asked
+        verdict
     }
 
     fn try_light_ticket(
@@ -67,13 +67,11 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
         add: impl FnMut(&'static str, Bytes),
     ) -> Result<(), Option<RateStatus>> {
         if let Some(status) = status.filter(|status| !status.is_local()) {
-            let RateLimitSettings {
-                response: facing, reply_cache: again, policies: limits, ..
-            } = &*self.0;
-            let standings = policy_statuses(status.decision());
-            let policies =
-                |standings: &[PolicyStatus<'_>]| again.policy_header(standings, limits.len());
-            facing.for_each_header(&standings, policies, add);
+            let RateLimitSettings { response, reply_cache, policies, .. } = &*self.0;
+            let statuses = policy_statuses(status.decision());
+            let policy_header =
+                |statuses: &[PolicyStatus<'_>]| reply_cache.policy_header(statuses, policies.len());
+            response.for_each_header(&statuses, policy_header, add);
         }
         Ok(())
     }
@@ -88,28 +86,31 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
     )]
     fn enter(
         &self,
-        mut facts: RateLimitContext,
+        mut context: RateLimitContext,
     ) -> impl Future<Output = Verdict<RateLimitTicket>> + Send {
         async move {
-            let settles = self.0.may_settle();
-            let asked = facts.pending_quotas.is_empty();
-            if !asked {
-                Box::pin(facts.resolve_quotas()).await;
+            let may_settle = self.0.may_settle();
+            let knows_quotas = context.pending_quotas.is_empty();
+            if !knows_quotas {
+                Box::pin(context.resolve_quotas()).await;
             }
-            let Some((store, engine)) = facts.store_and_engine(&self.0) else {
+            let Some((store, engine)) = context.store_and_engine(&self.0) else {
                 return Verdict::Answer(rate_limit_context::missing_store_reply());
             };
-            if facts.replay.is_some() {
-                let to = (store.clone(), Arc::clone(engine));
-                return Verdict::Pass(RateLimitTicket::for_run(RunCharge::new(to, facts)));
+            if context.replay.is_some() {
+                let store_and_engine = (store.clone(), Arc::clone(engine));
+                return Verdict::Pass(RateLimitTicket::for_run(RunCharge::new(
+                    store_and_engine,
+                    context,
+                )));
             }
-            let checked = if asked {
+            let result = if knows_quotas {
                 // `inspect` has looked at the refusal cache.
-                engine.check_uncached(store, &facts.request, settles).await
+                engine.check_uncached(store, &context.request, may_settle).await
             } else {
-                Box::pin(engine.check(store, &facts.request, settles)).await
+                Box::pin(engine.check(store, &context.request, may_settle)).await
             };
-            self.to_verdict(checked, facts)
+            self.to_verdict(result, context)
         }
     }
 
@@ -134,12 +135,14 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
     ) -> LeaveAction<Self::Ticket, Self::AcceptTicket> {
         // An error of the inner service becomes a 500 further out, if it becomes a response at all.
         let status = outcome.status().unwrap_or(500);
-        let refunds =
-            |at: usize| self.0.policies[at].refund_on.as_ref().is_some_and(|refund| refund(status));
-        if let Some(settled) =
-            ticket.settle_run(status, refunds).or_else(|| ticket.settle_charges(refunds))
+        let is_refunded = |policy_index: usize| {
+            let refund_on = self.0.policies[policy_index].refund_on.as_ref();
+            refund_on.is_some_and(|refund_on| refund_on(status))
+        };
+        if let Some(settlement) =
+            ticket.settle_run(status, is_refunded).or_else(|| ticket.settle_charges(is_refunded))
         {
-            settled.wait().await;
+            settlement.wait().await;
         }
         LeaveAction::AddHeaders(self.response_headers(ticket.status.as_ref()))
     }
@@ -165,46 +168,47 @@ impl<R: RequestKind> RateLimitLayer<R> {
         &self,
         decision: Decision,
         receipt: ChargeReceipt,
-        (ask, at): (CheckRequest, StoreIdentity),
-        outer: Option<RateStatus>,
+        (request, store_identity): (CheckRequest, StoreIdentity),
+        outer_status: Option<RateStatus>,
     ) -> RateLimitTicket {
-        let limits = &self.0.policies;
-        let (receipt, places) = if self.0.may_settle() {
-            let place = |each: &PolicyCheck| {
-                (each.policy_index, limits[each.policy_index].handler_sets_cost)
+        let policies = &self.0.policies;
+        let (receipt, check_policies) = if self.0.may_settle() {
+            let check_policy = |check: &PolicyCheck| CheckPolicy {
+                policy_index: check.policy_index,
+                handler_sets_cost: policies[check.policy_index].handler_sets_cost,
             };
-            (Some(receipt), ask.checks.iter().map(place).collect())
+            (Some(receipt), request.checks.iter().map(check_policy).collect())
         } else {
             receipt.commit();
             (None, Vec::new())
         };
-        let heeding = ask.checks.iter().filter(|each| limits[each.policy_index].handler_sets_cost);
-        let heeded = heeding.map(|each| each.quota.max_charge()).min();
-        let status = RateStatus::new(decision, (ask, at), heeded, outer);
-        RateLimitTicket::new(Some(status), receipt, places)
+        let is_adjustable = |check: &&PolicyCheck| policies[check.policy_index].handler_sets_cost;
+        let adjustable_checks = request.checks.iter().filter(is_adjustable);
+        let max_cost = adjustable_checks.map(|check| check.quota.max_charge()).min();
+        let status = RateStatus::new(decision, (request, store_identity), max_cost, outer_status);
+        RateLimitTicket::new(Some(status), receipt, check_policies)
     }
 
     fn to_verdict(
         &self,
-        checked: Result<RateCheckOutcome, Error>,
-        facts: RateLimitContext,
+        result: Result<RateCheckOutcome, Error>,
+        context: RateLimitContext,
     ) -> Verdict<RateLimitTicket> {
-        let node = || facts.store_and_engine(&self.0).map(|(store, _)| display(store.node()));
+        let node = || context.store_and_engine(&self.0).map(|(store, _)| display(store.node()));
         let refused = |reply: Reply| {
-            if let Some(run) = &facts.remembered_run {
+            if let Some(run) = &context.direct_run {
                 run.record_refused(self.gate_id(), reply.status);
             }
             Verdict::Answer(reply)
         };
-        match checked {
+        match result {
             Ok(RateCheckOutcome { decision, receipt }) if decision.is_admitted() => {
-                let RateLimitContext {
-                    request: ask, store_identity: at, outer_status: outer, ..
-                } = facts;
-                Verdict::Pass(self.admission_ticket(decision, receipt, (ask, at), outer))
+                let RateLimitContext { request, store_identity, outer_status, .. } = context;
+                let charged = (request, store_identity);
+                Verdict::Pass(self.admission_ticket(decision, receipt, charged, outer_status))
             }
             Ok(RateCheckOutcome { decision, .. }) => {
-                let policy = decision.binding_policy().map(|each| each.policy().name());
+                let policy = decision.binding_policy().map(|binding| binding.policy().name());
                 tracing::debug!(node = node(), policy, "request refused: quota exceeded");
                 refused(self.0.response.refusal_reply(&policy_statuses(&decision)))
             }
@@ -221,8 +225,8 @@ impl<R: RequestKind> RateLimitLayer<R> {
     /// Returns the headers for an admitted request. Without the store the quotas are unknown, so
     /// there are none.
     fn response_headers(&self, status: Option<&RateStatus>) -> HeaderSet {
-        let told =
+        let headers_of =
             |status: &RateStatus| self.0.response.headers_for(&policy_statuses(status.decision()));
-        status.filter(|status| !status.is_local()).map_or_else(HeaderSet::new, told)
+        status.filter(|status| !status.is_local()).map_or_else(HeaderSet::new, headers_of)
     }
 }

@@ -8,7 +8,7 @@ use super::{RateLimitLayer, quota_lookup::QuotaLookup, rate_limit_settings::Laye
 use crate::{
     gate::RequestKind,
     outage::RateLimitOutage,
-    rate_limit::{policy::Policy, quota::Quota},
+    rate_limit::{quota::Quota, quota_policy::Policy},
 };
 
 impl<R: RequestKind> RateLimitLayer<R> {
@@ -44,7 +44,7 @@ impl<R: RequestKind> RateLimitLayer<R> {
     /// gets 403.
     #[must_use]
     pub fn cost_by(self, cost: impl Fn(&R::Native) -> u64 + Send + Sync + 'static) -> Self {
-        self.update_last_policy(|limit| limit.cost_by = Some(Arc::new(cost)))
+        self.update_last_policy(|layer_policy| layer_policy.cost_by = Some(Arc::new(cost)))
     }
 
     /// Quota that depends on the request, such as on its client's plan. Default: the layer's quota,
@@ -92,8 +92,8 @@ impl<R: RequestKind> RateLimitLayer<R> {
     where
         F: Future<Output = Quota> + Send + 'static,
     {
-        let quotas = QuotaLookup::new(Arc::new(move |native| quota(native).boxed()));
-        self.update_last_policy(|limit| limit.quota_by = Some(Arc::new(quotas)))
+        let lookup = QuotaLookup::new(Arc::new(move |native| quota(native).boxed()));
+        self.update_last_policy(|layer_policy| layer_policy.quota_by = Some(Arc::new(lookup)))
     }
 
     /// Time for which the result of `quota_by` is cached. Default: 10 s, the time that a client may
@@ -107,11 +107,13 @@ impl<R: RequestKind> RateLimitLayer<R> {
         clippy::expect_used,
         reason = "a misconfiguration is reported where the layer is built"
     )]
-    pub fn quota_ttl(self, fresh: Duration) -> Self {
-        self.update_last_policy(|limit| {
-            let quotas =
-                limit.quota_by.take().expect("RateLimitLayer::quota_ttl: call quota_by first");
-            limit.quota_by = Some(Arc::new(quotas.with_ttl(fresh)));
+    pub fn quota_ttl(self, ttl: Duration) -> Self {
+        self.update_last_policy(|layer_policy| {
+            let lookup = layer_policy
+                .quota_by
+                .take()
+                .expect("RateLimitLayer::quota_ttl: call quota_by first");
+            layer_policy.quota_by = Some(Arc::new(lookup.with_ttl(ttl)));
         })
     }
 
@@ -133,7 +135,7 @@ impl<R: RequestKind> RateLimitLayer<R> {
     ///   refunds only its own charges.
     #[must_use]
     pub fn refund_on(self, refund: impl Fn(u16) -> bool + Send + Sync + 'static) -> Self {
-        self.update_last_policy(|limit| limit.refund_on = Some(Arc::new(refund)))
+        self.update_last_policy(|layer_policy| layer_policy.refund_on = Some(Arc::new(refund)))
     }
 
     /// Lets the handler set the cost of its request by
@@ -172,19 +174,21 @@ impl<R: RequestKind> RateLimitLayer<R> {
     /// ```
     #[must_use]
     pub fn handler_sets_cost(self) -> Self {
-        self.update_last_policy(|limit| limit.handler_sets_cost = true)
+        self.update_last_policy(|layer_policy| layer_policy.handler_sets_cost = true)
     }
 
     /// Changes the policy that was added last.
     fn update_last_policy(self, change: impl FnOnce(&mut LayerPolicy<R>)) -> Self {
-        self.update(|plan| {
-            if let Some(last) = plan.policies.last_mut() {
-                change(last);
+        self.update(|settings| {
+            if let Some(last_policy) = settings.policies.last_mut() {
+                change(last_policy);
             }
         })
     }
 
     fn map_last_policy(self, change: impl FnOnce(Policy) -> Policy) -> Self {
-        self.update_last_policy(|limit| limit.policy = Arc::new(change((*limit.policy).clone())))
+        self.update_last_policy(|layer_policy| {
+            layer_policy.policy = Arc::new(change((*layer_policy.policy).clone()));
+        })
     }
 }

@@ -1,7 +1,8 @@
 //! `RateLimitLayer`: its keys and settings, and its steps around a request.
 
+mod exemption_settings;
 mod gate_impl;
-mod keys;
+mod key_constructors;
 mod last_policy_settings;
 mod quota_lookup;
 mod rate_limit_context;
@@ -9,6 +10,7 @@ mod rate_limit_layer;
 mod rate_limit_settings;
 mod rate_limit_ticket;
 mod rate_status;
+mod read_request;
 mod refusal_reply_cache;
 mod response_settings;
 mod run_charge;

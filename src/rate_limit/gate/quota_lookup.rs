@@ -6,12 +6,12 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use crate::{
-    clock::MAX_DURATION,
+    durations::MAX_DURATION,
     key::Key,
     rate_limit::{
         engine::{BorrowedCounterId, CounterMap, CounterState},
-        policy::Policy,
         quota::Quota,
+        quota_policy::Policy,
     },
 };
 
@@ -40,45 +40,41 @@ pub(super) enum QuotaLookupResult {
 }
 
 impl<N: ?Sized> QuotaLookup<N> {
-    pub(super) fn new(by: Arc<QuotaFn<N>>) -> Self {
-        Self { lookup: by, ttl: DEFAULT_QUOTA_TTL, cache: Arc::default() }
+    pub(super) fn new(lookup: Arc<QuotaFn<N>>) -> Self {
+        Self { lookup, ttl: DEFAULT_QUOTA_TTL, cache: Arc::default() }
     }
 
     /// Returns a copy with another TTL and an empty cache.
-    pub(super) fn with_ttl(&self, fresh: Duration) -> Self {
-        Self {
-            lookup: Arc::clone(&self.lookup),
-            ttl: fresh.min(MAX_DURATION),
-            cache: Arc::default(),
-        }
+    pub(super) fn with_ttl(&self, ttl: Duration) -> Self {
+        Self { lookup: Arc::clone(&self.lookup), ttl: ttl.min(MAX_DURATION), cache: Arc::default() }
     }
 
     pub(super) fn get_or_fetch(&self, policy: &Policy, key: &Key, native: &N) -> QuotaLookupResult {
         let now = Instant::now();
-        let seen = self
-            .cache
-            .with(counter_ref(policy, key), |seen| (now < seen.expires_at).then_some(seen.quota));
-        if let Some(quota) = seen.flatten() {
+        let cached = self.cache.with(borrowed_counter_id(policy, key), |cached| {
+            (now < cached.expires_at).then_some(cached.quota)
+        });
+        if let Some(quota) = cached.flatten() {
             return QuotaLookupResult::Cached(quota);
         }
-        let (asked, seen) = ((self.lookup)(native), Arc::clone(&self.cache));
+        let (fetch, cached) = ((self.lookup)(native), Arc::clone(&self.cache));
         if self.ttl.is_zero() {
-            return QuotaLookupResult::Pending(asked);
+            return QuotaLookupResult::Pending(fetch);
         }
-        let (policy, key, until) = (policy.clone(), key.clone(), now + self.ttl);
+        let (policy, key, expires_at) = (policy.clone(), key.clone(), now + self.ttl);
         QuotaLookupResult::Pending(Box::pin(async move {
-            let quota = asked.await;
-            seen.with_or_insert(
-                counter_ref(&policy, &key),
-                || CachedQuota { quota, expires_at: until },
-                |seen| *seen = CachedQuota { quota, expires_at: until },
+            let quota = fetch.await;
+            cached.with_or_insert(
+                borrowed_counter_id(&policy, &key),
+                || CachedQuota { quota, expires_at },
+                |cached| *cached = CachedQuota { quota, expires_at },
             );
             quota
         }))
     }
 }
 
-fn counter_ref<'a>(policy: &'a Policy, key: &'a Key) -> BorrowedCounterId<'a> {
+fn borrowed_counter_id<'a>(policy: &'a Policy, key: &'a Key) -> BorrowedCounterId<'a> {
     BorrowedCounterId {
         policy: policy.counter_name(),
         tag: key,

@@ -11,7 +11,9 @@ use super::{
 };
 use crate::{
     gate::{KeySource, RequestKind},
-    rate_limit::{policy::Policy, response_options::ResponseOptions},
+    rate_limit::{
+        exemption_rules::ExemptionRules, quota_policy::Policy, response_options::ResponseOptions,
+    },
     store::Store,
 };
 
@@ -51,6 +53,7 @@ impl<R: RequestKind> RateLimitLayer<R> {
             group_source: None,
             store: None,
             engine: OnceLock::new(),
+            exemptions: ExemptionRules::default(),
             response: ResponseOptions::default(),
             reply_cache: RefusalReplyCache::default(),
         }))
@@ -70,11 +73,11 @@ impl<R: RequestKind> RateLimitLayer<R> {
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let other = Arc::unwrap_or_clone(other.0);
-        self.update(|plan| {
-            plan.policies.extend(other.policies);
-            plan.group_source = plan.group_source.take().or(other.group_source);
-            plan.store = plan.store.take().or(other.store);
-            plan.engine = OnceLock::new();
+        self.update(|settings| {
+            settings.policies.extend(other.policies);
+            settings.group_source = settings.group_source.take().or(other.group_source);
+            settings.store = settings.store.take().or(other.store);
+            settings.engine = OnceLock::new();
         })
     }
 
@@ -85,19 +88,21 @@ impl<R: RequestKind> RateLimitLayer<R> {
     /// clients share.
     #[must_use]
     pub fn group_by(self, keys: impl Into<KeySource<R>>) -> Self {
-        self.update(|plan| plan.group_source = Some(keys.into()))
+        self.update(|settings| settings.group_source = Some(keys.into()))
     }
 
     /// Uses this store instead of the one that the request provides.
     #[must_use]
     pub fn store(self, store: &Store) -> Self {
-        self.update(|plan| (plan.store, plan.engine) = (Some(store.clone()), OnceLock::new()))
+        self.update(|settings| {
+            (settings.store, settings.engine) = (Some(store.clone()), OnceLock::new());
+        })
     }
 
     pub(super) fn update(self, change: impl FnOnce(&mut RateLimitSettings<R>)) -> Self {
-        let mut plan = Arc::unwrap_or_clone(self.0);
-        change(&mut plan);
-        Self(Arc::new(plan))
+        let mut settings = Arc::unwrap_or_clone(self.0);
+        change(&mut settings);
+        Self(Arc::new(settings))
     }
 }
 

@@ -8,7 +8,10 @@ use std::{
 use super::{quota_lookup::QuotaLookup, refusal_reply_cache::RefusalReplyCache};
 use crate::{
     gate::{KeySource, RequestKind},
-    rate_limit::{engine::RateLimitEngine, policy::Policy, response_options::ResponseOptions},
+    rate_limit::{
+        engine::RateLimitEngine, exemption_rules::ExemptionRules, quota_policy::Policy,
+        response_options::ResponseOptions,
+    },
     store::Store,
 };
 
@@ -20,6 +23,7 @@ pub(super) struct RateLimitSettings<R: RequestKind> {
     pub(super) store: Option<Store>,
     /// Engine of `store`.
     pub(super) engine: OnceLock<Arc<RateLimitEngine>>,
+    pub(super) exemptions: ExemptionRules,
     pub(super) response: ResponseOptions,
     /// Replies made with these settings.
     pub(super) reply_cache: RefusalReplyCache,
@@ -39,17 +43,10 @@ pub(super) struct LayerPolicy<R: RequestKind> {
 }
 
 impl<R: RequestKind> LayerPolicy<R> {
-    pub(super) fn new(source: KeySource<R>, policy: Policy) -> Self {
+    pub(super) fn new(key_source: KeySource<R>, policy: Policy) -> Self {
         let policy = Arc::new(policy);
-        let (quotas, cost_by, refund_on) = (None, None, None);
-        Self {
-            key_source: source,
-            policy,
-            quota_by: quotas,
-            cost_by,
-            refund_on,
-            handler_sets_cost: false,
-        }
+        let (quota_by, cost_by, refund_on) = (None, None, None);
+        Self { key_source, policy, quota_by, cost_by, refund_on, handler_sets_cost: false }
     }
 
     /// Returns true if charges may be adjusted after the response.
@@ -94,6 +91,7 @@ impl<R: RequestKind> Clone for RateLimitSettings<R> {
             group_source: self.group_source.clone(),
             store: self.store.clone(),
             engine: OnceLock::new(),
+            exemptions: self.exemptions.clone(),
             response: self.response.clone(),
             reply_cache: RefusalReplyCache::default(),
         }
@@ -118,6 +116,7 @@ impl<R: RequestKind> fmt::Debug for RateLimitSettings<R> {
         f.debug_struct("RateLimitSettings")
             .field("policies", &self.policies)
             .field("group_source", &self.group_source)
+            .field("exemptions", &self.exemptions)
             .field("response", &self.response)
             .finish_non_exhaustive()
     }

@@ -14,7 +14,7 @@ use crate::{
     rate_limit::{
         decision::Decision,
         engine::{CheckRequest, PolicyCheck},
-        policy::Policy,
+        quota_policy::Policy,
     },
     store::Store,
 };
@@ -90,22 +90,22 @@ pub(super) enum PriorCharge {
 }
 
 impl RateStatus {
-    /// Creates a status. `heeded` is the maximum cost that the handler may set, if the layer uses
+    /// Creates a status. `max_cost` is the maximum cost that the handler may set, if the layer uses
     /// it.
     pub(super) fn new(
         decision: Decision,
-        (ask, at): (CheckRequest, StoreIdentity),
-        heeded: Option<u64>,
-        outer: Option<Self>,
+        (request, store_identity): (CheckRequest, StoreIdentity),
+        max_cost: Option<u64>,
+        outer_status: Option<Self>,
     ) -> Self {
-        let cost = AtomicU64::new(COST_UNSET);
+        let handler_cost = AtomicU64::new(COST_UNSET);
         Self(Arc::new(RateStatusInner {
             decision,
-            request: ask,
-            store_identity: at,
-            handler_cost: cost,
-            max_cost: heeded,
-            outer_status: outer,
+            request,
+            store_identity,
+            handler_cost,
+            max_cost,
+            outer_status,
         }))
     }
 
@@ -150,8 +150,8 @@ impl RateStatus {
     /// Returns the status of the next `RateLimitLayer` further out.
     #[must_use]
     pub fn outer(&self) -> Option<&Self> {
-        let outer = self.0.outer_status.as_ref()?;
-        if outer.is_local() { outer.outer() } else { Some(outer) }
+        let outer_status = self.0.outer_status.as_ref()?;
+        if outer_status.is_local() { outer_status.outer() } else { Some(outer_status) }
     }
 
     /// Sets the total cost of the request, in place of the charge at its arrival.
@@ -172,52 +172,55 @@ impl RateStatus {
     /// request is then charged this maximum, in each policy. A client that influences the cost can
     /// therefore neither avoid the quota nor block a key for years.
     pub fn set_cost(&self, cost: u64) -> Result<bool, ChargeCappedError> {
-        let set = |was: u64| (was != COST_SETTLED).then(|| cost.min(COST_SETTLED - 1));
-        let set = self.0.handler_cost.fetch_update(Ordering::AcqRel, Ordering::Acquire, set);
+        let new_cost = |current: u64| (current != COST_SETTLED).then(|| cost.min(COST_SETTLED - 1));
+        let handler_cost = &self.0.handler_cost;
+        let updated = handler_cost.fetch_update(Ordering::AcqRel, Ordering::Acquire, new_cost);
         match self.0.max_cost {
-            Some(most) if set.is_ok() && cost > most => Err(ChargeCappedError { max: most }),
-            heeded => Ok(heeded.is_some() && set.is_ok()),
+            Some(max) if updated.is_ok() && cost > max => Err(ChargeCappedError { max }),
+            max_cost => Ok(max_cost.is_some() && updated.is_ok()),
         }
     }
 
     /// Returns the cost set by the handler, which can't be changed any more.
     pub(super) fn take_handler_cost(&self) -> Option<u64> {
-        let set = self.0.handler_cost.swap(COST_SETTLED, Ordering::AcqRel);
-        Some(set).filter(|cost| *cost < COST_SETTLED)
+        let handler_cost = self.0.handler_cost.swap(COST_SETTLED, Ordering::AcqRel);
+        Some(handler_cost).filter(|cost| *cost < COST_SETTLED)
     }
 
     /// Returns the charge that this layer or an outer one has made to the check's counter.
     pub(super) fn prior_charge(
         &self,
-        at: StoreIdentity,
+        store_identity: StoreIdentity,
         group: Option<&Key>,
-        question: &PolicyCheck,
+        check: &PolicyCheck,
     ) -> PriorCharge {
-        let same = self.0.request.checks.iter().find(|charged| {
-            self.0.store_identity == at
-                && charged.is_counted()
-                && charged.policy.counter_name() == question.policy.counter_name()
-                && charged.key == question.key
+        let prior_check = self.0.request.checks.iter().find(|charged_check| {
+            self.0.store_identity == store_identity
+                && charged_check.is_counted()
+                && charged_check.policy.counter_name() == check.policy.counter_name()
+                && charged_check.key == check.key
                 && self.0.request.group.as_ref() == group
         });
-        match (same, &self.0.outer_status) {
-            (Some(charged), _) if self.covers(charged, question) => PriorCharge::Equivalent,
+        match (prior_check, &self.0.outer_status) {
+            (Some(charged_check), _) if self.covers(charged_check, check) => {
+                PriorCharge::Equivalent
+            }
             (Some(_), _) => PriorCharge::Different,
-            (None, Some(outer)) => outer.prior_charge(at, group, question),
+            (None, Some(outer_status)) => outer_status.prior_charge(store_identity, group, check),
             (None, None) => PriorCharge::NotCharged,
         }
     }
 
-    /// Returns true if `charged` has enforced everything that `question` would enforce.
-    fn covers(&self, charged: &PolicyCheck, question: &PolicyCheck) -> bool {
-        let penalty = question.policy.penalty_rule();
-        charged.quota == question.quota
-            && charged.cost >= question.cost
-            && (charged.is_enforced() || !question.is_enforced())
-            && (penalty.is_none() || penalty == charged.policy.penalty_rule())
+    /// Returns true if `charged_check` has enforced everything that `check` would enforce.
+    fn covers(&self, charged_check: &PolicyCheck, check: &PolicyCheck) -> bool {
+        let penalty = check.policy.penalty_rule();
+        charged_check.quota == check.quota
+            && charged_check.cost >= check.cost
+            && (charged_check.is_enforced() || !check.is_enforced())
+            && (penalty.is_none() || penalty == charged_check.policy.penalty_rule())
             // During an outage, one policy may admit all requests where the other counts or
             // refuses.
-            && (!self.is_local() || charged.policy.outage() == question.policy.outage())
+            && (!self.is_local() || charged_check.policy.outage() == check.policy.outage())
     }
 }
 

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::{
-    clock::ceil_secs,
+    durations::ceil_secs,
     rate_limit::{policy_status::PolicyStatus, rate_headers::format_policy_header},
     reply::{Reply, SharedReply},
 };
@@ -39,9 +39,15 @@ type RefusalReplySlot = Option<(RefusalReplyKey, Arc<SharedReply>)>;
 #[derive(Default)]
 pub(super) struct RefusalReplyCache {
     refusals: [Mutex<RefusalReplySlot>; SLOT_COUNT],
-    /// Limit and window of the first request, which nearly all requests share, and the header
-    /// value.
-    policy_header: OnceLock<(u64, Duration, Bytes)>,
+    /// Header of the first request, which nearly all requests share.
+    policy_header: OnceLock<CachedPolicyHeader>,
+}
+
+/// Value of `RateLimit-Policy`, and the quota that it reports.
+struct CachedPolicyHeader {
+    limit: u64,
+    window: Duration,
+    value: Bytes,
 }
 
 impl RefusalReplyCache {
@@ -49,24 +55,24 @@ impl RefusalReplyCache {
     #[expect(clippy::indexing_slicing, reason = "a remainder is below the divisor")]
     pub(super) fn get_or_build(
         &self,
-        standing: &PolicyStatus<'_>,
-        make: impl FnOnce() -> Reply,
+        status: &PolicyStatus<'_>,
+        build: impl FnOnce() -> Reply,
     ) -> Arc<SharedReply> {
-        let wait = ceil_secs(standing.wait_time());
-        let told = RefusalReplyKey {
-            limit: standing.limit,
-            window: standing.window,
-            remaining: standing.remaining,
-            wait_secs: wait,
-            permanent: standing.is_permanent(),
+        let wait_secs = ceil_secs(status.wait_time());
+        let key = RefusalReplyKey {
+            limit: status.limit,
+            window: status.window,
+            remaining: status.remaining,
+            wait_secs,
+            permanent: status.is_permanent(),
         };
         // Any index will do, as long as it is the same for the same wait.
-        let mut place = self.refusals[usize::try_from(wait).unwrap_or(0) % SLOT_COUNT].lock();
-        match &*place {
-            Some((last, reply)) if *last == told => Arc::clone(reply),
+        let mut slot = self.refusals[usize::try_from(wait_secs).unwrap_or(0) % SLOT_COUNT].lock();
+        match &*slot {
+            Some((last_key, reply)) if *last_key == key => Arc::clone(reply),
             _ => {
-                let reply = Arc::new(SharedReply::new(make()));
-                *place = Some((told, Arc::clone(&reply)));
+                let reply = Arc::new(SharedReply::new(build()));
+                *slot = Some((key, Arc::clone(&reply)));
                 reply
             }
         }
@@ -74,17 +80,23 @@ impl RefusalReplyCache {
 }
 
 impl RefusalReplyCache {
-    /// Returns the value of `RateLimit-Policy` for a layer with `limits` policies. It is cached for
-    /// one policy only, since the name is the same in all requests then.
-    pub(super) fn policy_header(&self, standings: &[PolicyStatus<'_>], limits: usize) -> Bytes {
-        let ([one], 1) = (standings, limits) else { return format_policy_header(standings) };
-        let (limit, window, text) = self
-            .policy_header
-            .get_or_init(|| (one.limit, one.window, format_policy_header(standings)));
-        if (*limit, *window) == (one.limit, one.window) {
-            return text.clone();
+    /// Returns the value of `RateLimit-Policy` for a layer with `policy_count` policies. It is
+    /// cached for one policy only, since the name is the same in all requests then.
+    pub(super) fn policy_header(
+        &self,
+        statuses: &[PolicyStatus<'_>],
+        policy_count: usize,
+    ) -> Bytes {
+        let ([status], 1) = (statuses, policy_count) else { return format_policy_header(statuses) };
+        let cached = self.policy_header.get_or_init(|| CachedPolicyHeader {
+            limit: status.limit,
+            window: status.window,
+            value: format_policy_header(statuses),
+        });
+        if (cached.limit, cached.window) == (status.limit, status.window) {
+            return cached.value.clone();
         }
-        format_policy_header(standings)
+        format_policy_header(statuses)
     }
 }
 
@@ -113,37 +125,40 @@ mod tests {
 
     #[test]
     fn policy_header_follows_the_statuses_of_the_request() {
-        let again = RefusalReplyCache::default();
-        let told = |standings: &[PolicyStatus<'_>], limits| again.policy_header(standings, limits);
-        let one =
+        let cache = RefusalReplyCache::default();
+        let result = |statuses: &[PolicyStatus<'_>], policy_count| {
+            cache.policy_header(statuses, policy_count)
+        };
+        let status =
             |limit, name| PolicyStatus { name, ..sample_policy_status(limit, Duration::ZERO) };
         for _ in 0..2 {
-            assert_eq!(told(&[one(3, "a")], 1), "\"a\";q=3;w=60");
-            assert_eq!(told(&[one(4, "a")], 1), "\"a\";q=4;w=60", "another quota");
-            assert_eq!(told(&[one(3, "b")], 2), "\"b\";q=3;w=60", "the other has no key here");
-            let both = told(&[one(3, "a"), one(3, "b")], 2);
-            assert_eq!(both, "\"a\";q=3;w=60, \"b\";q=3;w=60");
-            assert!(told(&[], 1).is_empty());
+            assert_eq!(result(&[status(3, "a")], 1), "\"a\";q=3;w=60");
+            assert_eq!(result(&[status(4, "a")], 1), "\"a\";q=4;w=60", "another quota");
+            assert_eq!(result(&[status(3, "b")], 2), "\"b\";q=3;w=60", "the other has no key here");
+            let joined = result(&[status(3, "a"), status(3, "b")], 2);
+            assert_eq!(joined, "\"a\";q=3;w=60, \"b\";q=3;w=60");
+            assert!(result(&[], 1).is_empty());
         }
     }
 
     #[test]
     fn identical_refusals_share_one_reply() {
-        let again = RefusalReplyCache::default();
-        let told =
-            |standing, status| again.get_or_build(&standing, || Reply::new(status)).reply().status;
+        let cache = RefusalReplyCache::default();
+        let result = |policy_status, status| {
+            cache.get_or_build(&policy_status, || Reply::new(status)).reply().status
+        };
         let millis = Duration::from_millis;
-        assert_eq!(told(sample_policy_status(3, millis(1_500)), 1), 1);
-        assert_eq!(told(sample_policy_status(3, millis(1_001)), 2), 1, "2 s, both");
-        assert_eq!(told(sample_policy_status(3, millis(1_000)), 3), 3, "another second");
-        assert_eq!(told(sample_policy_status(3, millis(1_500)), 4), 1, "each has a place");
+        assert_eq!(result(sample_policy_status(3, millis(1_500)), 1), 1);
+        assert_eq!(result(sample_policy_status(3, millis(1_001)), 2), 1, "2 s, both");
+        assert_eq!(result(sample_policy_status(3, millis(1_000)), 3), 3, "another second");
+        assert_eq!(result(sample_policy_status(3, millis(1_500)), 4), 1, "each has a place");
         assert_eq!(
-            told(sample_policy_status(3, millis(9_500)), 5),
+            result(sample_policy_status(3, millis(9_500)), 5),
             5,
             "the same place, another second"
         );
-        assert_eq!(told(sample_policy_status(3, millis(1_500)), 6), 6, "which is put out");
-        assert_eq!(told(sample_policy_status(4, millis(1_500)), 7), 7, "another quota");
-        assert_eq!(told(sample_policy_status(4, Duration::MAX), 8), 8, "hopeless");
+        assert_eq!(result(sample_policy_status(3, millis(1_500)), 6), 6, "which is put out");
+        assert_eq!(result(sample_policy_status(4, millis(1_500)), 7), 7, "another quota");
+        assert_eq!(result(sample_policy_status(4, Duration::MAX), 8), 8, "hopeless");
     }
 }

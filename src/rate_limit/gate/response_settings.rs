@@ -1,4 +1,4 @@
-//! Settings of `RateLimitLayer` about exemptions, headers and refusals.
+//! Settings of `RateLimitLayer` about the rate headers and the replies to refused requests.
 
 use std::sync::Arc;
 
@@ -6,31 +6,12 @@ use super::RateLimitLayer;
 use crate::{
     gate::RequestKind,
     rate_limit::{
-        access_lists::AccessLists, rate_headers::RateHeaders, rate_refusal::RateRefusal,
-        response_options::ResponseOptions,
+        rate_headers::RateHeaders, rate_refusal::RateRefusal, response_options::ResponseOptions,
     },
     reply::Reply,
 };
 
 impl<R: RequestKind> RateLimitLayer<R> {
-    /// Admits listed clients without counting, and refuses others with 403. Default: empty lists. A
-    /// second call replaces the lists of the first.
-    #[must_use]
-    pub fn access_lists(self, lists: AccessLists) -> Self {
-        self.update_response(|options| options.lists = lists)
-    }
-
-    /// Charges CORS preflights too: OPTIONS with `Origin` and `Access-Control-Request-Method`.
-    ///
-    /// Default: they pass uncounted, since browsers send them on their own, cannot read a refusal,
-    /// and do not add an API key. A CORS layer answers them cheaply. Every client can send such
-    /// requests, so set this if no CORS layer is inside this one and a handler accepts every
-    /// method.
-    #[must_use]
-    pub fn charge_preflights(self) -> Self {
-        self.update_response(|options| options.charges_preflights = true)
-    }
-
     /// Headers that report the quota to clients. Default:
     /// [`RateHeaders::Draft`](crate::RateHeaders), `RateLimit-Policy` and `RateLimit`.
     #[must_use]
@@ -70,6 +51,6 @@ impl<R: RequestKind> RateLimitLayer<R> {
     }
 
     fn update_response(self, change: impl FnOnce(&mut ResponseOptions)) -> Self {
-        self.update(|plan| change(&mut plan.response))
+        self.update(|settings| change(&mut settings.response))
     }
 }

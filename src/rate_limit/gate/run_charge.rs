@@ -20,35 +20,41 @@ pub(super) struct RunCharge {
 }
 
 impl RunCharge {
-    pub(super) fn new(to: (Store, Arc<RateLimitEngine>), facts: RateLimitContext) -> Self {
-        Self { replay: facts.replay, store_and_engine: to, request: facts.request }
+    pub(super) fn new(
+        store_and_engine: (Store, Arc<RateLimitEngine>),
+        context: RateLimitContext,
+    ) -> Self {
+        Self { replay: context.replay, store_and_engine, request: context.request }
     }
 
-    /// Charges a run that was answered with this status. `refunds` returns true for the policies
-    /// that refund it.
+    /// Charges a run that was answered with this status. `is_refunded` returns true for the
+    /// policies that refund it.
     pub(super) fn charge_answered(
         self,
         status: u16,
-        refunds: impl Fn(usize) -> bool,
+        is_refunded: impl Fn(usize) -> bool,
     ) -> Option<SettlementHandle> {
-        if self.replay.as_ref().is_none_or(|run| run.met_busy_lock_with(status)) {
+        if self.replay.as_ref().is_none_or(|replay| replay.met_busy_lock_with(status)) {
             return None;
         }
-        self.settle_in_background(|place| !refunds(place))
+        self.settle_in_background(|policy_index| !is_refunded(policy_index))
     }
 
     /// Charges a run that was dropped before its answer: by a panic, an outer timeout or the loss
     /// of its lock. Its handler may have run. A drain that cuts it off returns the job, and the
     /// next run is charged as well.
     pub(super) fn charge_dropped(self) {
-        if self.replay.as_ref().is_some_and(|run| !run.met_busy_lock()) {
+        if self.replay.as_ref().is_some_and(|replay| !replay.met_busy_lock()) {
             let _ = self.settle_in_background(|_| true);
         }
     }
 
-    fn settle_in_background(&self, charges: impl Fn(usize) -> bool) -> Option<SettlementHandle> {
+    fn settle_in_background(
+        &self,
+        must_charge: impl Fn(usize) -> bool,
+    ) -> Option<SettlementHandle> {
         let (store, engine) = &self.store_and_engine;
-        engine.charge_unconditionally(store, &self.request, charges)
+        engine.charge_unconditionally(store, &self.request, must_charge)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Futures that are dropped at each of their await points: what was charged for a request that does not go
-//! in is given back, save by the call that is under way then.
+//! Futures that are dropped at each of their await points: what was charged for a request that does
+//! not go in is given back, save by the call that is under way then.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -11,7 +11,8 @@ use crate::{
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Polls `n` times, with all that is to be done in between, then drops; the outcome if it was done before.
+/// Polls `n` times, with all that is to be done in between, then drops; the outcome if it was done
+/// before.
 async fn poll_then_drop<T>(n: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     for _ in 0..n {
@@ -92,7 +93,8 @@ async fn dropped_refusal_refunds_all_completed_charges() {
     }
 }
 
-/// A shadow policy is asked when the others have let the request in: dropped then, it has not gone in.
+/// A shadow policy is asked when the others have let the request in: dropped then, it has not gone
+/// in.
 #[tokio::test(start_paused = true)]
 async fn check_dropped_in_shadow_call_refunds_other_keys() {
     let (store, faults) = faulty_store();

@@ -53,7 +53,8 @@ async fn longest_wait_of_all_violated_policies_applies() {
     assert!(limit.check("x", 2).await.unwrap().is_admitted());
 }
 
-/// One of them is remembered for a short time only, since it may be given back; it has to be waited for longer.
+/// One of them is remembered for a short time only, since it may be given back; it has to be waited
+/// for longer.
 #[tokio::test(start_paused = true)]
 async fn recently_refused_policy_is_rechecked_with_the_others() {
     let (store, faults) = faulty_store();
@@ -71,7 +72,8 @@ async fn recently_refused_policy_is_rechecked_with_the_others() {
     assert!(wait > 90 * SECOND, "{wait:?}");
 }
 
-/// If it can't be asked, the one that is known stands, whatever the others would do without the store.
+/// If it can't be asked, the one that is known stands, whatever the others would do without the
+/// store.
 #[tokio::test(start_paused = true)]
 async fn cached_refusal_holds_during_an_outage() {
     for outage in [RateLimitOutage::Local, RateLimitOutage::Admit, RateLimitOutage::Refuse] {
@@ -139,8 +141,8 @@ async fn refund_appears_once_in_the_decision() {
     assert_eq!(check().await, (false, left.to_vec()));
 }
 
-/// Many at once, under two tags: some are refused that might have been let in, but nobody is let in beyond a quota,
-/// and nothing stays charged for who was refused.
+/// Many at once, under two tags: some are refused that might have been let in, but nobody is let in
+/// beyond a quota, and nothing stays charged for who was refused.
 #[tokio::test(start_paused = true)]
 async fn concurrent_multi_key_checks_stay_within_each_quota() {
     for (x, y) in [(20, 10), (10, 20), (15, 15)] {
@@ -166,7 +168,8 @@ async fn concurrent_multi_key_checks_stay_within_each_quota() {
     }
 }
 
-/// What is not known to be given back is not given back again, and what is known not to be is when it can be.
+/// What is not known to be given back is not given back again, and what is known not to be is when
+/// it can be.
 #[tokio::test(start_paused = true)]
 async fn refund_across_keys_is_applied_once() {
     for (fault, calls) in [(BackendFault::ReplyTimeout, 1), (BackendFault::Unavailable, 3)] {

@@ -1,4 +1,5 @@
-//! A gate within another one: the same policy is charged once, if the one is held to all that the other is about.
+//! A gate within another one: the same policy is charged once, if the one is held to all that the
+//! other is about.
 
 use super::{
     SECOND,
@@ -64,7 +65,8 @@ async fn inner_refuse_on_outage_policy_is_not_skipped() {
     assert!(matches!(outer.inspect(&mut view), InitialVerdict::Skip), "it is charged by now");
 }
 
-/// What is counted elsewhere says nothing: the inner one may be of all processes, the outer one of this alone.
+/// What is counted elsewhere says nothing: the inner one may be of all processes, the outer one of
+/// this alone.
 #[tokio::test(start_paused = true)]
 async fn repeated_policy_in_another_store_is_charged_again() {
     let (store, faults) = faulty_store();

@@ -88,7 +88,8 @@ async fn unused_leased_units_are_returned() {
     assert_eq!(faults.call_count("settle_charge"), 2);
 }
 
-/// Who looks is told what a check of this process would be told, and what is left for others is no matter.
+/// Who looks is told what a check of this process would be told, and what is left for others is no
+/// matter.
 #[tokio::test(start_paused = true)]
 async fn peek_counts_units_leased_by_the_process() {
     let store = Store::memory();
@@ -212,7 +213,8 @@ proptest! {
                 for _ in 0..checks {
                     let now = tokio::time::Instant::now();
                     let decision = limits[process].check("x", 1).await.unwrap();
-                    // The window as the store has it: it begins with the first charge that is let in.
+                    // The window as the store has it: it begins with the first charge that is let
+                    // in.
                     if since.is_none_or(|since| now >= since + 5 * SECOND) {
                         (since, passed) = (Some(now), 0);
                     }
@@ -260,8 +262,8 @@ async fn refusal_without_a_lease_names_all_violated_policies() {
     assert!(other.check("x", 1).await.unwrap().is_admitted(), "after {wait:?}");
 }
 
-/// Leases of others may be given back, so a refusal may end before the window does, also for a request that costs more than
-/// what is leased.
+/// Leases of others may be given back, so a refusal may end before the window does, also for a
+/// request that costs more than what is leased.
 #[tokio::test(start_paused = true)]
 async fn units_returned_by_another_process_become_available() {
     for cost in [1, 2] {
@@ -285,7 +287,8 @@ async fn units_returned_by_another_process_become_available() {
     }
 }
 
-/// Also to those of the same name here that lease nothing, whose refusals are remembered for as long as the store said.
+/// Also to those of the same name here that lease nothing, whose refusals are remembered for as
+/// long as the store said.
 #[tokio::test(start_paused = true)]
 async fn returned_units_end_refusals_of_unleased_limiters() {
     let store = Store::memory();
@@ -305,8 +308,8 @@ async fn count_admissions(limit: &RateLimiter) -> usize {
     passed
 }
 
-/// What was charged before a reset is of what it has forgotten, also if the answer comes later, or has come while
-/// the reset was under way.
+/// What was charged before a reset is of what it has forgotten, also if the answer comes later, or
+/// has come while the reset was under way.
 #[tokio::test(start_paused = true)]
 async fn reset_discards_units_leased_before_it() {
     for (call, fault) in [

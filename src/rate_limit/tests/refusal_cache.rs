@@ -83,7 +83,8 @@ async fn expensive_refusal_does_not_refuse_cheaper_requests() {
     assert_eq!(faults.call_count("charge"), 3);
 }
 
-/// Under one name, what is counted otherwise, or not at all, is of another counter: it makes nothing dearer.
+/// Under one name, what is counted otherwise, or not at all, is of another counter: it makes
+/// nothing dearer.
 #[tokio::test(start_paused = true)]
 async fn policy_of_another_counter_adds_no_cost() {
     for other in [Quota::unlimited(), per_minute(100).sliding()] {
@@ -143,8 +144,8 @@ async fn local_reset_by_another_quota_applies_at_once() {
     assert_admitted(&limit.check("x", 1).await.unwrap(), 0);
 }
 
-/// It was asked for before the reset, and arrives after it. The reset may be by another quota, of which alone something was
-/// known here.
+/// It was asked for before the reset, and arrives after it. The reset may be by another quota, of
+/// which alone something was known here.
 #[tokio::test(start_paused = true)]
 async fn refusal_requested_before_a_reset_is_not_cached() {
     for reset in [per_minute(1), Quota::requests(7).per(SECOND)] {
@@ -167,7 +168,8 @@ async fn refusal_requested_before_a_reset_is_not_cached() {
     }
 }
 
-/// Who leaves while a shadow is asked is given back what he was charged, and others may be let in for it.
+/// Who leaves while a shadow is asked is given back what he was charged, and others may be let in
+/// for it.
 #[tokio::test(start_paused = true)]
 async fn refusal_beside_a_shadow_policy_ends_after_a_refund() {
     let (store, faults) = faulty_store();

@@ -34,7 +34,8 @@ async fn changed_quota_keeps_the_spent_units() {
     assert_admitted(&limit(20).check("x", 1).await.unwrap(), 10);
 }
 
-/// Two layers nobody has named are two limits: the shorter window must not end what the longer one counts.
+/// Two layers nobody has named are two limits: the shorter window must not end what the longer one
+/// counts.
 #[tokio::test(start_paused = true)]
 async fn unnamed_policies_with_distinct_quotas_count_separately() {
     let store = Store::memory();

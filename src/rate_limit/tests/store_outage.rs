@@ -218,7 +218,8 @@ async fn expensive_local_refusal_shows_the_local_balance() {
     assert_eq!((decision.remaining(), decision.reset_after()), (0, decision.retry_after()));
 }
 
-/// Of a lease, too: what the store had left beside it, and what is not spent of it, or is given back.
+/// Of a lease, too: what the store had left beside it, and what is not spent of it, or is given
+/// back.
 #[tokio::test(start_paused = true)]
 async fn outage_starts_with_the_units_left_in_the_lease() {
     for (checks, pause, left) in [(50, 0u32, 50), (45, 0, 55), (45, 3, 55)] {
@@ -238,8 +239,8 @@ async fn outage_starts_with_the_units_left_in_the_lease() {
     }
 }
 
-/// Nobody has more than a burst and what refills, however often the store comes and goes: what it says takes away from
-/// what is left here, and gives nothing.
+/// Nobody has more than a burst and what refills, however often the store comes and goes: what it
+/// says takes away from what is left here, and gives nothing.
 #[tokio::test(start_paused = true)]
 async fn unstable_store_admits_one_burst_and_its_refill() {
     let (store, faults) = faulty_store();

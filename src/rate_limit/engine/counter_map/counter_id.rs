@@ -52,16 +52,14 @@ impl Hash for CounterKey {
 }
 
 impl Equivalent<CounterKey> for BorrowedCounterId<'_> {
-    fn equivalent(&self, counter: &CounterKey) -> bool {
-        *self.subject == counter.subject
-            && *self.policy == counter.policy
-            && *self.tag == counter.tag
+    fn equivalent(&self, key: &CounterKey) -> bool {
+        *self.subject == key.subject && *self.policy == key.policy && *self.tag == key.tag
     }
 }
 
 impl CounterKey {
-    pub(super) fn from_ref(spot: BorrowedCounterId<'_>) -> Self {
-        let BorrowedCounterId { policy, tag, subject, .. } = spot;
+    pub(super) fn from_ref(counter_id: BorrowedCounterId<'_>) -> Self {
+        let BorrowedCounterId { policy, tag, subject, .. } = counter_id;
         Self { policy: Arc::clone(policy), tag: tag.clone(), subject: subject.clone() }
     }
 
@@ -71,18 +69,18 @@ impl CounterKey {
 }
 
 impl CounterId {
-    pub(in crate::rate_limit::engine) fn from_ref(spot: BorrowedCounterId<'_>) -> Self {
-        Self { key: CounterKey::from_ref(spot), quota: spot.quota }
+    pub(in crate::rate_limit::engine) fn from_ref(counter_id: BorrowedCounterId<'_>) -> Self {
+        Self { key: CounterKey::from_ref(counter_id), quota: counter_id.quota }
     }
 
     /// Returns the call that adjusts a charge to this counter.
     pub(in crate::rate_limit::engine) fn settle_command(
         &self,
-        by: AdjustmentKind,
+        kind: AdjustmentKind,
     ) -> Option<SettleChargeCommand> {
         let CounterKey { policy, tag, subject } = self.key.clone();
-        let settled = ChargeAdjustment::new(policy, subject, self.quota.to_rule()?, by);
-        Some(SettleChargeCommand { tag, items: vec![settled] })
+        let adjustment = ChargeAdjustment::new(policy, subject, self.quota.to_rule()?, kind);
+        Some(SettleChargeCommand { tag, items: vec![adjustment] })
     }
 
     pub(in crate::rate_limit::engine) fn to_ref(&self) -> BorrowedCounterId<'_> {

@@ -24,9 +24,9 @@ pub(super) struct LeaseRefill {
 }
 
 impl LeaseRefill {
-    pub(super) fn new(engine: &Arc<RateLimitEngine>, spot: BorrowedCounterId<'_>) -> Self {
-        let voids = engine.leases.with(spot, |lease| lease.generation).unwrap_or(0);
-        Self { engine: Arc::clone(engine), counter: CounterId::from_ref(spot), generation: voids }
+    pub(super) fn new(engine: &Arc<RateLimitEngine>, counter_id: BorrowedCounterId<'_>) -> Self {
+        let generation = engine.leases.with(counter_id, |lease| lease.generation).unwrap_or(0);
+        Self { engine: Arc::clone(engine), counter: CounterId::from_ref(counter_id), generation }
     }
 
     /// Charges the units of `charge`. Returns one of them and puts the others into the lease.
@@ -35,10 +35,10 @@ impl LeaseRefill {
         store: &Store,
         charge: ChargeCommand,
     ) -> Result<Option<LeaseSpend>, Error> {
-        let sent = Instant::now();
-        let charged = store.backend().charge(charge).await?;
-        let state = charged.snapshots.into_iter().next();
-        Ok(state.map(|state| self.fill_lease(sent, state, charged.admitted)))
+        let sent_at = Instant::now();
+        let outcome = store.backend().charge(charge).await?;
+        let state = outcome.snapshots.into_iter().next();
+        Ok(state.map(|state| self.fill_lease(sent_at, state, outcome.admitted)))
     }
 
     /// Returns a unit to the lease. The lease exists during its refill; if a reset has invalidated
@@ -48,35 +48,37 @@ impl LeaseRefill {
     }
 
     /// Puts all admitted units but one into the lease.
-    fn fill_lease(&self, sent: Instant, state: QuotaSnapshot, admitted: u32) -> LeaseSpend {
-        let Some(more) = admitted.checked_sub(1) else {
-            return LeaseSpend { sent_at: Some(sent), state, unit: None };
+    fn fill_lease(&self, sent_at: Instant, state: QuotaSnapshot, admitted: u32) -> LeaseSpend {
+        let Some(leased_units) = admitted.checked_sub(1) else {
+            return LeaseSpend { sent_at: Some(sent_at), state, unit: None };
         };
         // The refused units are the last ones, which no request has asked for yet.
         let state = QuotaSnapshot { retry_after: Duration::ZERO, ..state };
         // Windows of the store are whole milliseconds, and may start in the middle of the first.
-        let until = add_capped(sent, state.reset_after.saturating_sub(Duration::from_millis(1)));
-        let (window, units) = (state.charged_window, u64::from(more));
-        let filled = self.engine.leases.with(self.counter.to_ref(), |lease| {
+        let valid_until =
+            add_capped(sent_at, state.reset_after.saturating_sub(Duration::from_millis(1)));
+        let (window, added_units) = (state.charged_window, u64::from(leased_units));
+        let is_filled = self.engine.leases.with(self.counter.to_ref(), |lease| {
             if lease.generation != self.generation {
                 // A reset has deleted units charged before it. Units charged after it stay charged.
                 return false;
             }
             // Units that are left or were returned meanwhile are valid, too.
-            let back = if lease.is_in_window(window) { lease.units } else { 0 };
-            let used = Instant::now();
-            (lease.units, lease.valid_until, lease.window) = (units + back, until, window);
+            let remaining_units = if lease.is_in_window(window) { lease.units } else { 0 };
+            let now = Instant::now();
+            (lease.units, lease.valid_until, lease.window) =
+                (added_units + remaining_units, valid_until, window);
             (lease.last_used, lease.last_state, lease.filled_at) =
-                (used, Some(state.clone()), Some(used));
+                (now, Some(state.clone()), Some(now));
             true
         });
-        if filled == Some(true) {
-            self.engine.record_lease_refill(self.counter.to_ref(), sent, &state);
+        if is_filled == Some(true) {
+            self.engine.record_lease_refill(self.counter.to_ref(), sent_at, &state);
         } else {
             self.engine.invalidate_counter(self.counter.to_ref());
         }
-        let told = QuotaSnapshot { remaining: state.remaining + units, ..state };
-        LeaseSpend { sent_at: Some(sent), state: told, unit: Some(LeasedUnit { window }) }
+        let snapshot = QuotaSnapshot { remaining: state.remaining + added_units, ..state };
+        LeaseSpend { sent_at: Some(sent_at), state: snapshot, unit: Some(LeasedUnit { window }) }
     }
 }
 

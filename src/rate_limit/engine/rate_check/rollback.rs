@@ -8,20 +8,22 @@ use crate::rate_limit::engine::check_request::CheckGroup;
 
 impl RateCheck<'_> {
     /// Refunds all charges, and finds the other policies that refuse. Always returns false.
-    pub(super) async fn roll_back(&mut self, unasked: &[CheckGroup<'_>]) -> bool {
+    pub(super) async fn roll_back(&mut self, unsent_groups: &[CheckGroup<'_>]) -> bool {
         self.restore_remaining();
-        let back = self.receipt.refund_all();
-        let asked = unasked.iter().filter(|(tag, members)| !self.is_decided_locally(tag, members));
-        let asked: SmallVec<[_; 4]> = asked.collect();
-        let answers = join_all(asked.iter().map(|group| self.call_store(group, 0))).await;
-        for ((_, members), answer) in asked.into_iter().zip(answers) {
+        let refund = self.receipt.refund_all();
+        let is_local =
+            |group: &&CheckGroup<'_>| self.is_decided_locally(group.tag, &group.check_indices);
+        let store_groups: SmallVec<[_; 4]> =
+            unsent_groups.iter().filter(|group| !is_local(group)).collect();
+        let answers = join_all(store_groups.iter().map(|group| self.call_store(group, 0))).await;
+        for (group, answer) in store_groups.into_iter().zip(answers) {
             // A policy that does not answer is not reported.
             if let Ok(answer) = answer {
-                self.record_states(members, &answer, true);
+                self.record_states(&group.check_indices, &answer, true);
             }
         }
-        if let Some(back) = back {
-            back.wait().await;
+        if let Some(refund) = refund {
+            refund.wait().await;
         }
         false
     }
@@ -32,34 +34,37 @@ impl RateCheck<'_> {
         reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     fn restore_remaining(&mut self) {
-        let questions = &self.request.checks;
-        let charged: SmallVec<[_; 4]> = self.receipt.charged_costs().collect();
-        let alike = |at: usize, other: usize| questions[at].shares_counter(&questions[other]);
-        for (nth, (at, _)) in charged.iter().copied().enumerate() {
-            let same = charged.iter().filter(|(other, _)| alike(at, *other));
-            let units = same.fold(0, |sum: u64, (_, cost)| sum.saturating_add(*cost));
-            self.add_remaining(at, units);
+        let checks = &self.request.checks;
+        let charged_costs: SmallVec<[_; 4]> = self.receipt.charged_costs().collect();
+        let shares_counter =
+            |index: usize, other_index: usize| checks[index].shares_counter(&checks[other_index]);
+        for (position, (index, _)) in charged_costs.iter().copied().enumerate() {
+            let same_counter =
+                charged_costs.iter().filter(|(other_index, _)| shares_counter(index, *other_index));
+            let units = same_counter.fold(0, |sum: u64, (_, cost)| sum.saturating_add(*cost));
+            self.add_remaining(index, units);
             // The cache has one entry for each counter and quota, to which the units are added
             // once.
-            let twice = |(other, _): &(usize, u64)| {
-                alike(at, *other) && questions[at].quota == questions[*other].quota
+            let is_recorded = |(other_index, _): &(usize, u64)| {
+                shares_counter(index, *other_index)
+                    && checks[index].quota == checks[*other_index].quota
             };
-            if !charged.iter().take(nth).any(twice) {
-                self.engine.record_refund(self.request.counter_ref(&questions[at]), units);
+            if !charged_costs.iter().take(position).any(is_recorded) {
+                self.engine.record_refund(self.request.borrowed_counter_id(&checks[index]), units);
             }
         }
         let leased: SmallVec<[_; 4]> = self.receipt.leased_checks().collect();
-        leased.into_iter().for_each(|at| self.add_remaining(at, 1));
+        leased.into_iter().for_each(|index| self.add_remaining(index, 1));
     }
 
     #[expect(
         clippy::indexing_slicing,
         reason = "indices belong to this request's checks, and each list has one element per check"
     )]
-    fn add_remaining(&mut self, at: usize, units: u64) {
-        let most = self.request.checks[at].quota.capacity();
-        if let Some(told) = &mut self.policies[at].reading {
-            told.remaining = told.remaining.saturating_add(units).min(most);
+    fn add_remaining(&mut self, index: usize, units: u64) {
+        let capacity = self.request.checks[index].quota.capacity();
+        if let Some(reading) = &mut self.decisions[index].reading {
+            reading.remaining = reading.remaining.saturating_add(units).min(capacity);
         }
     }
 }

@@ -26,22 +26,22 @@ pub(in crate::rate_limit::engine) struct ChargeAnswer {
 
 impl ChargeAnswer {
     pub(super) fn from_result(
-        sent: Instant,
-        said: Result<ChargeOutcome, Error>,
+        sent_at: Instant,
+        result: Result<ChargeOutcome, Error>,
     ) -> Result<Self, Error> {
-        let ChargeOutcome { admitted, snapshots: states } = said?;
-        Ok(Self { sent_at: sent, admitted: admitted > 0, states })
+        let ChargeOutcome { admitted, snapshots: states } = result?;
+        Ok(Self { sent_at, admitted: admitted > 0, states })
     }
 }
 
 /// Starts the charge of one check. Returns the time before the call, and the call.
 pub(super) fn start_charge<'a>(
     store: &'a Store,
-    question: &PolicyCheck,
+    check: &PolicyCheck,
     tag: &Key,
 ) -> (Instant, ChargeFuture<'a>) {
     let items =
-        question.charge_item().map_or_else(|| Arc::new([]) as Arc<[_]>, |item| Arc::new([item]));
+        check.charge_item().map_or_else(|| Arc::new([]) as Arc<[_]>, |item| Arc::new([item]));
     let charge = ChargeCommand { tag: tag.clone(), items, repetitions: 1 };
     (Instant::now(), store.backend().charge(charge))
 }
@@ -51,14 +51,14 @@ impl RateCheck<'_> {
     pub(super) async fn charge_group(
         &mut self,
         group: &CheckGroup<'_>,
-        given_back: bool,
-        receipt: bool,
+        may_be_refunded: bool,
+        keep_receipt: bool,
     ) -> Result<bool, Error> {
-        if self.is_decided_locally(group.0, &group.1) {
-            return Ok(self.decide_locally(group.1.iter().copied()));
+        if self.is_decided_locally(group.tag, &group.check_indices) {
+            return Ok(self.decide_locally(group.check_indices.iter().copied()));
         }
         let answer = self.call_store(group, 1).await;
-        self.apply_answer(group, answer, given_back, receipt)
+        self.apply_answer(group, answer, may_be_refunded, keep_receipt)
     }
 
     /// Applies the answer to the charge of a group.
@@ -66,14 +66,14 @@ impl RateCheck<'_> {
         &mut self,
         group: &CheckGroup<'_>,
         answer: Result<ChargeAnswer, Error>,
-        given_back: bool,
-        receipt: bool,
+        may_be_refunded: bool,
+        keep_receipt: bool,
     ) -> Result<bool, Error> {
         match answer {
             Ok(answer) => {
-                self.engine.record_charge_success(self.store, group.0);
-                self.record_states(&group.1, &answer, given_back);
-                if receipt && answer.admitted {
+                self.engine.record_charge_success(self.store, group.tag);
+                self.record_states(&group.check_indices, &answer, may_be_refunded);
+                if keep_receipt && answer.admitted {
                     self.record_receipt(group, &answer);
                 }
                 Ok(answer.admitted)
@@ -85,19 +85,20 @@ impl RateCheck<'_> {
     /// Records the charges, so that they can be adjusted.
     #[expect(clippy::indexing_slicing, reason = "the indices belong to the checks of this request")]
     pub(super) fn record_receipt(&mut self, group: &CheckGroup<'_>, answer: &ChargeAnswer) {
-        let (tag, members) = group;
         let receipt = self.receipt.attach(self.engine, self.store);
-        for (at, state) in members.iter().zip(&answer.states) {
-            receipt.add_charge(tag, &self.request.checks[*at], *at, state.charged_window);
+        for (index, state) in group.check_indices.iter().zip(&answer.states) {
+            let check = &self.request.checks[*index];
+            receipt.add_charge(group.tag, check, *index, state.charged_window);
         }
     }
 
     /// Records the checks without a cost too, since the handler may set one.
     pub(super) fn record_zero_cost_checks(&mut self) {
-        let (ask, all) = (self.request, self.request.checks.iter().enumerate());
-        for (at, question) in all.filter(|(_, each)| each.cost == 0 && !each.quota.is_unlimited()) {
+        let (request, checks) = (self.request, self.request.checks.iter().enumerate());
+        let is_free = |check: &PolicyCheck| check.cost == 0 && !check.quota.is_unlimited();
+        for (index, check) in checks.filter(|(_, check)| is_free(check)) {
             let receipt = self.receipt.attach(self.engine, self.store);
-            receipt.add_charge(ask.tag(question), question, at, ChargedWindow::default());
+            receipt.add_charge(request.tag(check), check, index, ChargedWindow::default());
         }
     }
 
@@ -108,14 +109,14 @@ impl RateCheck<'_> {
     pub(super) async fn call_store(
         &self,
         group: &CheckGroup<'_>,
-        times: u32,
+        repetitions: u32,
     ) -> Result<ChargeAnswer, Error> {
-        let (tag, members) = group;
-        let items =
-            members.iter().filter_map(|at| self.request.checks[*at].charge_item()).collect();
-        let charge = ChargeCommand { tag: (*tag).clone(), items, repetitions: times };
-        let sent = Instant::now();
-        ChargeAnswer::from_result(sent, self.store.backend().charge(charge).await)
+        let CheckGroup { tag, check_indices } = group;
+        let checks = check_indices.iter().map(|index| &self.request.checks[*index]);
+        let items = checks.filter_map(PolicyCheck::charge_item).collect();
+        let charge = ChargeCommand { tag: (*tag).clone(), items, repetitions };
+        let sent_at = Instant::now();
+        ChargeAnswer::from_result(sent_at, self.store.backend().charge(charge).await)
     }
 
     /// Records the states of the counters. If the charge was refused, the policies with a wait are
@@ -126,22 +127,22 @@ impl RateCheck<'_> {
     )]
     pub(super) fn record_states(
         &mut self,
-        members: &[usize],
+        check_indices: &[usize],
         answer: &ChargeAnswer,
-        given_back: bool,
+        may_be_refunded: bool,
     ) {
-        for (at, state) in members.iter().zip(&answer.states) {
-            let each = &mut self.policies[*at];
-            let told = QuotaReading::from_state(state);
-            each.violated = !answer.admitted && !state.retry_after.is_zero();
-            let retry = if each.violated { told.retry_after } else { Duration::ZERO };
-            each.reading = Some(QuotaReading { retry_after: retry, ..told });
+        for (index, state) in check_indices.iter().zip(&answer.states) {
+            let decision = &mut self.decisions[*index];
+            let reading = QuotaReading::from_state(state);
+            decision.violated = !answer.admitted && !state.retry_after.is_zero();
+            let retry_after = if decision.violated { reading.retry_after } else { Duration::ZERO };
+            decision.reading = Some(QuotaReading { retry_after, ..reading });
             self.engine.record_answer(
                 self.request,
-                &self.request.checks[*at],
+                &self.request.checks[*index],
                 answer,
                 state,
-                given_back,
+                may_be_refunded,
             );
         }
     }

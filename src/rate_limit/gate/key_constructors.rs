@@ -4,8 +4,9 @@ use std::{fmt, str::FromStr};
 
 use super::RateLimitLayer;
 use crate::{
+    error::{Error, expect_setting},
     gate::{ClientAddress, KeySource, RequestKind},
-    rate_limit::policy::Policy,
+    rate_limit::quota_policy::Policy,
 };
 
 impl<R: RequestKind> RateLimitLayer<R> {
@@ -83,10 +84,20 @@ impl<R: RequestKind> RateLimitLayer<R> {
     ///
     /// # Panics
     ///
-    /// If `name` is not a valid header name.
+    /// If `name` is not a valid header name. For a name from a configuration use
+    /// [`try_by_header`](Self::try_by_header).
     #[must_use]
     pub fn by_header(name: &str, policy: impl Into<Policy>) -> Self {
-        Self::by(KeySource::header(name), policy)
+        expect_setting(Self::try_by_header(name, policy))
+    }
+
+    /// Like [`by_header`](Self::by_header), for a name from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if `name` is not a valid header name.
+    pub fn try_by_header(name: &str, policy: impl Into<Policy>) -> Result<Self, Error> {
+        Ok(Self::by(KeySource::try_header(name)?, policy))
     }
 
     /// One quota for each text of a parameter of the matched route.
@@ -153,13 +164,27 @@ impl<R: RequestKind> RateLimitLayer<R> {
     ///
     /// # Panics
     ///
-    /// If the name is empty.
+    /// If the name is empty. For a name from a configuration use
+    /// [`try_by_key`](Self::try_by_key).
     #[must_use]
     pub fn by_key(
         name: &str,
         key: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
         policy: impl Into<Policy>,
     ) -> Self {
-        Self::by(KeySource::from_fn(name, key), policy)
+        expect_setting(Self::try_by_key(name, key, policy))
+    }
+
+    /// Like [`by_key`](Self::by_key), for a name from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_by_key(
+        name: &str,
+        key: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
+        policy: impl Into<Policy>,
+    ) -> Result<Self, Error> {
+        Ok(Self::by(KeySource::try_from_fn(name, key)?, policy))
     }
 }

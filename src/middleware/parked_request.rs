@@ -1,4 +1,4 @@
-//! Parked requests: a common type for all bodies, and reading them.
+//! `ParkedRequest`: an unread request with any body, and the reading of its body within a budget.
 
 use std::fmt;
 
@@ -21,10 +21,11 @@ impl fmt::Display for RequestBodyError {
 
 impl std::error::Error for RequestBodyError {}
 
-pub(super) type BoxedRequest = Request<UnsyncBoxBody<Bytes, RequestBodyError>>;
+/// Request that an inner layer leaves unread for an outer one.
+pub(super) type ParkedRequest = Request<UnsyncBoxBody<Bytes, RequestBodyError>>;
 
 /// Boxes a request with any body, so that the outer layer knows its type.
-pub(super) fn box_request<B>(request: Request<B>) -> BoxedRequest
+pub(super) fn box_request<B>(request: Request<B>) -> ParkedRequest
 where
     B: Body<Data = Bytes> + Send + 'static,
 {
@@ -32,19 +33,21 @@ where
 }
 
 /// Reads a whole body; `None` if it exceeds its budget, breaks off, or takes too long.
-pub(super) async fn read_within_budget<B>(body: B, room: &mut BodyBudget) -> Option<Bytes>
+pub(super) async fn read_within_budget<B>(body: B, body_budget: &mut BodyBudget) -> Option<Bytes>
 where
     B: Body<Data = Bytes> + Unpin,
 {
     // The declared length avoids reading a body that would be refused.
-    let hint = body.size_hint();
-    if !room.try_declare_length(hint.exact().or(Some(hint.lower()).filter(|least| *least > 0))) {
+    let size_hint = body.size_hint();
+    if !body_budget.try_declare_length(
+        size_hint.exact().or(Some(size_hint.lower()).filter(|length| *length > 0)),
+    ) {
         return None;
     }
-    tokio::time::timeout(room.read_timeout(), collect_body(body, room)).await.ok()?
+    tokio::time::timeout(body_budget.read_timeout(), collect_body(body, body_budget)).await.ok()?
 }
 
-async fn collect_body<B>(mut body: B, room: &mut BodyBudget) -> Option<Bytes>
+async fn collect_body<B>(mut body: B, body_budget: &mut BodyBudget) -> Option<Bytes>
 where
     B: Body<Data = Bytes> + Unpin,
 {
@@ -52,7 +55,7 @@ where
     while let Some(frame) = body.frame().await {
         // Trailers are dropped: they can't be sent again after a body of known length.
         if let Ok(data) = frame.ok()?.into_data() {
-            if !room.try_grow_to(whole.len() + data.len()) {
+            if !body_budget.try_grow_to(whole.len() + data.len()) {
                 return None;
             }
             whole.extend_from_slice(&data);

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use super::{KeySource, KeySourceKind};
 use crate::{
+    error::{Error, expect_setting},
     gate::{key_error::missing_extension_message, request_kind::RequestKind},
     key::Key,
 };
@@ -14,13 +15,27 @@ impl<R: RequestKind> KeySource<R> {
     ///
     /// # Panics
     ///
-    /// If the name is empty.
+    /// If the name is empty. For a name from a configuration use
+    /// [`try_from_fn`](Self::try_from_fn).
     #[must_use]
     pub fn from_fn(
         name: &str,
         key: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        Self(KeySourceKind::Function(named_key_prefix("by_key", "c", name), Arc::new(key)))
+        expect_setting(Self::try_from_fn(name, key))
+    }
+
+    /// Like [`from_fn`](Self::from_fn), for a name from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_from_fn(
+        name: &str,
+        key: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let key_prefix = named_key_prefix("by_key", "c", name)?;
+        Ok(Self(KeySourceKind::Function { key_prefix, read_value: Arc::new(key) }))
     }
 
     /// A value of type `T` that an outer layer has put into the request's extensions, such as the
@@ -32,12 +47,12 @@ impl<R: RequestKind> KeySource<R> {
     /// If the name is empty.
     #[must_use]
     pub fn extension<T: fmt::Display + Send + Sync + 'static>(name: &str) -> Self {
-        let read = |request: &R::Native| R::read_extension(request, T::to_string);
-        Self(KeySourceKind::Extension(
-            named_key_prefix("by_extension", "e", name),
-            Arc::new(read),
-            missing_extension_message::<T>(name).into(),
-        ))
+        let read_value = |request: &R::Native| R::read_extension(request, T::to_string);
+        Self(KeySourceKind::Extension {
+            key_prefix: expect_setting(named_key_prefix("by_extension", "e", name)),
+            read_value: Arc::new(read_value),
+            missing_message: missing_extension_message::<T>(name).into(),
+        })
     }
 
     /// Each of the values that the function returns: [`Key::custom`], [named](Key::named). An empty
@@ -50,30 +65,38 @@ impl<R: RequestKind> KeySource<R> {
         name: &str,
         keys: impl Fn(&R::Native) -> Vec<String> + Send + Sync + 'static,
     ) -> Self {
-        Self(KeySourceKind::Functions(named_key_prefix("by_keys", "c", name), Arc::new(keys)))
+        let key_prefix = expect_setting(named_key_prefix("by_keys", "c", name));
+        Self(KeySourceKind::Functions { key_prefix, read_values: Arc::new(keys) })
     }
 
     /// Like [`from_fn`](Self::from_fn), with the value as the whole key: [`Key::custom`].
     #[cfg(test)]
     pub(crate) fn function(
-        f: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
+        key: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        Self(KeySourceKind::Function(Key::prefix("c", "").into(), Arc::new(f)))
+        let key_prefix = Key::prefix("c", "").into();
+        Self(KeySourceKind::Function { key_prefix, read_value: Arc::new(key) })
     }
 
     /// Like `list_from_fn`, with each value as a whole key.
     #[cfg(test)]
-    pub(crate) fn functions(f: impl Fn(&R::Native) -> Vec<String> + Send + Sync + 'static) -> Self {
-        Self(KeySourceKind::Functions(Key::prefix("c", "").into(), Arc::new(f)))
+    pub(crate) fn functions(
+        keys: impl Fn(&R::Native) -> Vec<String> + Send + Sync + 'static,
+    ) -> Self {
+        let key_prefix = Key::prefix("c", "").into();
+        Self(KeySourceKind::Functions { key_prefix, read_values: Arc::new(keys) })
     }
 }
 
 /// Returns the prefix of the keys of an application's source. The name separates sources with equal
 /// values, such as user 7 and tenant 7. The type's own name would not do: it may change with each
 /// build, and two builds that run side by side would take different locks.
-fn named_key_prefix(caller: &str, kind: &str, name: &str) -> Arc<str> {
-    assert!(!name.is_empty(), "{caller}: the name is empty; use one such as \"user\"");
-    Key::prefix(kind, name).into()
+fn named_key_prefix(caller: &str, kind: &str, name: &str) -> Result<Arc<str>, Error> {
+    if name.is_empty() {
+        let sentence = format!("{caller}: the name is empty; use one such as \"user\"");
+        return Err(Error::setting(sentence));
+    }
+    Ok(Key::prefix(kind, name).into())
 }
 
 #[cfg(test)]
@@ -91,5 +114,6 @@ mod tests {
         for make in makes {
             assert!(std::panic::catch_unwind(make).is_err());
         }
+        assert!(KeySource::<()>::try_from_fn("", |()| None).is_err());
     }
 }

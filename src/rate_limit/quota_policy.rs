@@ -1,10 +1,11 @@
-//! Policies: a quota with a name, a cost and a reaction to requests beyond it.
+//! `Policy`: a quota with a name, a cost, and its reactions: to a refusal (penalty, shadow mode,
+//! cached refusals), to an unavailable store, and the quota lease.
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use super::quota::Quota;
 use crate::{
-    clock::MAX_DURATION,
+    durations::MAX_DURATION,
     error::{Error, expect_setting},
     key::escape,
     outage::RateLimitOutage,
@@ -31,7 +32,7 @@ pub struct Policy {
     counter_name: Arc<str>,
     quota: Quota,
     cost: u64,
-    penalty: Option<(u32, Duration)>,
+    penalty: Option<Penalty>,
     shadow: bool,
     outage: RateLimitOutage,
     lease_size: u32,
@@ -47,6 +48,19 @@ impl Policy {
     ///
     /// A request costs 1, refusals are enforced and have no further consequence, and this process
     /// enforces its share of the quota while the store is unavailable.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lockgate::Error> {
+    /// use std::time::Duration;
+    /// use lockgate::{Policy, Quota, Store};
+    ///
+    /// let hour = Quota::requests(10).per(Duration::from_secs(3600));
+    /// let policy = Policy::new(hour).cost(4);
+    /// assert_eq!((policy.name(), policy.quota()), ("default", hour));
+    /// let limit = Store::memory().rate_limiter(policy);
+    /// assert_eq!(limit.check("customer:7", 4).await?.remaining(), 6);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         Self {
@@ -123,8 +137,11 @@ impl Policy {
     /// it has the same penalty or none. With another penalty it charges the request too, and a
     /// warning is logged.
     #[must_use]
-    pub fn penalty(mut self, after: u32, block: Duration) -> Self {
-        self.penalty = Some((after.max(1), block.clamp(Duration::from_millis(1), MAX_DURATION)));
+    pub fn penalty(mut self, after_refusals: u32, block: Duration) -> Self {
+        self.penalty = Some(Penalty {
+            after_refusals: after_refusals.max(1),
+            block_for: block.clamp(Duration::from_millis(1), MAX_DURATION),
+        });
         self
     }
 
@@ -145,12 +162,12 @@ impl Policy {
         self
     }
 
-    /// Charges up to `n` units of a key at once, and spends them in this process without asking the
-    /// store. At most 10,000. Default: a charge for each request.
+    /// Charges up to `max_units` units of a key at once, and spends them in this process without
+    /// asking the store. At most 10,000. Default: a charge for each request.
     ///
     /// - A lease never admits more than the quota: leased units are charged, and expire with their
     ///   window.
-    /// - It may refuse early, by at most `n` units for each process: units that one process has
+    /// - It may refuse early, by at most `max_units` for each process: units that one process has
     ///   leased are missing for the others, and units in flight are missing for requests of their
     ///   own process.
     /// - Leases unused for a second are returned, and all leases by
@@ -165,8 +182,8 @@ impl Policy {
     /// If the quota is no fixed window. In the others, the time of a charge matters. For a quota
     /// from a configuration use [`try_quota_lease`](Self::try_quota_lease).
     #[must_use]
-    pub fn quota_lease(self, n: u32) -> Self {
-        expect_setting(self.try_quota_lease(n))
+    pub fn quota_lease(self, max_units: u32) -> Self {
+        expect_setting(self.try_quota_lease(max_units))
     }
 
     /// Like [`quota_lease`](Self::quota_lease), for a quota from a configuration.
@@ -174,13 +191,13 @@ impl Policy {
     /// # Errors
     ///
     /// [`ErrorKind::Config`](crate::ErrorKind) if the quota is no fixed window.
-    pub fn try_quota_lease(mut self, n: u32) -> Result<Self, Error> {
-        if n >= 2 && !self.quota.is_unlimited() && !self.quota.is_fixed_window() {
+    pub fn try_quota_lease(mut self, max_units: u32) -> Result<Self, Error> {
+        if max_units >= 2 && !self.quota.is_unlimited() && !self.quota.is_fixed_window() {
             return Err(Error::setting(
                 "Policy::quota_lease: only the quota of a fixed window can be leased",
             ));
         }
-        self.lease_size = n.min(MAX_LEASE_SIZE);
+        self.lease_size = max_units.min(MAX_LEASE_SIZE);
         Ok(self)
     }
 
@@ -199,8 +216,8 @@ impl Policy {
     /// - Keys are [reset](super::RateLimiter::reset), or the quota is changed while other processes
     ///   run. Those learn of it after this time.
     #[must_use]
-    pub fn cache_refusals_for(mut self, most: Duration) -> Self {
-        self.max_refusal_ttl = Some(most);
+    pub fn cache_refusals_for(mut self, max_refusal_ttl: Duration) -> Self {
+        self.max_refusal_ttl = Some(max_refusal_ttl);
         self
     }
 
@@ -231,7 +248,7 @@ impl Policy {
     }
 
     pub(super) fn penalty_rule(&self) -> Option<Penalty> {
-        self.penalty.map(|(after, block)| Penalty { after_refusals: after, block_for: block })
+        self.penalty
     }
 
     pub(super) fn outage(&self) -> RateLimitOutage {
@@ -268,11 +285,11 @@ fn encode_name(name: &str) -> String {
 /// from all given names: an escaped name that starts with `~` is a hash, which has no dots. Two
 /// layers without a name share a limit only if their quotas are equal.
 fn default_counter_name(quota: Quota) -> Arc<str> {
-    let (limit, window, most) = (quota.limit(), quota.window(), quota.capacity());
+    let (limit, window, capacity) = (quota.limit(), quota.window(), quota.capacity());
     match window.subsec_nanos() % 1_000_000 {
-        0 => format!("~{limit}.{}.{most}", window.as_millis()).into(),
+        0 => format!("~{limit}.{}.{capacity}", window.as_millis()).into(),
         // GCRA counts in microseconds.
-        _ => format!("~{limit}.{}n.{most}", window.as_nanos()).into(),
+        _ => format!("~{limit}.{}n.{capacity}", window.as_nanos()).into(),
     }
 }
 

@@ -16,19 +16,19 @@ impl RateCheck<'_> {
         group: &CheckGroup<'_>,
         error: Error,
     ) -> Result<bool, Error> {
-        let (tag, members) = group;
-        let outage = |at: &usize| self.request.checks[*at].policy.outage();
+        let CheckGroup { tag, check_indices } = group;
+        let outage = |index: &usize| self.request.checks[*index].policy.outage();
         self.engine.record_charge_failure(self.store, tag, &error);
         if self.mark_cached_refusals() {
             return Ok(false);
         }
-        if members.iter().any(|at| outage(at) == RateLimitOutage::Refuse) {
+        if check_indices.iter().any(|index| outage(index) == RateLimitOutage::Refuse) {
             return Err(error);
         }
         crate::throttle::throttled!(warn, %error, "quota decided without the store");
-        let local: Vec<_> =
-            members.iter().copied().filter(|at| outage(at) == RateLimitOutage::Local).collect();
-        Ok(self.decide_locally(local.into_iter()))
+        let is_local = |index: &usize| outage(index) == RateLimitOutage::Local;
+        let local_indices: Vec<_> = check_indices.iter().copied().filter(is_local).collect();
+        Ok(self.decide_locally(local_indices.into_iter()))
     }
 
     /// Marks the policies with a cached refusal. Returns true if there is one. Such policies are
@@ -38,13 +38,13 @@ impl RateCheck<'_> {
         reason = "indices belong to this request's checks, and each list has one element per check"
     )]
     fn mark_cached_refusals(&mut self) -> bool {
-        let mut refused = false;
-        for (at, question) in self.request.enforced_checks() {
-            let Some(told) = self.engine.certain_refusal(self.request, question) else { continue };
-            let each = &mut self.policies[at];
-            (each.reading, each.violated, refused) = (Some(told), true, true);
+        let mut is_refused = false;
+        for (index, check) in self.request.enforced_checks() {
+            let Some(reading) = self.engine.certain_refusal(self.request, check) else { continue };
+            let decision = &mut self.decisions[index];
+            (decision.reading, decision.violated, is_refused) = (Some(reading), true, true);
         }
-        refused
+        is_refused
     }
 
     /// Returns true if all of these checks are decided in this process, since their shard is
@@ -53,10 +53,10 @@ impl RateCheck<'_> {
         clippy::indexing_slicing,
         reason = "indices belong to this request's checks, and each list has one element per check"
     )]
-    pub(super) fn is_decided_locally(&self, tag: &Key, members: &[usize]) -> bool {
+    pub(super) fn is_decided_locally(&self, tag: &Key, check_indices: &[usize]) -> bool {
         let is_local =
-            |at: &usize| self.request.checks[*at].policy.outage() == RateLimitOutage::Local;
-        self.engine.is_store_unavailable(self.store, tag) && members.iter().all(is_local)
+            |index: &usize| self.request.checks[*index].policy.outage() == RateLimitOutage::Local;
+        self.engine.is_store_unavailable(self.store, tag) && check_indices.iter().all(is_local)
     }
 
     /// Decides in this process. Returns true if all of these checks are admitted.
@@ -64,14 +64,14 @@ impl RateCheck<'_> {
         clippy::indexing_slicing,
         reason = "indices belong to this request's checks, and each list has one element per check"
     )]
-    pub(super) fn decide_locally(&mut self, members: impl Iterator<Item = usize>) -> bool {
+    pub(super) fn decide_locally(&mut self, check_indices: impl Iterator<Item = usize>) -> bool {
         self.decided_locally = true;
         let mut admitted = true;
-        for at in members {
-            let question = &self.request.checks[at];
-            if let Err(told) = self.engine.decide_locally(self.request, question) {
-                let each = &mut self.policies[at];
-                (each.reading, each.violated, admitted) = (Some(told), true, false);
+        for index in check_indices {
+            let check = &self.request.checks[index];
+            if let Err(reading) = self.engine.decide_locally(self.request, check) {
+                let decision = &mut self.decisions[index];
+                (decision.reading, decision.violated, admitted) = (Some(reading), true, false);
             }
         }
         admitted

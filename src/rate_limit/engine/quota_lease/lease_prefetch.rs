@@ -25,18 +25,23 @@ const MAX_HALF_SPEND_TIME: Duration = Duration::from_millis(25);
 impl QuotaLease {
     /// Returns the number of units to prefetch now. The lease then counts as refilling, and the
     /// caller must start the refill.
-    pub(super) fn start_prefetch(&mut self, most: u32, sharing: u64, now: Instant) -> Option<u32> {
-        let half = u64::from(most / 2);
-        if most < MIN_PREFETCHED_LEASE || self.units > half || self.refilling {
+    pub(super) fn start_prefetch(
+        &mut self,
+        max_units: u32,
+        process_count: u64,
+        now: Instant,
+    ) -> Option<u32> {
+        let half = u64::from(max_units / 2);
+        if max_units < MIN_PREFETCHED_LEASE || self.units > half || self.refilling {
             return None;
         }
         // One attempt for each refill. If it fails, the next request without a unit refills the
         // lease.
-        self.filled_at.take().filter(|filled| now - *filled <= MAX_HALF_SPEND_TIME)?;
-        let room = most - u32::try_from(self.units).unwrap_or(most);
-        let fetch = room.min(self.max_refill(sharing, now));
-        self.refilling = fetch > 1;
-        self.refilling.then_some(fetch)
+        self.filled_at.take().filter(|filled_at| now - *filled_at <= MAX_HALF_SPEND_TIME)?;
+        let missing_units = max_units - u32::try_from(self.units).unwrap_or(max_units);
+        let units = missing_units.min(self.max_refill(process_count, now));
+        self.refilling = units > 1;
+        self.refilling.then_some(units)
     }
 }
 
@@ -45,24 +50,25 @@ impl RateLimitEngine {
     pub(super) fn prefetch_lease(
         self: &Arc<Self>,
         store: &Store,
-        spot: BorrowedCounterId<'_>,
+        counter_id: BorrowedCounterId<'_>,
         item: Option<ChargeItem>,
-        times: u32,
+        units: u32,
     ) {
-        let (fetching, begun) = (LeaseRefill::new(self, spot), self.background_work.start());
+        let (refill, work_guard) =
+            (LeaseRefill::new(self, counter_id), self.background_work.start());
         let charge = ChargeCommand {
-            tag: spot.tag.clone(),
+            tag: counter_id.tag.clone(),
             items: item.into_iter().collect(),
-            repetitions: times,
+            repetitions: units,
         };
-        let with = store.clone();
+        let store_handle = store.clone();
         store.spawn_background(async move {
-            match fetching.fetch(&with, charge).await {
-                Ok(Some(LeaseSpend { unit: Some(unit), .. })) => fetching.return_unit(&unit),
+            match refill.fetch(&store_handle, charge).await {
+                Ok(Some(LeaseSpend { unit: Some(unit), .. })) => refill.return_unit(&unit),
                 Ok(_) => {}
                 Err(error) => tracing::debug!(%error, "prefetch of a quota lease failed"),
             }
-            drop(begun);
+            drop(work_guard);
         });
     }
 }

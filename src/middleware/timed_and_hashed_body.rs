@@ -1,4 +1,4 @@
-//! Request bodies with a read timeout and a fingerprint.
+//! `TimedBody`: a request body that is read with a timeout, and hashed for its fingerprint.
 
 use std::{
     any::{Any, TypeId, type_name},
@@ -28,15 +28,15 @@ pub struct UntimedBody<B> {
 impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
     pub(super) fn new(
         body: B,
-        patience: BodyTimer,
-        counts: bool,
-        print: Option<RequestFingerprint>,
+        body_timer: BodyTimer,
+        has_timeout: bool,
+        fingerprint: Option<RequestFingerprint>,
     ) -> Self {
-        Self { body, body_timer: patience, fingerprint: print, has_timeout: counts }
+        Self { body, body_timer, fingerprint, has_timeout }
     }
 
-    /// Times the body if it is a `T`, by wrapping it in another `T`. `error` converts the errors of
-    /// a `T`; `make` must be able to convert them back.
+    /// Times the body if it is a `T`, by wrapping it in another `T`. `box_error` converts the
+    /// errors of a `T`; `wrap` must be able to convert them back.
     ///
     /// # Errors
     ///
@@ -44,16 +44,14 @@ impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
     #[expect(clippy::expect_used, reason = "the types were compared")]
     pub fn try_time_as<T: Body<Data = Bytes> + 'static>(
         self,
-        error: fn(T::Error) -> BoxError,
-        make: impl FnOnce(TimedBody<T>) -> T,
+        box_error: fn(T::Error) -> BoxError,
+        wrap: impl FnOnce(TimedBody<T>) -> T,
     ) -> Result<B, Self> {
         if TypeId::of::<B>() != TypeId::of::<T>() {
             return Err(self);
         }
-        let Self { body, body_timer: patience, fingerprint: print, .. } = self;
-        let timed = |body| {
-            make(TimedBody { body: Some(body), error, body_timer: patience, fingerprint: print })
-        };
+        let Self { body, body_timer, fingerprint, .. } = self;
+        let timed = |body| wrap(TimedBody { body: Some(body), box_error, body_timer, fingerprint });
         // `B` and `T` are the same type.
         let body = cast_same_type::<B, T>(body).map(timed).and_then(cast_same_type::<T, B>);
         Ok(body.expect("the body has this type"))
@@ -62,7 +60,7 @@ impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
     /// Leaves the body as it is, and logs once that its read timeout has no effect.
     pub fn leave_untimed(self) -> B {
         static WARNED: Once = Once::new();
-        let tell = || {
+        let log_warning = || {
             tracing::warn!(
                 body = type_name::<B>(),
                 "body_read_timeout is not enforced for this body type; box the body outside the \
@@ -70,24 +68,25 @@ impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
             );
         };
         if self.has_timeout {
-            WARNED.call_once(tell);
+            WARNED.call_once(log_warning);
         }
         self.body
     }
 }
 
 fn cast_same_type<A: 'static, B: 'static>(value: A) -> Option<B> {
-    let mut place = Some(value);
-    (&mut place as &mut dyn Any).downcast_mut::<Option<B>>()?.take()
+    let mut slot = Some(value);
+    (&mut slot as &mut dyn Any).downcast_mut::<Option<B>>()?.take()
 }
 
-/// Request body that fails when its client was too slow.
+/// Request body that fails when its client was too slow. It updates the request's fingerprint with
+/// the data that is read.
 #[pin_project]
 pub struct TimedBody<B: Body> {
     /// `None` once it has failed.
     #[pin]
     body: Option<B>,
-    error: fn(B::Error) -> BoxError,
+    box_error: fn(B::Error) -> BoxError,
     body_timer: BodyTimer,
     /// Updated with the data that is read.
     fingerprint: Option<RequestFingerprint>,
@@ -107,17 +106,17 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
         };
         match this.body_timer.poll_body(cx, |cx| body.poll_frame(cx)) {
             Ok(polled) => {
-                let ended =
+                let is_at_end =
                     || this.body.as_ref().as_pin_ref().is_none_or(|body| body.is_end_stream());
-                if let Some(print) = this.fingerprint {
-                    update_fingerprint(print, &polled, ended);
+                if let Some(fingerprint) = this.fingerprint {
+                    update_fingerprint(fingerprint, &polled, is_at_end);
                 }
-                polled.map_err(*this.error)
+                polled.map_err(*this.box_error)
             }
-            Err(too_slow) => {
+            Err(timeout) => {
                 this.fingerprint.iter().for_each(RequestFingerprint::mark_truncated);
                 this.body.set(None);
-                Poll::Ready(Some(Err(too_slow.into())))
+                Poll::Ready(Some(Err(timeout.into())))
             }
         }
     }
@@ -132,22 +131,22 @@ impl<B: Body<Data = Bytes>> Body for TimedBody<B> {
 }
 
 fn update_fingerprint<E>(
-    print: &RequestFingerprint,
+    fingerprint: &RequestFingerprint,
     polled: &Poll<Option<Result<Frame<Bytes>, E>>>,
-    ended: impl FnOnce() -> bool,
+    is_at_end: impl FnOnce() -> bool,
 ) {
     match polled {
         Poll::Ready(Some(Ok(frame))) => {
             if let Some(data) = frame.data_ref() {
-                print.update(data);
+                fingerprint.update(data);
             }
             // A reader does not poll a body that reports its end.
-            if ended() {
-                print.finish();
+            if is_at_end() {
+                fingerprint.finish();
             }
         }
-        Poll::Ready(None) => print.finish(),
-        Poll::Ready(Some(Err(_))) => print.mark_truncated(),
+        Poll::Ready(None) => fingerprint.finish(),
+        Poll::Ready(Some(Err(_))) => fingerprint.mark_truncated(),
         Poll::Pending => {}
     }
 }

@@ -1,5 +1,5 @@
-//! Background task of a limiter in use. It registers this process, probes an unavailable store, and
-//! returns idle leases.
+//! Background task of a limiter in use: it registers this process by heartbeats, probes an
+//! unavailable store, and returns idle leases.
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
@@ -37,15 +37,15 @@ const ENGINE_IDLE_TIME: Duration = Duration::from_secs(30);
 
 impl RateLimitEngine {
     /// Starts the task if it is not running and the policies need it.
-    pub(super) fn ensure_background_task(self: &Arc<Self>, store: &Store, ask: &CheckRequest) {
-        let needs = |(_, question): (usize, &PolicyCheck)| {
-            question.policy.outage() == RateLimitOutage::Local || question.lease_size().is_some()
+    pub(super) fn ensure_background_task(self: &Arc<Self>, store: &Store, request: &CheckRequest) {
+        let needs_background_task = |(_, check): (usize, &PolicyCheck)| {
+            check.policy.outage() == RateLimitOutage::Local || check.lease_size().is_some()
         };
         if self.background_task.used_since_tick.load(Ordering::Relaxed) {
             store.agent().ensure_started();
             return;
         }
-        if !ask.enforced_checks().any(needs) {
+        if !request.enforced_checks().any(needs_background_task) {
             return;
         }
         self.background_task.used_since_tick.store(true, Ordering::Relaxed);
@@ -70,44 +70,49 @@ impl RateLimitEngine {
             Ok(processes) => self.outage.set_process_count(processes),
             Err(_) => self.outage.record_probe_failure(COMMON_SHARD),
         }
-        let looks =
-            self.outage.unavailable_shards().into_iter().filter(|part| *part != COMMON_SHARD).map(
-                async |part| match store.backend().ping_shard(part).await {
-                    Ok(()) => self.outage.record_probe_success(part),
-                    Err(_) => self.outage.record_probe_failure(part),
-                },
-            );
-        join_all(looks).await;
+        let probes = self
+            .outage
+            .unavailable_shards()
+            .into_iter()
+            .filter(|shard| *shard != COMMON_SHARD)
+            .map(async |shard| match store.backend().ping_shard(shard).await {
+                Ok(()) => self.outage.record_probe_success(shard),
+                Err(_) => self.outage.record_probe_failure(shard),
+            });
+        join_all(probes).await;
     }
 
     /// Returns the leases unused since `unused_since`, and resolves when the calls have ended.
     pub(super) async fn return_idle_leases(self: &Arc<Self>, store: &Store, unused_since: Instant) {
         let now = Instant::now();
-        let mut idle = Vec::new();
+        let mut idle_leases = Vec::new();
         self.leases.retain(|counter, quota, lease| {
             if lease.last_used > unused_since {
                 return true;
             }
             if lease.units > 0 && lease.valid_until > now {
-                idle.push((counter.with_quota(quota), lease.units, lease.window));
+                idle_leases.push((counter.with_quota(quota), lease.units, lease.window));
                 lease.units = 0;
             }
             lease.is_refilling()
         });
-        if idle.is_empty() {
+        if idle_leases.is_empty() {
             return;
         }
-        let mut calls = Vec::new();
-        for (place, units, window) in &idle {
+        let mut commands = Vec::new();
+        for (counter_id, units, window) in &idle_leases {
             // An outage that begins now starts with these units, too.
-            self.record_refund(place.to_ref(), *units);
-            calls.extend(
-                place.settle_command(AdjustmentKind::Refund { units: *units, window: *window }),
+            self.record_refund(counter_id.to_ref(), *units);
+            commands.extend(
+                counter_id
+                    .settle_command(AdjustmentKind::Refund { units: *units, window: *window }),
             );
         }
-        self.settle_charges(store, calls).wait().await;
+        self.settle_charges(store, commands).wait().await;
         // A refused request may be admitted now, also by a policy of this name without a lease.
-        idle.iter().for_each(|(place, ..)| self.invalidate_counter(place.to_ref()));
+        idle_leases
+            .iter()
+            .for_each(|(counter_id, ..)| self.invalidate_counter(counter_id.to_ref()));
     }
 
     /// Ends the engine's work in the store; `Store::shutdown` waits for it.
@@ -136,36 +141,36 @@ impl Drop for BackgroundTaskGuard {
     }
 }
 
-async fn run_background_task(running: BackgroundTaskGuard, store: WeakStore) {
-    let mut used = Instant::now();
-    let mut beat = Instant::now();
+async fn run_background_task(guard: BackgroundTaskGuard, store: WeakStore) {
+    let mut last_used = Instant::now();
+    let mut next_heartbeat = Instant::now();
     loop {
-        let Some((engine, store)) = running.0.upgrade().zip(store.upgrade()) else { return };
+        let Some((engine, store)) = guard.0.upgrade().zip(store.upgrade()) else { return };
         if engine.background_task.used_since_tick.swap(false, Ordering::Relaxed) {
-            used = Instant::now();
+            last_used = Instant::now();
         }
-        if used.elapsed() > ENGINE_IDLE_TIME && engine.outage.unavailable_shards().is_empty() {
+        if last_used.elapsed() > ENGINE_IDLE_TIME && engine.outage.unavailable_shards().is_empty() {
             return;
         }
-        if beat <= Instant::now() {
+        if next_heartbeat <= Instant::now() {
             engine.heartbeat(&store).await;
-            beat = Instant::now()
+            next_heartbeat = Instant::now()
                 + if engine.outage.unavailable_shards().is_empty() {
                     HEARTBEAT_INTERVAL
                 } else {
                     PROBE_INTERVAL
                 };
         }
-        if let Some(unused) = Instant::now().checked_sub(LEASE_IDLE_TIME) {
-            engine.return_idle_leases(&store, unused).await;
+        if let Some(unused_since) = Instant::now().checked_sub(LEASE_IDLE_TIME) {
+            engine.return_idle_leases(&store, unused_since).await;
         }
-        let pause = if engine.has_leases() { LEASE_IDLE_TIME } else { HEARTBEAT_INTERVAL }
-            .min(beat - Instant::now());
+        let wait = if engine.has_leases() { LEASE_IDLE_TIME } else { HEARTBEAT_INTERVAL }
+            .min(next_heartbeat - Instant::now());
         let wake = Arc::clone(&engine.background_task.wake);
         drop((engine, store));
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = wake.notified() => beat = Instant::now() + PROBE_INTERVAL,
+            () = tokio::time::sleep(wait) => {}
+            () = wake.notified() => next_heartbeat = Instant::now() + PROBE_INTERVAL,
         }
     }
 }

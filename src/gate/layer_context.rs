@@ -1,0 +1,49 @@
+//! `LayerContext`: the request extension by which the layers of one request find each other's slot
+//! and lock.
+
+use super::{gate_request::GateRequest, parking_slot::ParkingSlot};
+
+/// Data that the layers of one request exchange, as a single extension: the lock's mark needs no
+/// second one.
+#[derive(Clone)]
+struct LayerContext {
+    /// `None` once a lock has taken it.
+    slot: Option<ParkingSlot>,
+    /// Like [`UnderLockMark`].
+    under_lock: bool,
+}
+
+impl ParkingSlot {
+    /// Attaches the slot to the request, in place of an outer layer's slot.
+    pub(crate) fn attach_to<V: GateRequest>(&self, view: &mut V) {
+        let slot = Some(self.clone());
+        if !view.update_extension(|context: &mut LayerContext| context.slot.clone_from(&slot)) {
+            view.insert_extension(LayerContext { slot, under_lock: false });
+        }
+    }
+
+    /// Takes the slot out of the request.
+    pub(crate) fn take_from<V: GateRequest>(view: &mut V) -> Option<Self> {
+        let mut slot = None;
+        view.update_extension(|context: &mut LayerContext| slot = context.slot.take());
+        slot
+    }
+}
+
+/// Mark of a request that passed a lock: layers further inside are under that lock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnderLockMark;
+
+impl UnderLockMark {
+    pub(crate) fn set_on<V: GateRequest>(view: &mut V) {
+        if !view.update_extension(|context: &mut LayerContext| context.under_lock = true) {
+            view.insert_extension(Self);
+        }
+    }
+
+    pub(crate) fn is_set_on<V: GateRequest>(view: &mut V) -> bool {
+        let mut is_set = false;
+        view.update_extension(|context: &mut LayerContext| is_set = context.under_lock);
+        is_set || view.extension::<Self>().is_some()
+    }
+}
