@@ -76,9 +76,9 @@ impl JobChain {
     }
 
     fn lease_terms(&self, id: &JobId) -> LeaseTerms {
-        let WorkerSettings { lease, max_run, .. } = &*self.worker;
+        let WorkerSettings { lease, max_run_time, .. } = &*self.worker;
         let (job, mode) = (Some(id.clone()), LockMode::Exclusive);
-        LeaseTerms { lease: *lease, renews: true, max_hold: *max_run, job, mode }
+        LeaseTerms { lease: *lease, renews: true, max_hold: *max_run_time, job, mode }
     }
 
     /// Sends the claim, and repeats it with the same token for as long as a lost claim would be
@@ -86,30 +86,30 @@ impl JobChain {
     /// had died.
     async fn send_claim(&self, attempt: &mut GrantAttempt, id: &JobId) -> Option<ClaimOutcome> {
         let WorkerSettings { store, lease, settlement_rules: rules, .. } = &*self.worker;
-        let (mut give_up, mut odd) = (None, 0);
+        let (mut give_up_at, mut protocol_errors) = (None, 0);
         loop {
-            let call = ClaimCommand {
+            let command = ClaimCommand {
                 key: self.key.clone(),
                 id: id.clone(),
                 token: attempt.token.clone(),
                 lease: *lease,
                 retention: rules.dead_retention,
             };
-            let error = match attempt.send(*lease, || store.backend().claim(call)).await {
+            let error = match attempt.send(*lease, || store.backend().claim(command)).await {
                 Ok(claimed) => return Some(claimed),
                 Err(error) => error,
             };
             tracing::warn!(job = ?id, %error, "claim failed");
             if error.may_have_run() {
-                give_up.get_or_insert(attempt.valid_until());
+                give_up_at.get_or_insert(attempt.valid_until());
             }
             // A protocol error most likely repeats; giving up lets other locks proceed.
-            odd += u32::from(error.kind() == ErrorKind::Protocol);
-            if odd == MAX_PROTOCOL_ERRORS {
+            protocol_errors += u32::from(error.kind() == ErrorKind::Protocol);
+            if protocol_errors == MAX_PROTOCOL_ERRORS {
                 return None;
             }
-            match give_up {
-                Some(give_up) if Instant::now() < give_up => {
+            match give_up_at {
+                Some(give_up_at) if Instant::now() < give_up_at => {
                     tokio::time::sleep(CLAIM_RETRY_DELAY).await;
                 }
                 _ => return None,
@@ -120,34 +120,35 @@ impl JobChain {
     /// Settles a run. Repeats the call until the store replies or the hold is no longer certain.
     ///
     /// Returns `None` if the run was lost. Otherwise the settlement is stored, and the inner option
-    /// holds the next run, if `goes_on` is set and there is one.
+    /// holds the next run, if `continues` is set and there is one.
     pub(super) async fn settle(
         &self,
         started: StartedRun,
-        verdict: Settlement,
-        goes_on: bool,
+        settlement: Settlement,
+        continues: bool,
     ) -> Option<Option<StartedRun>> {
         let StartedRun { run, mut hold } = started;
         // Dropped without a reply, the attempt returns any job that it may have claimed.
-        let mut next = goes_on.then(|| GrantAttempt::for_next_claim(&self.worker.store, &self.key));
-        let settled = self.send_settlement(&run.id, &hold, verdict, next.as_mut()).await?;
-        let begun = match settled {
+        let mut next =
+            continues.then(|| GrantAttempt::for_next_claim(&self.worker.store, &self.key));
+        let outcome = self.send_settlement(&run.id, &hold, settlement, next.as_mut()).await?;
+        let claimed = match outcome {
             SettleOutcome::RunLost => None,
-            SettleOutcome::Settled(begun) => {
+            SettleOutcome::Settled(claimed) => {
                 hold.mark_run_settled(run.id.clone());
-                Some(begun)
+                Some(claimed)
             }
         };
-        match (begun, next) {
+        match (claimed, next) {
             (Some(Some(run)), Some(mut attempt)) => {
                 // If the lease is no longer certain, the job returns uncharged, and another chain
                 // claims it.
                 let hold = attempt.accept_grant(run.fence, self.lease_terms(&run.id)).ok();
                 Some(hold.map(|hold| StartedRun { run, hold }))
             }
-            (begun, next) => {
+            (claimed, next) => {
                 next.into_iter().for_each(GrantAttempt::mark_refused);
-                begun.map(|_| None)
+                claimed.map(|_| None)
             }
         }
     }
@@ -156,42 +157,42 @@ impl JobChain {
         &self,
         id: &JobId,
         hold: &OwnedHold,
-        verdict: Settlement,
+        settlement: Settlement,
         mut next: Option<&mut GrantAttempt>,
     ) -> Option<SettleOutcome> {
         let WorkerSettings { store, lease, settlement_rules: rules, .. } = &*self.worker;
-        let facts = hold.state();
-        let mut pause = Duration::from_millis(10);
+        let hold_state = hold.state();
+        let mut retry_delay = Duration::from_millis(10);
         loop {
-            let token = |attempt: &&mut GrantAttempt| attempt.token.clone();
-            let call = SettleCommand {
+            let next_token = next.as_ref().map(|attempt| attempt.token.clone());
+            let command = SettleCommand {
                 key: self.key.clone(),
                 id: id.clone(),
-                token: facts.lease.token.clone(),
-                settlement: verdict.clone(),
-                next_claim: next.as_ref().map(token).map(|me| NextClaim {
-                    token: me,
+                token: hold_state.lease.token.clone(),
+                settlement: settlement.clone(),
+                next_claim: next_token.map(|token| NextClaim {
+                    token,
                     lease: *lease,
                     retention: rules.dead_retention,
                 }),
             };
-            let step = || store.backend().settle(call);
-            let settled = match &mut next {
-                Some(attempt) => attempt.send(*lease, step).await,
-                None => step().await,
+            let send = || store.backend().settle(command);
+            let result = match &mut next {
+                Some(attempt) => attempt.send(*lease, send).await,
+                None => send().await,
             };
-            match settled {
-                Ok(settled) => return Some(settled),
+            match result {
+                Ok(outcome) => return Some(outcome),
                 Err(error) => tracing::warn!(job = ?id, %error, "settlement failed"),
             }
-            let left = facts.valid_until().saturating_duration_since(Instant::now());
-            if left <= FINAL_SETTLE_MARGIN || facts.loss().is_some() {
+            let remaining = hold_state.valid_until().saturating_duration_since(Instant::now());
+            if remaining <= FINAL_SETTLE_MARGIN || hold_state.loss().is_some() {
                 return None;
             }
-            // The hold may expire before the pause ends, or be renewed meanwhile. Capping the pause
+            // The hold may expire before the delay ends, or be renewed meanwhile. Capping the delay
             // leaves time for one more attempt.
-            tokio::time::sleep(pause.min(left - FINAL_SETTLE_MARGIN)).await;
-            pause = (pause * 2).min(Duration::from_millis(500));
+            tokio::time::sleep(retry_delay.min(remaining - FINAL_SETTLE_MARGIN)).await;
+            retry_delay = (retry_delay * 2).min(Duration::from_millis(500));
         }
     }
 }

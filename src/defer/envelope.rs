@@ -10,7 +10,7 @@ use std::{fmt, net::SocketAddr};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{snapshot::SavedSnapshots, stored_headers::HeaderPairs};
+use super::{extension_snapshot::SavedSnapshots, stored_headers::HeaderPairs};
 use crate::{
     gate::HttpRequestHead,
     key::{Key, digest_parts},
@@ -36,8 +36,8 @@ pub(super) enum EnvelopeError {
 }
 
 impl From<UnsealError> for EnvelopeError {
-    fn from(why: UnsealError) -> Self {
-        match why {
+    fn from(error: UnsealError) -> Self {
+        match error {
             UnsealError::NewerVersion => Self::NewerVersion,
             UnsealError::UnknownKey => Self::MissingKey,
             UnsealError::Corrupt => Self::Corrupted,
@@ -45,7 +45,7 @@ impl From<UnsealError> for EnvelopeError {
     }
 }
 
-/// Position of stored bytes; sealed ones open nowhere else.
+/// Job and lock that stored bytes belong to; sealed ones open nowhere else.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EnvelopeBinding<'a> {
     pub(super) store: &'a Store,
@@ -135,44 +135,42 @@ impl StoredBodyStatus {
 }
 
 pub(super) fn encode_request(
-    at: EnvelopeBinding<'_>,
+    binding: EnvelopeBinding<'_>,
     head: HttpRequestHead,
     headers: HeaderPairs,
-    carried: SavedSnapshots,
+    snapshots: SavedSnapshots,
     max_attempts: u32,
     body: &[u8],
 ) -> Bytes {
     let HttpRequestHead { method, target, peer, .. } = head;
-    let head =
-        EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried };
-    at.seal(REQUEST_KIND, encode_envelope(at, REQUEST_KIND, &head, body))
+    let head = EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots };
+    binding.seal(REQUEST_KIND, encode_envelope(binding, REQUEST_KIND, &head, body))
 }
 
 pub(super) fn decode_request(
-    at: EnvelopeBinding<'_>,
+    binding: EnvelopeBinding<'_>,
     bytes: &Bytes,
 ) -> Result<StoredRequest, EnvelopeError> {
-    let plain = at.open(REQUEST_KIND, bytes)?;
-    let (head, body) = decode_envelope(at, REQUEST_KIND, &plain)?;
-    let EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots: carried } =
-        head;
+    let opened = binding.open(REQUEST_KIND, bytes)?;
+    let (head, body) = decode_envelope(binding, REQUEST_KIND, &opened)?;
+    let EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots } = head;
     let head = HttpRequestHead { method, target, headers, peer };
-    Ok(StoredRequest { head, snapshots: carried, max_attempts, body })
+    Ok(StoredRequest { head, snapshots, max_attempts, body })
 }
 
 pub(super) fn encode_response(
-    at: EnvelopeBinding<'_>,
+    binding: EnvelopeBinding<'_>,
     head: &StoredResponseHead,
     body: &[u8],
 ) -> Bytes {
-    at.seal(RESPONSE_KIND, encode_envelope(at, RESPONSE_KIND, head, body))
+    binding.seal(RESPONSE_KIND, encode_envelope(binding, RESPONSE_KIND, head, body))
 }
 
 pub(super) fn decode_response(
-    at: EnvelopeBinding<'_>,
+    binding: EnvelopeBinding<'_>,
     bytes: &Bytes,
 ) -> Result<(StoredResponseHead, Bytes), EnvelopeError> {
-    decode_envelope(at, RESPONSE_KIND, &at.open(RESPONSE_KIND, bytes)?)
+    decode_envelope(binding, RESPONSE_KIND, &binding.open(RESPONSE_KIND, bytes)?)
 }
 
 #[expect(
@@ -180,32 +178,33 @@ pub(super) fn decode_response(
     reason = "postcard can write strings, numbers and lists of known length"
 )]
 fn encode_envelope(
-    at: EnvelopeBinding<'_>,
+    binding: EnvelopeBinding<'_>,
     kind: &str,
     head: &impl Serialize,
     body: &[u8],
 ) -> Bytes {
-    let mut start = vec![FORMAT_VERSION];
-    start.resize(1 + CHECKSUM_LEN, 0);
-    let out = postcard::to_extend(head, start);
+    let mut prefix = vec![FORMAT_VERSION];
+    prefix.resize(1 + CHECKSUM_LEN, 0);
+    let envelope = postcard::to_extend(head, prefix);
     // Strings, numbers and lists of known length: postcard can't fail on them.
-    let mut out = out.expect("postcard can write every type of the head");
-    out.extend_from_slice(body);
-    if let Some((front, rest)) = out.split_at_mut_checked(1 + CHECKSUM_LEN) {
-        front.iter_mut().skip(1).zip(checksum(at, kind, rest)).for_each(|(to, byte)| *to = byte);
+    let mut envelope = envelope.expect("postcard can write every type of the head");
+    envelope.extend_from_slice(body);
+    if let Some((prefix, content)) = envelope.split_at_mut_checked(1 + CHECKSUM_LEN) {
+        let checksum = checksum(binding, kind, content);
+        prefix.iter_mut().skip(1).zip(checksum).for_each(|(target, byte)| *target = byte);
     }
-    out.into()
+    envelope.into()
 }
 
-fn checksum(at: EnvelopeBinding<'_>, kind: &str, rest: &[u8]) -> [u8; CHECKSUM_LEN] {
-    let place = [kind, at.id.as_str(), at.lock.as_str()].map(str::as_bytes);
-    let [kind, id, lock] = place;
-    let whole = digest_parts(&[kind, id, lock, rest]);
-    std::array::from_fn(|n| whole.get(n).copied().unwrap_or_default())
+fn checksum(binding: EnvelopeBinding<'_>, kind: &str, content: &[u8]) -> [u8; CHECKSUM_LEN] {
+    let bound_to = [kind, binding.id.as_str(), binding.lock.as_str()].map(str::as_bytes);
+    let [kind, id, lock] = bound_to;
+    let digest = digest_parts(&[kind, id, lock, content]);
+    std::array::from_fn(|n| digest.get(n).copied().unwrap_or_default())
 }
 
 fn decode_envelope<T: for<'a> Deserialize<'a>>(
-    at: EnvelopeBinding<'_>,
+    binding: EnvelopeBinding<'_>,
     kind: &str,
     bytes: &Bytes,
 ) -> Result<(T, Bytes), EnvelopeError> {
@@ -214,12 +213,12 @@ fn decode_envelope<T: for<'a> Deserialize<'a>>(
         Some(&newer) if newer > FORMAT_VERSION => return Err(EnvelopeError::NewerVersion),
         _ => return Err(EnvelopeError::Corrupted),
     }
-    let front = bytes.split_at_checked(1 + CHECKSUM_LEN);
-    let (front, rest) = front.ok_or(EnvelopeError::Corrupted)?;
-    if front.get(1..).is_none_or(|own| own != checksum(at, kind, rest)) {
+    let parts = bytes.split_at_checked(1 + CHECKSUM_LEN);
+    let (prefix, content) = parts.ok_or(EnvelopeError::Corrupted)?;
+    if prefix.get(1..).is_none_or(|stored| stored != checksum(binding, kind, content)) {
         return Err(EnvelopeError::Corrupted);
     }
-    let (head, body) = postcard::take_from_bytes(rest).map_err(|_| EnvelopeError::Corrupted)?;
+    let (head, body) = postcard::take_from_bytes(content).map_err(|_| EnvelopeError::Corrupted)?;
     Ok((head, bytes.slice(bytes.len() - body.len()..)))
 }
 

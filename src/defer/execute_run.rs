@@ -6,12 +6,12 @@ use std::{
 };
 
 use super::{
+    abort_run::{AbandonOnDrop, drained_settlement},
     claim_and_settle::StartedRun,
     envelope::{EnvelopeBinding, EnvelopeError, StoredRequest, decode_request},
+    idempotency_key::{IDEMPOTENCY_KEY, derive_idempotency_key},
     job_chain::{JobChain, ShutdownPhase},
-    run_guard::{RunGuard, drained_settlement},
     settlement_rules::{RunContext, UNREACHABLE, UNROUTABLE, age_backoff},
-    stored_headers::{IDEMPOTENCY_KEY, derive_idempotency_key},
     webhook,
     webhook_receivers::WebhookLimits,
     worker::WorkerSettings,
@@ -27,19 +27,20 @@ impl JobChain {
     pub(super) async fn execute_run(&self, started: &StartedRun) -> Option<Settlement> {
         let worker = &*self.worker;
         let run = &started.run;
-        let at = EnvelopeBinding { store: &worker.store, id: &run.id, lock: &self.key };
-        let first_seen = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
-        let back = |reason| Some(Settlement::Postpone { delay: age_backoff(first_seen), reason });
-        let request = match decode_request(at, &run.envelope) {
+        let binding = EnvelopeBinding { store: &worker.store, id: &run.id, lock: &self.key };
+        let accepted_at = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
+        let postpone =
+            |reason| Some(Settlement::Postpone { delay: age_backoff(accepted_at), reason });
+        let request = match decode_request(binding, &run.envelope) {
             Ok(request) => request,
-            Err(EnvelopeError::NewerVersion) => return back(NEWER_VERSION),
+            Err(EnvelopeError::NewerVersion) => return postpone(NEWER_VERSION),
             Err(EnvelopeError::MissingKey) => {
                 tracing::error!(
                     job = ?run.id,
                     "the job is sealed with a key that this process lacks; add it by \
                      with_decryption_key"
                 );
-                return back(NO_KEY);
+                return postpone(NO_KEY);
             }
             Err(EnvelopeError::Corrupted) => {
                 tracing::error!(
@@ -53,7 +54,7 @@ impl JobChain {
             return Some(drained_settlement());
         }
         if request.head.method == webhook::WEBHOOK_METHOD {
-            return self.execute_webhook(&request, at, started).await;
+            return self.execute_webhook(&request, binding, started).await;
         }
         let restored = match worker.snapshot_restorers.restore_all(&request.snapshots) {
             Ok(restored) => restored,
@@ -63,17 +64,17 @@ impl JobChain {
                     "the job carries a snapshot that this worker cannot restore; add \
                      .restore_extension::<T>()"
                 );
-                return back(UNKNOWN_SNAPSHOT);
+                return postpone(UNKNOWN_SNAPSHOT);
             }
         };
         let (id, attempt, fence) = (run.id.clone(), run.attempt, run.fence);
-        let deferred = RunningJob { id, attempt, accepted_at: first_seen, fence };
-        let facts = Arc::clone(started.hold.state());
-        let marker = ReplayMarker::with_snapshots(deferred, &worker.store, facts, restored);
-        if let Err(ends) = self.authorize_run(&request, &marker, started).await {
-            return ends;
+        let job = RunningJob { id, attempt, accepted_at, fence };
+        let hold_state = Arc::clone(started.hold.state());
+        let marker = ReplayMarker::with_snapshots(job, &worker.store, hold_state, restored);
+        if let Err(settlement) = self.authorize_run(&request, &marker, started).await {
+            return settlement;
         }
-        self.replay_request(request, at, &marker, started).await
+        self.replay_request(request, binding, &marker, started).await
     }
 
     /// Delivers a webhook if a slot of its receiver is free. Returns `None` if the lock is lost; a
@@ -81,21 +82,27 @@ impl JobChain {
     async fn execute_webhook(
         &self,
         request: &StoredRequest,
-        at: EnvelopeBinding<'_>,
+        binding: EnvelopeBinding<'_>,
         started: &StartedRun,
     ) -> Option<Settlement> {
-        let WorkerSettings { webhooks: callbacks, settlement_rules: rules, .. } = &*self.worker;
-        let crowded = self.contended.load(Ordering::Relaxed);
-        let room = WebhookLimits { max_calls: self.slot.limit(), contended: crowded };
-        let Some(turn) =
-            self.webhook_receivers.try_acquire_slot(&self.key, &request.head.target, room)
+        let WorkerSettings { webhooks, settlement_rules, .. } = &*self.worker;
+        let contended = self.contended.load(Ordering::Relaxed);
+        let limits = WebhookLimits { max_calls: self.slot.limit(), contended };
+        let Some(receiver_slot) =
+            self.webhook_receivers.try_acquire_slot(&self.key, &request.head.target, limits)
         else {
             return Some(self.no_slot_settlement(started));
         };
-        let by = callbacks.as_deref();
+        let delivery = webhook::deliver_webhook(
+            webhooks.as_deref(),
+            settlement_rules,
+            (binding, &started.run),
+            request,
+            receiver_slot,
+        );
         tokio::select! {
-            verdict = webhook::deliver_webhook(by, rules, (at, &started.run), request, turn) => {
-                Some(verdict.unwrap_or_else(|| self.no_slot_settlement(started)))
+            settlement = delivery => {
+                Some(settlement.unwrap_or_else(|| self.no_slot_settlement(started)))
             }
             _ = started.hold.state().wait_for_loss() => None,
             () = self.wait_for_shutdown(ShutdownPhase::Aborting) => Some(drained_settlement()),
@@ -103,32 +110,28 @@ impl JobChain {
     }
 
     fn no_slot_settlement(&self, started: &StartedRun) -> Settlement {
-        let first_seen = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
-        let delay = self.webhook_receivers.retry_delay(&self.key, age_backoff(first_seen));
+        let accepted_at = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
+        let delay = self.webhook_receivers.retry_delay(&self.key, age_backoff(accepted_at));
         Settlement::Postpone { delay, reason: webhook::NO_RECEIVER_SLOT }
     }
 
     async fn replay_request(
         &self,
         request: StoredRequest,
-        at: EnvelopeBinding<'_>,
+        binding: EnvelopeBinding<'_>,
         marker: &ReplayMarker,
         started: &StartedRun,
     ) -> Option<Settlement> {
         let worker = &*self.worker;
         let StoredRequest { mut head, max_attempts, body, .. } = request;
-        let idempotent = max_attempts > 1;
+        let may_rerun = max_attempts > 1;
         if !head.headers.iter().any(|(name, _)| name == IDEMPOTENCY_KEY) {
             let key = derive_idempotency_key(&marker.job().id);
             head.headers.push((IDEMPOTENCY_KEY.to_owned(), key.into_bytes()));
         }
-        let run = RunContext {
-            replay: marker,
-            binding: at,
-            max_attempts,
-            rules: &worker.settlement_rules,
-        };
-        let _attended = RunGuard::new(marker, started.hold.state());
+        let context =
+            RunContext { replay: marker, binding, max_attempts, rules: &worker.settlement_rules };
+        let _abandon_on_drop = AbandonOnDrop::new(marker, started.hold.state());
         tokio::select! {
             // In this order: no handler starts on a lost lock, or once runs are aborted.
             biased;
@@ -136,10 +139,10 @@ impl JobChain {
                 tracing::error!(job = ?marker.job().id, ?loss, "run abandoned: lock lost");
                 None
             }
-            () = self.wait_for_shutdown(ShutdownPhase::Aborting) => self.abort_run(marker, idempotent).await,
-            ran = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
-                let verdict = run.classify(ran);
-                self.await_handler_exit(marker, started, idempotent, verdict).await
+            () = self.wait_for_shutdown(ShutdownPhase::Aborting) => self.abort_run(marker, may_rerun).await,
+            outcome = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
+                let settlement = context.classify(outcome);
+                self.await_handler_exit(marker, started, may_rerun, settlement).await
             }
         }
     }
@@ -150,20 +153,20 @@ impl JobChain {
         &self,
         marker: &ReplayMarker,
         started: &StartedRun,
-        idempotent: bool,
-        verdict: Settlement,
+        may_rerun: bool,
+        settlement: Settlement,
     ) -> Option<Settlement> {
         if !marker.is_running_here() {
-            return Some(verdict);
+            return Some(settlement);
         }
         tokio::select! {
             biased;
-            () = marker.wait_until_ended() => Some(verdict),
+            () = marker.wait_until_ended() => Some(settlement),
             loss = started.hold.state().wait_for_loss() => {
                 tracing::error!(job = ?marker.job().id, ?loss, "run abandoned: lock lost");
                 None
             }
-            () = self.wait_for_shutdown(ShutdownPhase::Aborting) => self.abort_run(marker, idempotent).await,
+            () = self.wait_for_shutdown(ShutdownPhase::Aborting) => self.abort_run(marker, may_rerun).await,
         }
     }
 }
@@ -186,8 +189,8 @@ pub(super) fn is_peer_runnable(reason: &str) -> bool {
     )
 }
 
-pub(super) fn outcome_label(verdict: &Settlement) -> &'static str {
-    match verdict {
+pub(super) fn outcome_label(settlement: &Settlement) -> &'static str {
+    match settlement {
         Settlement::Done { .. } | Settlement::WebhookSettled { response: Some(_), .. } => "done",
         Settlement::Dead { reason, .. }
         | Settlement::WebhookSettled { reason, .. }

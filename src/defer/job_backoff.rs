@@ -1,4 +1,4 @@
-//! Delay between a failed run and the next attempt.
+//! `JobBackoff`: the delay between a failed run and the next attempt.
 
 use std::time::{Duration, SystemTime};
 
@@ -30,20 +30,21 @@ impl JobBackoff {
     ///
     /// The delay that a handler asks for is a lower bound with jitter on top: jobs that were given
     /// the same time would otherwise all return at once.
-    pub(super) fn delay_after(&self, attempt: u32, asked: Option<Duration>) -> Duration {
+    pub(super) fn delay_after(&self, attempt: u32, requested_delay: Option<Duration>) -> Duration {
         let doubled = 2u32.saturating_pow(attempt.saturating_sub(1));
-        let most = self.base.saturating_mul(doubled).min(self.cap);
-        asked.unwrap_or_default().min(self.max_retry_after) + random_delay(most)
+        let max_jitter = self.base.saturating_mul(doubled).min(self.cap);
+        let min_delay = requested_delay.unwrap_or_default().min(self.max_retry_after);
+        min_delay + random_delay(max_jitter)
     }
 }
 
 /// At least 1 ms: a job that is due at once would be claimed again before any other job.
-fn random_delay(most: Duration) -> Duration {
-    let most = u64::try_from(most.as_micros()).unwrap_or(u64::MAX).max(1);
+fn random_delay(max: Duration) -> Duration {
+    let max_us = u64::try_from(max.as_micros()).unwrap_or(u64::MAX).max(1);
     // The fixed bits of a random UUID are at the top of its lower half, where they do not affect
     // the remainder.
     let random = uuid::Uuid::new_v4().as_u64_pair().1;
-    Duration::from_micros(random % most).max(Duration::from_millis(1))
+    Duration::from_micros(random % max_us).max(Duration::from_millis(1))
 }
 
 /// Parses `Retry-After` (RFC 9110 section 10.2.3): seconds or a date.

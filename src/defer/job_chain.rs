@@ -1,4 +1,4 @@
-//! Job chain: consecutive runs of one lock's jobs, each claimed with the settlement before it.
+//! `JobChain`: consecutive runs of one lock's jobs, each claimed with the settlement before it.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -30,12 +30,15 @@ use crate::{
 /// the next wake-up continues.
 const MAX_STREAK: u32 = 64;
 
-/// Length and duration of a chain while other locks wait for a slot. A chain ends when it has
-/// reached both.
+/// Length of a chain while other locks wait for a slot. A chain ends when it has reached both this
+/// length and `MIN_CONTENDED_STREAK_TIME`.
+const MIN_CONTENDED_STREAK: u32 = 4;
+
+/// Duration of a chain while other locks wait for a slot.
 ///
 /// Ending a chain, offering the lock, receiving the offer and starting the next chain take longer
 /// than a short run, so the time allows several short runs. It is too short to be noticed.
-const CONTENDED_STREAK_LIMITS: (u32, Duration) = (4, Duration::from_millis(2));
+const MIN_CONTENDED_STREAK_TIME: Duration = Duration::from_millis(2);
 
 /// Stage of a worker's shutdown, as its chains see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,7 +77,7 @@ pub(super) enum ChainOutcome {
 /// Progress of a chain.
 #[derive(Clone, Copy)]
 struct RunStreak {
-    runs: u32,
+    run_count: u32,
     started_at: Instant,
 }
 
@@ -87,54 +90,54 @@ enum ChainStep {
 
 impl JobChain {
     /// Runs jobs of the lock, starting with its first one if that can be claimed.
-    pub(super) async fn run(self, hint: Option<JobId>) -> (Key, ChainOutcome) {
+    pub(super) async fn run(self, head: Option<JobId>) -> (Key, ChainOutcome) {
         // A panic of application code (a destructor, a clone of the service) must not lose the
         // lock's name: the dispatcher would count the chain as running forever, and start no other.
-        let visit = AssertUnwindSafe(self.run_with_permit(hint)).catch_unwind().await;
-        let next = visit.unwrap_or_else(|_| {
+        let outcome = AssertUnwindSafe(self.run_with_permit(head)).catch_unwind().await;
+        let outcome = outcome.unwrap_or_else(|_| {
             tracing::error!(lock = %self.key.log_hash(), "a worker task panicked");
             ChainOutcome::RetryAfter(Duration::from_secs(1))
         });
-        (self.key, next)
+        (self.key, outcome)
     }
 
     async fn run_with_permit(&self, head: Option<JobId>) -> ChainOutcome {
-        let WorkerSettings { store, shared_limits: limits, lease, .. } = &*self.worker;
+        let WorkerSettings { store, shared_limits, lease, .. } = &*self.worker;
         // Limits of a queue apply to requests, not to webhooks.
-        let enters = async {
+        let acquiring = async {
             if self.is_webhook() {
                 Some(RunPermit::default())
             } else {
-                limits.acquire(store, *lease).await
+                shared_limits.acquire(store, *lease).await
             }
         };
-        let leave = tokio::select! {
-            leave = enters => leave,
+        let permit = tokio::select! {
+            permit = acquiring => permit,
             () = self.wait_for_shutdown(ShutdownPhase::Draining) => return ChainOutcome::AwaitWakeup,
         };
-        let Some(mut leave) = leave else { return ChainOutcome::AwaitWakeup };
+        let Some(mut permit) = permit else { return ChainOutcome::AwaitWakeup };
         // The queue may have been paused during a long wait for the permit.
-        let next = if self.paused.load(Ordering::Relaxed) {
+        let outcome = if self.paused.load(Ordering::Relaxed) {
             ChainOutcome::AwaitWakeup
         } else {
-            self.claim_and_run(head, &mut leave).await
+            self.claim_and_run(head, &mut permit).await
         };
-        limits.release(store, leave).await;
-        next
+        shared_limits.release(store, permit).await;
+        outcome
     }
 
-    async fn claim_and_run(&self, head: Option<JobId>, leave: &mut RunPermit) -> ChainOutcome {
+    async fn claim_and_run(&self, head: Option<JobId>, permit: &mut RunPermit) -> ChainOutcome {
         let mut started = match self.claim_first(head).await {
             Ok(started) => started,
-            Err(next) => return next,
+            Err(outcome) => return outcome,
         };
-        let mut row = RunStreak { runs: 0, started_at: Instant::now() };
+        let mut streak = RunStreak { run_count: 0, started_at: Instant::now() };
         loop {
-            leave.consume_charge();
-            row.runs += 1;
-            match self.run_job(started, row, leave).await {
+            permit.consume_charge();
+            streak.run_count += 1;
+            match self.run_job(started, streak, permit).await {
                 ChainStep::Continue(next) => started = next,
-                ChainStep::End(next) => return next,
+                ChainStep::End(outcome) => return outcome,
             }
         }
     }
@@ -142,34 +145,34 @@ impl JobChain {
     async fn run_job(
         &self,
         started: StartedRun,
-        row: RunStreak,
-        leave: &mut RunPermit,
+        streak: RunStreak,
+        permit: &mut RunPermit,
     ) -> ChainStep {
         let worker = &*self.worker;
-        let ClaimedRun { attempt, has_next: more, .. } = started.run;
+        let ClaimedRun { attempt, has_next, .. } = started.run;
         let id = started.run.id.clone();
         tracing::info!(
             node = %worker.store.node(), lock = %self.key.log_hash(), job = ?id, attempt, "run started"
         );
         // The run was lost with its lock. The new holder of the job decides.
-        let Some(verdict) = self.execute_run(&started).await else {
+        let Some(settlement) = self.execute_run(&started).await else {
             return ChainStep::End(ChainOutcome::AwaitWakeup);
         };
-        let outcome = outcome_label(&verdict);
-        let next = match verdict {
+        let outcome = outcome_label(&settlement);
+        let chain_outcome = match settlement {
             Settlement::Postpone { delay, reason } if is_peer_runnable(reason) => {
                 ChainOutcome::LeaveToPeer(id.clone(), delay)
             }
             _ => ChainOutcome::AwaitWakeup,
         };
-        let goes_on = self.may_continue(row, more, &verdict)
-            && (self.is_webhook() || worker.shared_limits.reuse(&worker.store, leave).await);
-        match self.settle_and_free_slot(started, verdict, goes_on).await {
-            Some(started) => {
+        let continues = self.may_continue(streak, has_next, &settlement)
+            && (self.is_webhook() || worker.shared_limits.reuse(&worker.store, permit).await);
+        match self.settle_and_free_slot(started, settlement, continues).await {
+            Some(next_run) => {
                 tracing::info!(
                     node = %worker.store.node(), job = ?id, attempt, outcome, "run ended"
                 );
-                started.map_or(ChainStep::End(next), ChainStep::Continue)
+                next_run.map_or(ChainStep::End(chain_outcome), ChainStep::Continue)
             }
             None => {
                 tracing::error!(
@@ -189,11 +192,11 @@ impl JobChain {
     async fn settle_and_free_slot(
         &self,
         started: StartedRun,
-        verdict: Settlement,
-        goes_on: bool,
+        settlement: Settlement,
+        continues: bool,
     ) -> Option<Option<StartedRun>> {
-        let mut settling = pin!(self.settle(started, verdict, goes_on));
-        if goes_on {
+        let mut settling = pin!(self.settle(started, settlement, continues));
+        if continues {
             return settling.await;
         }
         // The settlement is sent before the slot is free. The next claim can then join its batch,
@@ -208,22 +211,30 @@ impl JobChain {
 
     /// Returns true if the next job of the lock may be claimed with this settlement. While other
     /// locks wait for the slot, this requires a known next job.
-    fn may_continue(&self, row: RunStreak, more: bool, verdict: &Settlement) -> bool {
-        let (most, time) = CONTENDED_STREAK_LIMITS;
-        let goes = match self.contended.load(Ordering::Relaxed) {
-            true => more && (row.runs < most || row.started_at.elapsed() < time),
+    fn may_continue(&self, streak: RunStreak, has_next: bool, settlement: &Settlement) -> bool {
+        let is_slot_available = match self.contended.load(Ordering::Relaxed) {
+            true => {
+                has_next
+                    && (streak.run_count < MIN_CONTENDED_STREAK
+                        || streak.started_at.elapsed() < MIN_CONTENDED_STREAK_TIME)
+            }
             false => true,
         };
         // A job that runs again at the head of its queue is still the first.
-        let ended = matches!(verdict, Settlement::Done { .. } | Settlement::Dead { .. });
-        let moves = ended || matches!(verdict, Settlement::Retry { .. });
-        goes && row.runs < MAX_STREAK && moves && *self.shutdown.borrow() == ShutdownPhase::Running
+        let leaves_head = matches!(
+            settlement,
+            Settlement::Done { .. } | Settlement::Dead { .. } | Settlement::Retry { .. }
+        );
+        is_slot_available
+            && streak.run_count < MAX_STREAK
+            && leaves_head
+            && *self.shutdown.borrow() == ShutdownPhase::Running
     }
 
     /// Waits for this phase. Never resolves if the worker's future was dropped: that is a crash
     /// without a drain, and this task is about to be aborted.
-    pub(super) async fn wait_for_shutdown(&self, what: ShutdownPhase) {
-        if self.shutdown.clone().wait_for(|stop| *stop >= what).await.is_err() {
+    pub(super) async fn wait_for_shutdown(&self, phase: ShutdownPhase) {
+        if self.shutdown.clone().wait_for(|current| *current >= phase).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

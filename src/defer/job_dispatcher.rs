@@ -1,5 +1,5 @@
-//! Dispatcher of a worker: receives wake-ups, polls the due index, sends heartbeats, starts job
-//! chains.
+//! `JobDispatcher` of a worker: receives wake-ups, polls the due index, sends heartbeats, starts
+//! job chains.
 //!
 //! Workers divide the shards of a store among themselves by short leases, and poll the shards that
 //! they own. A worker sleeps until the first of:
@@ -19,7 +19,7 @@
 
 mod drain;
 mod due_lock_poller;
-mod peer_jobs;
+mod forward_to_peers;
 mod request_and_webhook_queues;
 mod run_capacity;
 mod webhook_ready_queue;
@@ -42,8 +42,8 @@ use tokio::{
 };
 
 use self::{
-    due_lock_poller::{DuePollResult, await_due_poll},
-    peer_jobs::PeerJob,
+    due_lock_poller::{DueLockPollResult, await_due_poll},
+    forward_to_peers::PeerJob,
     request_and_webhook_queues::RequestAndWebhookQueues,
     run_capacity::RunCapacity,
     webhook_ready_queue::{WebhookOwners, await_owner_lookup},
@@ -115,7 +115,7 @@ pub(super) struct JobDispatcher {
     /// Pending lookup of the owners of webhooks.
     owner_lookup: Option<BoxFuture<'static, WebhookOwners>>,
     chain_tasks: JoinSet<(Key, ChainOutcome)>,
-    due_poll: Option<BoxFuture<'static, DuePollResult>>,
+    due_poll: Option<BoxFuture<'static, DueLockPollResult>>,
     next_heartbeat: Instant,
     /// Time at which locks that have waited here too long are forwarded to peers.
     forward_at: Option<Instant>,
@@ -150,12 +150,12 @@ impl JobDispatcher {
     /// Runs until `shutdown` resolves, then drains.
     pub(super) async fn run(
         mut self,
-        mut hints: mpsc::UnboundedReceiver<WakeupMessage>,
+        mut wakeups: mpsc::UnboundedReceiver<WakeupMessage>,
         shutdown: impl Future<Output = ()>,
     ) {
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
-            let look = self.next_due_poll_at();
+            let due_poll_at = self.next_due_poll_at();
             tokio::select! {
                 // In this order: heartbeats must not starve under load, and ended chains are
                 // handled before new ones start.
@@ -163,8 +163,8 @@ impl JobDispatcher {
                 () = &mut shutdown => break,
                 () = tokio::time::sleep_until(self.next_heartbeat) => self.refresh_membership().await,
                 Some(ended) = self.chain_tasks.join_next() => {
-                    if let Ok((key, next)) = ended {
-                        self.handle_chain_end(&key, next);
+                    if let Ok((key, outcome)) = ended {
+                        self.handle_chain_end(&key, outcome);
                     }
                 }
                 () = self.request_capacity.wait_freed() => self.start_ready_chains(),
@@ -172,15 +172,15 @@ impl JobDispatcher {
                     self.ready_queues.webhooks.clear_blocked();
                     self.start_ready_chains();
                 }
-                found = await_owner_lookup(&mut self.owner_lookup) => self.handle_owner_lookup(found),
-                looked = await_due_poll(&mut self.due_poll) => self.handle_due_poll(looked),
-                Some(hint) = hints.recv() => self.handle_wakeup(hint),
-                () = self.due_poll_alarm.wait_until(look) => self.start_due_poll(),
+                owners = await_owner_lookup(&mut self.owner_lookup) => self.handle_owner_lookup(owners),
+                result = await_due_poll(&mut self.due_poll) => self.handle_due_poll(result),
+                Some(message) = wakeups.recv() => self.handle_wakeup(message),
+                () = self.due_poll_alarm.wait_until(due_poll_at) => self.start_due_poll(),
                 () = sleep_until_some(self.forward_at) => self.forward_stuck_locks(),
             }
         }
         // From here on, this worker no longer counts among the workers of the process.
-        hints.close();
+        wakeups.close();
         self.drain().await;
     }
 
@@ -189,30 +189,26 @@ impl JobDispatcher {
     async fn refresh_membership(&mut self) {
         // Restarts the receiver of wake-ups if it ended with the runtime that it ran on.
         self.worker.store.wakeups();
-        let beat = self.send_heartbeat(SHARD_LEASE).await;
+        let heartbeat = self.send_heartbeat(SHARD_LEASE).await;
         let now = Instant::now();
-        let Ok(Heartbeat {
-            own_shards: mine,
-            busy_shards: busy,
-            peers: others,
-            is_paused: paused,
-            peer_expires_in: lapse,
-        }) = beat
+        let Ok(Heartbeat { own_shards, busy_shards, peers, is_paused, peer_expires_in }) =
+            heartbeat
         else {
             self.next_heartbeat = now + RETRY_DELAY;
             return;
         };
-        let lapsed = lapse.map(|lapse| lapse + LAPSED_PEER_CHECK_DELAY);
-        self.next_heartbeat = now
-            + lapsed.map_or(SOLO_HEARTBEAT_INTERVAL, |lapsed| lapsed.min(PEER_HEARTBEAT_INTERVAL));
-        self.peers = others;
-        self.paused.store(paused, Ordering::Relaxed);
+        let peer_check_in = peer_expires_in.map(|expires_in| expires_in + LAPSED_PEER_CHECK_DELAY);
+        let interval = peer_check_in
+            .map_or(SOLO_HEARTBEAT_INTERVAL, |check_in| check_in.min(PEER_HEARTBEAT_INTERVAL));
+        self.next_heartbeat = now + interval;
+        self.peers = peers;
+        self.paused.store(is_paused, Ordering::Relaxed);
         self.start_ready_chains();
-        self.owned_shards = mine.into_iter().collect();
+        self.owned_shards = own_shards.into_iter().collect();
         self.due_polls.retain(|shard, _| self.owned_shards.contains(shard));
-        self.peer_jobs.retain(|_, foreign| foreign.until > now);
+        self.peer_jobs.retain(|_, peer_job| peer_job.until > now);
         // New shards, and the subjects of lost wake-ups.
-        busy.into_iter().for_each(|shard| self.schedule_due_poll(shard, now));
+        busy_shards.into_iter().for_each(|shard| self.schedule_due_poll(shard, now));
         // Locks that this worker had capacity for have been started.
         self.forward_ready_locks(true);
     }
@@ -225,9 +221,9 @@ impl JobDispatcher {
         async move { store.backend().heartbeat(store.node().clone(), lease).await }
     }
 
-    fn handle_wakeup(&mut self, hint: WakeupMessage) {
+    fn handle_wakeup(&mut self, message: WakeupMessage) {
         let now = Instant::now();
-        match hint {
+        match message {
             WakeupMessage::JobOffer(..) if self.paused.load(Ordering::Relaxed) => {}
             WakeupMessage::JobOffer(key, id) if self.running_chains.contains_key(&key) => {
                 self.running_chains.insert(key, Some(id));
@@ -236,7 +232,7 @@ impl JobDispatcher {
             WakeupMessage::JobOffer(key, id) if self.leave_to_peer(&key, &id, now) => {
                 self.schedule_due_poll(key.shard(), now + RETRY_DELAY);
             }
-            WakeupMessage::JobOffer(key, id) => self.handle_work_wakeup(key, id, now),
+            WakeupMessage::JobOffer(key, id) => self.handle_job_offer(key, id, now),
             WakeupMessage::ShardDue(shard) => self.schedule_due_poll(shard, now),
             // Delayed, so that this worker's own announcement does not trigger heartbeat after
             // heartbeat.
@@ -252,17 +248,17 @@ impl JobDispatcher {
         }
     }
 
-    fn handle_work_wakeup(&mut self, key: Key, id: JobId, now: Instant) {
-        let mine = self.owned_shards.contains(&key.shard());
+    fn handle_job_offer(&mut self, key: Key, id: JobId, now: Instant) {
+        let is_owned_shard = self.owned_shards.contains(&key.shard());
         // Only the shard's owner forwards: two workers without capacity would otherwise forward to
         // each other forever.
-        let told = mine
+        let was_forwarded = is_owned_shard
             && !self.has_capacity_for(&key)
             && self.notify_random_peer(key.clone(), Some(id.clone()));
         // The peer may have no capacity either, so the lock also waits for a slot here.
         if self.ready_queues.accepts(&key) {
-            let told = Some(now).filter(|_| told);
-            self.ready_queues.queue_for(&key).push_forwarded(key, Some(id), told);
+            let forwarded_at = Some(now).filter(|_| was_forwarded);
+            self.ready_queues.queue_for(&key).push_forwarded(key, Some(id), forwarded_at);
         } else {
             self.schedule_due_poll(key.shard(), now);
         }
@@ -270,9 +266,9 @@ impl JobDispatcher {
     }
 }
 
-async fn sleep_until_some(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
+async fn sleep_until_some(wake_at: Option<Instant>) {
+    match wake_at {
+        Some(wake_at) => tokio::time::sleep_until(wake_at).await,
         None => std::future::pending().await,
     }
 }

@@ -1,4 +1,4 @@
-//! Stepper for tests: a worker that runs due jobs only when asked, in the caller's task.
+//! `JobStepper`: a worker for tests that runs due jobs only when asked, in the caller's task.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,7 +14,7 @@ use super::{
     worker::{DeferWorker, WorkerSettings},
 };
 use crate::{
-    clock::MAX_DURATION,
+    durations::MAX_DURATION,
     error::Error,
     gate::{HttpRequestHead, ReplayMarker},
     key::{Key, SHARD_COUNT},
@@ -59,21 +59,20 @@ type RunLog = Arc<Mutex<Vec<JobRunReport>>>;
 impl JobStepper {
     pub(crate) fn new<R>(worker: DeferWorker<R>) -> Self {
         let mut worker = worker.settings;
-        let ran = RunLog::default();
+        let run_log = RunLog::default();
         worker.replayer = Arc::new(RecordingReplayer {
             inner: Arc::clone(&worker.replayer),
-            run_log: Arc::clone(&ran),
+            run_log: Arc::clone(&run_log),
         });
         // The test's clock stands still during a call, so a wait for a permit would never end.
         worker.shared_limits.try_only = true;
-        let hints = worker.store.wakeups().subscribe_work();
-        let (stop, passes) = (watch::Sender::new(ShutdownPhase::Running), MAX_PASSES);
+        let wakeups = worker.store.wakeups().subscribe_work();
         Self {
             worker: Arc::new(worker),
-            wakeups: hints,
-            run_log: ran,
-            shutdown: stop,
-            max_passes: passes,
+            wakeups,
+            run_log,
+            shutdown: watch::Sender::new(ShutdownPhase::Running),
+            max_passes: MAX_PASSES,
         }
     }
 
@@ -91,30 +90,27 @@ impl JobStepper {
         if self.send_heartbeat().await?.is_paused {
             return Ok(Vec::new());
         }
-        let mut idle = 0;
+        let mut idle_passes = 0;
         for _ in 0..self.max_passes {
             // The release of a lock that the test has just dropped runs in the background.
             self.worker.store.agent().wait_until_drained().await;
             let due = self.due_locks().await?;
-            let before = self.run_log.lock().len();
+            let runs_before = self.run_log.lock().len();
             for (key, head) in due {
-                let (worker, stop) = (Arc::clone(&self.worker), self.shutdown.subscribe());
-                let (slot, crowded, paused, hosts) =
-                    (RunSlots::new(1).acquire(), Arc::default(), Arc::default(), Arc::default());
-                JobChain {
-                    worker,
+                let chain = JobChain {
+                    worker: Arc::clone(&self.worker),
                     key,
-                    slot,
-                    shutdown: stop,
-                    contended: crowded,
-                    paused,
-                    webhook_receivers: hosts,
-                }
-                .run(head)
-                .await;
+                    slot: RunSlots::new(1).acquire(),
+                    shutdown: self.shutdown.subscribe(),
+                    contended: Arc::default(),
+                    paused: Arc::default(),
+                    webhook_receivers: Arc::default(),
+                };
+                chain.run(head).await;
             }
-            idle = if self.run_log.lock().len() == before { idle + 1 } else { 0 };
-            if idle == IDLE_PASSES {
+            let has_run = self.run_log.lock().len() > runs_before;
+            idle_passes = if has_run { 0 } else { idle_passes + 1 };
+            if idle_passes == IDLE_PASSES {
                 return Ok(std::mem::take(&mut *self.run_log.lock()));
             }
         }
@@ -127,17 +123,17 @@ impl JobStepper {
 
     /// Returns the locks with a runnable job, ordered by name.
     async fn due_locks(&mut self) -> Result<BTreeMap<Key, Option<JobId>>, Error> {
-        let mut lines = BTreeMap::new();
+        let mut locks = BTreeMap::new();
         for due in self.worker.store.backend().poll_due((0..SHARD_COUNT).collect(), 100).await? {
-            lines.extend(due.locks);
+            locks.extend(due.locks);
         }
         // An offered lock is not due before its offer times out.
-        while let Ok(hint) = self.wakeups.try_recv() {
-            if let WakeupMessage::JobOffer(key, head) = hint {
-                lines.insert(key, Some(head));
+        while let Ok(message) = self.wakeups.try_recv() {
+            if let WakeupMessage::JobOffer(key, head) = message {
+                locks.insert(key, Some(head));
             }
         }
-        Ok(lines)
+        Ok(locks)
     }
 }
 
@@ -158,16 +154,16 @@ impl Replayer for RecordingReplayer {
         let job = marker.job();
         let (id, attempt) = (job.id.clone(), job.attempt);
         let (method, target) = (head.method.clone(), head.target.clone());
-        let ran = Arc::clone(&self.run_log);
+        let run_log = Arc::clone(&self.run_log);
         let run = self.inner.replay(head, body, marker, limit);
-        let note = move |ended: ReplayOutcome| {
-            let status = match &ended {
+        let record = move |outcome: ReplayOutcome| {
+            let status = match &outcome {
                 ReplayOutcome::Answered(answer) => Some(answer.status),
                 _ => None,
             };
-            ran.lock().push(JobRunReport { id, attempt, method, target, status });
-            ended
+            run_log.lock().push(JobRunReport { id, attempt, method, target, status });
+            outcome
         };
-        run.map(note).boxed()
+        run.map(record).boxed()
     }
 }

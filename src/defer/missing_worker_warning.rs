@@ -26,25 +26,25 @@ impl MissingWorkerWarning {
     pub(super) async fn check_workers(&self, store: &Store, id: &JobId) -> bool {
         let now = Instant::now();
         {
-            let mut seen = self.0.lock();
-            if seen.checked_at.is_some_and(|looked| now < looked + CHECK_INTERVAL) {
+            let mut state = self.0.lock();
+            if state.checked_at.is_some_and(|checked_at| now < checked_at + CHECK_INTERVAL) {
                 return false;
             }
-            seen.checked_at = Some(now);
+            state.checked_at = Some(now);
         }
         let Ok(Some(job)) = store.backend().job_view(id.clone()).await else {
             return false;
         };
-        let unwatched = job.state.is_pending() && !job.is_watched;
-        let before = std::mem::replace(&mut self.0.lock().warned, unwatched);
-        let news = unwatched && !before;
-        if news {
+        let is_unwatched = job.state.is_pending() && !job.is_watched;
+        let was_warned = std::mem::replace(&mut self.0.lock().warned, is_unwatched);
+        let warns = is_unwatched && !was_warned;
+        if warns {
             tracing::warn!(
                 node = %store.node(),
                 "requests are deferred and no worker is alive; start a DeferWorker on this store \
                  and namespace"
             );
         }
-        news
+        warns
     }
 }

@@ -23,10 +23,13 @@
 //! The front pages of `lockgate-axum` and `lockgate-actix-web` show a complete service: layers,
 //! worker, status resource, and an orderly shutdown.
 
+mod abort_run;
+mod busy_lock_gate;
 mod claim_and_settle;
 mod envelope;
 mod execute_run;
-mod gate;
+mod extension_snapshot;
+mod idempotency_key;
 mod job_backoff;
 mod job_chain;
 mod job_dispatcher;
@@ -39,11 +42,9 @@ mod ready_queue;
 mod replayer;
 mod rfc3339;
 mod run_authorization;
-mod run_guard;
 mod run_slots;
 mod settlement_rules;
 mod shared_run_limits;
-mod snapshot;
 mod status;
 mod stored_headers;
 #[cfg(test)]
@@ -59,14 +60,14 @@ pub(crate) use self::job_stepper::JobStepper;
 #[cfg(feature = "webhook")]
 pub use self::webhook::Webhooks;
 pub use self::{
-    gate::{DeferCandidate, DeferLayer, DeferTicket},
+    busy_lock_gate::{DeferCandidate, DeferLayer, DeferTicket},
+    extension_snapshot::ExtensionSnapshot,
     jobs::{
         DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
         ParseCursorError, RetainedRequest,
     },
     replayer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer, is_event_stream},
     run_authorization::{PendingRun, RunAuthorization},
-    snapshot::ExtensionSnapshot,
     status::{StatusEvents, StatusReply, StatusRequest, StatusResource},
     worker::DeferWorker,
 };

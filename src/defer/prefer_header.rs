@@ -1,4 +1,4 @@
-//! Preferences of a request in its `Prefer` header (RFC 7240).
+//! `PreferHeader`: the preferences of a request in its `Prefer` header (RFC 7240).
 
 use std::time::Duration;
 
@@ -14,30 +14,30 @@ pub(super) struct PreferHeader {
 impl PreferHeader {
     /// Parses the values of the header. The first of a repeated preference counts (section 2).
     pub(super) fn parse(values: &[&[u8]]) -> Self {
-        let mut read = Self::default();
-        let list = values.iter().filter_map(|value| std::str::from_utf8(value).ok());
-        for preference in list.flat_map(|value| split_outside_quotes(value, ',')) {
+        let mut preferences = Self::default();
+        let texts = values.iter().filter_map(|value| std::str::from_utf8(value).ok());
+        for preference in texts.flat_map(|value| split_outside_quotes(value, ',')) {
             let token = split_outside_quotes(preference, ';').next().unwrap_or_default();
             let (name, value) = token.split_once('=').unwrap_or((token, ""));
             let (name, value) = (name.trim(), value.trim().trim_matches('"'));
             if name.eq_ignore_ascii_case("respond-async") {
-                read.respond_async = true;
-            } else if name.eq_ignore_ascii_case("wait") && read.wait.is_none() {
-                read.wait = value.parse().ok().map(Duration::from_secs);
+                preferences.respond_async = true;
+            } else if name.eq_ignore_ascii_case("wait") && preferences.wait.is_none() {
+                preferences.wait = value.parse().ok().map(Duration::from_secs);
             }
         }
-        read
+        preferences
     }
 }
 
-/// Splits at `mark` outside of quoted strings (RFC 9110 section 5.6.4).
-fn split_outside_quotes(text: &str, mark: char) -> impl Iterator<Item = &str> {
+/// Splits at `separator` outside of quoted strings (RFC 9110 section 5.6.4).
+fn split_outside_quotes(text: &str, separator: char) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |c| {
-        let plain = !std::mem::take(&mut escaped);
-        escaped = quoted && plain && c == '\\';
-        quoted ^= plain && c == '"';
-        !quoted && c == mark
+        let is_unescaped = !std::mem::take(&mut escaped);
+        escaped = quoted && is_unescaped && c == '\\';
+        quoted ^= is_unescaped && c == '"';
+        !quoted && c == separator
     })
 }
 

@@ -1,4 +1,4 @@
-//! Queue of ready locks: locks with a runnable job that wait for a run slot.
+//! `ReadyQueue`: a queue of ready locks, which have a runnable job and wait for a run slot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -41,7 +41,9 @@ impl ReadyLock {
     fn needs_forwarding(&self, now: Instant) -> bool {
         match self.forwarded_at {
             None => self.enqueued_at + FORWARD_DELAY <= now,
-            Some(told) => self.due_since_forward && told + FORWARD_RETRY_INTERVAL <= now,
+            Some(forwarded_at) => {
+                self.due_since_forward && forwarded_at + FORWARD_RETRY_INTERVAL <= now
+            }
         }
     }
 }
@@ -52,10 +54,15 @@ impl ReadyQueue {
         self.push_forwarded(key, head, None);
     }
 
-    /// Adds a lock; `told` is the time at which it was forwarded to a peer, if it was.
-    pub(super) fn push_forwarded(&mut self, key: Key, head: Option<JobId>, told: Option<Instant>) {
-        if let Some(known) = self.entries.get_mut(&key) {
-            (known.head_job, known.forwarded_at) = (head, told.or(known.forwarded_at));
+    /// Adds a lock; `forwarded_at` is the time at which it was forwarded to a peer, if it was.
+    pub(super) fn push_forwarded(
+        &mut self,
+        key: Key,
+        head: Option<JobId>,
+        forwarded_at: Option<Instant>,
+    ) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            (entry.head_job, entry.forwarded_at) = (head, forwarded_at.or(entry.forwarded_at));
             return;
         }
         self.order.push_back(key.clone());
@@ -64,7 +71,7 @@ impl ReadyQueue {
             ReadyLock {
                 head_job: head,
                 enqueued_at: Instant::now(),
-                forwarded_at: told,
+                forwarded_at,
                 due_since_forward: false,
             },
         );
@@ -73,22 +80,22 @@ impl ReadyQueue {
     /// Adds a lock that has come due.
     pub(super) fn push_due(&mut self, key: &Key, head: Option<JobId>) {
         self.push(key.clone(), head);
-        if let Some(known) = self.entries.get_mut(key) {
-            known.due_since_forward = true;
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.due_since_forward = true;
         }
     }
 
     pub(super) fn pop(&mut self) -> Option<(Key, Option<JobId>)> {
         let key = self.order.pop_front()?;
-        let head = self.entries.remove(&key).and_then(|known| known.head_job);
+        let head = self.entries.remove(&key).and_then(|entry| entry.head_job);
         Some((key, head))
     }
 
     /// Removes a lock at any position.
     pub(super) fn remove(&mut self, key: &Key) -> Option<JobId> {
-        let at = self.order.iter().position(|waits| waits == key)?;
-        self.order.remove(at);
-        self.entries.remove(key).and_then(|known| known.head_job)
+        let index = self.order.iter().position(|queued| queued == key)?;
+        self.order.remove(index);
+        self.entries.remove(key).and_then(|entry| entry.head_job)
     }
 
     /// Returns the locks in order of arrival.
@@ -113,27 +120,27 @@ impl ReadyQueue {
         self.entries.clear();
     }
 
-    /// Returns the first `most` locks to forward, and marks them as forwarded: any lock if `all` is
-    /// set, otherwise those that no peer was notified of in time.
+    /// Returns the first `max_locks` locks to forward, and marks them as forwarded: any lock if
+    /// `all` is set, otherwise those that no peer was notified of in time.
     pub(super) fn next_to_forward(
         &mut self,
-        most: usize,
+        max_locks: usize,
         all: bool,
         now: Instant,
     ) -> Vec<(Key, Option<JobId>)> {
-        let mut found = Vec::new();
+        let mut locks = Vec::new();
         for key in &self.order {
-            if found.len() == most {
+            if locks.len() == max_locks {
                 break;
             }
-            if let Some(known) =
-                self.entries.get_mut(key).filter(|known| all || known.needs_forwarding(now))
+            if let Some(entry) =
+                self.entries.get_mut(key).filter(|entry| all || entry.needs_forwarding(now))
             {
-                (known.forwarded_at, known.due_since_forward) = (Some(now), false);
-                found.push((key.clone(), known.head_job.clone()));
+                (entry.forwarded_at, entry.due_since_forward) = (Some(now), false);
+                locks.push((key.clone(), entry.head_job.clone()));
             }
         }
-        found
+        locks
     }
 }
 
@@ -143,45 +150,42 @@ mod tests {
 
     #[test]
     fn lock_is_queued_once_with_its_latest_job() {
-        let mut waiting = ReadyQueue::default();
+        let mut queue = ReadyQueue::default();
         let (one, two) = (Key::custom("1"), Key::custom("2"));
         let (old, new) = (JobId::new(&one), JobId::new(&one));
-        waiting.push(one.clone(), Some(old));
-        waiting.push(two.clone(), None);
-        waiting.push(one.clone(), Some(new.clone()));
-        assert_eq!(waiting.len(), 2);
-        assert_eq!(waiting.pop(), Some((one.clone(), Some(new))));
-        assert!(!waiting.contains(&one) && waiting.contains(&two));
-        assert_eq!(waiting.pop(), Some((two, None)));
-        assert_eq!((waiting.pop(), waiting.is_empty()), (None, true));
+        queue.push(one.clone(), Some(old));
+        queue.push(two.clone(), None);
+        queue.push(one.clone(), Some(new.clone()));
+        assert_eq!(queue.len(), 2);
+        assert_eq!(queue.pop(), Some((one.clone(), Some(new))));
+        assert!(!queue.contains(&one) && queue.contains(&two));
+        assert_eq!(queue.pop(), Some((two, None)));
+        assert_eq!((queue.pop(), queue.is_empty()), (None, true));
     }
 
     #[tokio::test(start_paused = true)]
     async fn locks_are_forwarded_once_after_the_delay_until_due() {
-        let mut waiting = ReadyQueue::default();
+        let mut queue = ReadyQueue::default();
         let keys = ["1", "2", "3"].map(Key::custom);
-        keys.iter().for_each(|key| waiting.push(key.clone(), None));
+        keys.iter().for_each(|key| queue.push(key.clone(), None));
         let (now, later) = (Instant::now(), Instant::now() + FORWARD_DELAY);
-        let mut told = |most, all, now| {
-            let told = waiting.next_to_forward(most, all, now);
-            told.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+        let mut forward = |max_locks, all, now| {
+            let locks = queue.next_to_forward(max_locks, all, now);
+            locks.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
         };
-        assert!(told(2, false, now).is_empty());
-        assert_eq!(told(2, false, later), keys[..2]);
-        assert_eq!(told(2, false, later), keys[2..]);
-        assert!(told(2, false, later).is_empty());
-        assert_eq!(told(2, true, later), keys[..2]);
+        assert!(forward(2, false, now).is_empty());
+        assert_eq!(forward(2, false, later), keys[..2]);
+        assert_eq!(forward(2, false, later), keys[2..]);
+        assert!(forward(2, false, later).is_empty());
+        assert_eq!(forward(2, true, later), keys[..2]);
         let last = Key::custom("4");
-        waiting.push_forwarded(last.clone(), None, Some(later));
+        queue.push_forwarded(last.clone(), None, Some(later));
         // New information about a forwarded lock changes nothing; that it has come due does, after
         // a while.
-        waiting.push(keys[0].clone(), Some(JobId::new(&keys[0])));
-        waiting.push_due(&last, None);
-        assert!(waiting.next_to_forward(2, false, later).is_empty());
-        assert_eq!(
-            waiting.next_to_forward(2, false, later + FORWARD_RETRY_INTERVAL),
-            [(last, None)]
-        );
-        assert!(waiting.next_to_forward(2, false, later + 9 * FORWARD_RETRY_INTERVAL).is_empty());
+        queue.push(keys[0].clone(), Some(JobId::new(&keys[0])));
+        queue.push_due(&last, None);
+        assert!(queue.next_to_forward(2, false, later).is_empty());
+        assert_eq!(queue.next_to_forward(2, false, later + FORWARD_RETRY_INTERVAL), [(last, None)]);
+        assert!(queue.next_to_forward(2, false, later + 9 * FORWARD_RETRY_INTERVAL).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Timestamps of RFC 3339, in UTC with milliseconds.
+//! Formatting of timestamps by RFC 3339, in UTC with milliseconds.
 
 use serde_json::Value;
 
@@ -20,8 +20,8 @@ fn format_rfc3339(us: u64) -> String {
 /// Years are counted from March, so that the leap day is the last day, within eras of 400 years,
 /// which are all alike.
 fn civil_date(days: u64) -> (u64, u64, u64) {
-    let since = days + 719_468;
-    let (era, day) = (since / 146_097, since % 146_097);
+    let days_since_march_0 = days + 719_468;
+    let (era, day) = (days_since_march_0 / 146_097, days_since_march_0 % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;

@@ -1,4 +1,4 @@
-//! Check before a run that its user is still authorized.
+//! `RunAuthorization`: the check before a run that its user is still authorized.
 //!
 //! A deferred request was authenticated when it arrived. Its user may lose the permission while it
 //! waits, and a snapshot only has the state of then. Only the application can check the present
@@ -9,12 +9,12 @@ use std::{fmt, panic::AssertUnwindSafe, sync::Arc};
 use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::{
+    abort_run::drained_settlement,
     claim_and_settle::StartedRun,
     envelope::StoredRequest,
+    extension_snapshot::{ExtensionSnapshot, SavedSnapshots},
     job_chain::{JobChain, ShutdownPhase},
-    run_guard::drained_settlement,
     settlement_rules::age_backoff,
-    snapshot::{ExtensionSnapshot, SavedSnapshots},
 };
 use crate::{
     gate::{HttpRequestHead, ReplayMarker, RunningJob},
@@ -97,14 +97,14 @@ impl JobChain {
         started: &StartedRun,
     ) -> Result<(), Option<Settlement>> {
         let Some(check) = &self.worker.authorize_fn else { return Ok(()) };
-        let StoredRequest { head, snapshots: carried, .. } = request.clone();
-        let run = PendingRun { head, job: marker.job().clone(), snapshots: carried };
-        let RunningJob { id, accepted_at: first_seen, .. } = marker.job();
+        let StoredRequest { head, snapshots, .. } = request.clone();
+        let run = PendingRun { head, job: marker.job().clone(), snapshots };
+        let RunningJob { id, accepted_at, .. } = marker.job();
         // Well before the lease ends: a lost run would be charged, and a job that must not run
         // twice would be dead.
-        let longest = self.worker.max_run / 2;
+        let timeout = self.worker.max_run_time / 2;
         // The block also catches a panic of the function itself.
-        let checked = AssertUnwindSafe(async { check(run).await }).catch_unwind();
+        let checking = AssertUnwindSafe(async { check(run).await }).catch_unwind();
         let authorization = tokio::select! {
             // In this order: no run begins on a lost lock or after the shutdown.
             biased;
@@ -113,12 +113,12 @@ impl JobChain {
                 return Err(None);
             }
             () = self.wait_for_shutdown(ShutdownPhase::Draining) => return Err(Some(drained_settlement())),
-            checked = checked => checked.unwrap_or_else(|_| {
+            checked = checking => checked.unwrap_or_else(|_| {
                 tracing::error!(job = ?id, "the authorization check panicked");
                 RunAuthorization::Unknown
             }),
-            () = tokio::time::sleep(longest) => {
-                tracing::error!(job = ?id, ?longest, "the authorization check took too long");
+            () = tokio::time::sleep(timeout) => {
+                tracing::error!(job = ?id, longest = ?timeout, "the authorization check took too long");
                 RunAuthorization::Unknown
             }
         };
@@ -130,7 +130,7 @@ impl JobChain {
                 Err(Some(Settlement::Dead { reason: NOT_AUTHORIZED, retention }))
             }
             RunAuthorization::Unknown => Err(Some(Settlement::Postpone {
-                delay: age_backoff(*first_seen),
+                delay: age_backoff(*accepted_at),
                 reason: AUTHORIZATION_UNKNOWN,
             })),
         }

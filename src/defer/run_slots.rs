@@ -1,4 +1,4 @@
-//! Run slots of a worker.
+//! `RunSlots`: the run slots of a worker, and the slot of one run.
 
 use std::sync::{
     Arc,
@@ -15,8 +15,8 @@ pub(super) struct RunSlots {
 }
 
 impl RunSlots {
-    pub(super) fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { limit: most, taken: AtomicUsize::new(0), freed: Notify::new() })
+    pub(super) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, taken: AtomicUsize::new(0), freed: Notify::new() })
     }
 
     pub(super) fn limit(&self) -> usize {

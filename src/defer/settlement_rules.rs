@@ -1,4 +1,4 @@
-//! Classification of a replay's outcome as a settlement.
+//! `SettlementRules`: the classification of a replay's outcome as a settlement.
 
 use std::time::{Duration, SystemTime};
 
@@ -44,8 +44,8 @@ pub(super) fn is_success_status(status: u16) -> bool {
 
 impl RunContext<'_> {
     /// Classifies the outcome. Success is any status but 401, 403, 408, 425, 429 and 5xx.
-    pub(super) fn classify(&self, ran: ReplayOutcome) -> Settlement {
-        let answer = match ran {
+    pub(super) fn classify(&self, outcome: ReplayOutcome) -> Settlement {
+        let answer = match outcome {
             ReplayOutcome::Answered(answer) => answer,
             ReplayOutcome::Panicked => return self.retry_or_dead_letter("panicked", None),
             ReplayOutcome::Failed => return self.retry_or_dead_letter("error", None),
@@ -99,12 +99,17 @@ impl RunContext<'_> {
         self.dead_letter("wiring")
     }
 
-    fn retry_or_dead_letter(&self, reason: &'static str, asked: Option<Duration>) -> Settlement {
+    fn retry_or_dead_letter(
+        &self,
+        reason: &'static str,
+        requested_delay: Option<Duration>,
+    ) -> Settlement {
         let attempt = self.replay.job().attempt;
         if attempt >= self.max_attempts {
             return self.dead_letter(reason);
         }
-        Settlement::Retry { delay: self.rules.backoff.delay_after(attempt, asked), reason }
+        let delay = self.rules.backoff.delay_after(attempt, requested_delay);
+        Settlement::Retry { delay, reason }
     }
 
     fn dead_letter(&self, reason: &'static str) -> Settlement {
@@ -112,13 +117,13 @@ impl RunContext<'_> {
     }
 
     fn completed(&self, answer: ReplayResponse) -> Settlement {
-        let (stored, body) = match answer.body {
+        let (body_status, body) = match answer.body {
             ReplayBody::Full(body) => (StoredBodyStatus::Full, body),
             ReplayBody::TooLong => (StoredBodyStatus::TooLong, bytes::Bytes::new()),
             ReplayBody::Stream => (StoredBodyStatus::Stream, bytes::Bytes::new()),
         };
         let headers = stored_response_headers(answer.headers, &self.rules.keep_headers);
-        let head = StoredResponseHead { status: answer.status, headers, body_status: stored };
+        let head = StoredResponseHead { status: answer.status, headers, body_status };
         let response = encode_response(self.binding, &head, &body);
         Settlement::Done { response, status: answer.status, retention: self.rules.done_retention }
     }
@@ -128,8 +133,11 @@ impl RunContext<'_> {
     }
 }
 
-/// Bounds of the postponement of a job that is left to a peer.
-const AGE_BACKOFF_BOUNDS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// Shortest postponement of a job that is left to a peer.
+const MIN_AGE_BACKOFF: Duration = Duration::from_secs(1);
+
+/// Longest postponement of a job that is left to a peer.
+const MAX_AGE_BACKOFF: Duration = Duration::from_secs(60);
 
 /// Returns a pause that doubles over time without a counter: the age of the job, within bounds.
 ///
@@ -142,8 +150,8 @@ pub(super) fn age_backoff(first_seen: SystemTime) -> Duration {
 }
 
 fn age_backoff_at(now: SystemTime, first_seen: SystemTime) -> Duration {
-    let [least, most] = AGE_BACKOFF_BOUNDS;
-    now.duration_since(first_seen).unwrap_or_default().clamp(least, most)
+    let age = now.duration_since(first_seen).unwrap_or_default();
+    age.clamp(MIN_AGE_BACKOFF, MAX_AGE_BACKOFF)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Limits on runs that all workers of a queue share: runs at once, and runs per time.
+//! `SharedRunLimits`: limits on runs that all workers of a queue share, of runs at once and of runs
+//! per time.
 //!
 //! Both are stored in the store, and cost calls only if they are set. Concurrency permits are
 //! ordinary leases: the permit of a dead worker is free again when its lease expires. Of the chains
@@ -9,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
-    clock::MAX_DURATION,
+    durations::MAX_DURATION,
     error::Error,
     key::Key,
     store::{
@@ -58,33 +59,33 @@ impl SharedRunLimits {
             return Some(RunPermit::default());
         }
         let _one_at_a_time = self.acquire_mutex.lock().await;
-        let permit = match self.max_concurrent {
+        let concurrency_permit = match self.max_concurrent {
             Some(runs) => {
                 Some(acquire_concurrency_permit(store, runs, lease, self.try_only).await?)
             }
             None => None,
         };
-        let mut leave = RunPermit { concurrency_permit: permit, unused_charge: None };
-        while let Err(wait) = self.charge_rate(store, &mut leave).await {
+        let mut permit = RunPermit { concurrency_permit, unused_charge: None };
+        while let Err(wait) = self.charge_rate(store, &mut permit).await {
             if self.try_only {
-                self.release(store, leave).await;
+                self.release(store, permit).await;
                 return None;
             }
             tokio::time::sleep(wait).await;
         }
-        Some(leave)
+        Some(permit)
     }
 
     /// Returns true if another run may start at once under the same permit.
-    pub(super) async fn reuse(&self, store: &Store, leave: &mut RunPermit) -> bool {
-        let permitted =
-            leave.concurrency_permit.as_ref().is_none_or(|hold| hold.state().loss().is_none());
-        permitted && self.charge_rate(store, leave).await.is_ok()
+    pub(super) async fn reuse(&self, store: &Store, permit: &mut RunPermit) -> bool {
+        let is_held =
+            permit.concurrency_permit.as_ref().is_none_or(|hold| hold.state().loss().is_none());
+        is_held && self.charge_rate(store, permit).await.is_ok()
     }
 
     /// Charges one run, unless a charge is unused. `Err` holds the time to wait.
-    async fn charge_rate(&self, store: &Store, leave: &mut RunPermit) -> Result<(), Duration> {
-        let Some((runs, window)) = self.rate.filter(|_| leave.unused_charge.is_none()) else {
+    async fn charge_rate(&self, store: &Store, permit: &mut RunPermit) -> Result<(), Duration> {
+        let Some((runs, window)) = self.rate.filter(|_| permit.unused_charge.is_none()) else {
             return Ok(());
         };
         let key = Key::for_queue_workers();
@@ -95,16 +96,16 @@ impl SharedRunLimits {
             cost: 1,
             penalty: None,
         };
-        let call = ChargeCommand { tag: key, items: Arc::new([item]), repetitions: 1 };
-        match store.backend().charge(call).await {
+        let command = ChargeCommand { tag: key, items: Arc::new([item]), repetitions: 1 };
+        match store.backend().charge(command).await {
             Ok(charged) => {
-                let state = charged.snapshots.first();
+                let snapshot = charged.snapshots.first();
                 if charged.admitted > 0 {
-                    leave.unused_charge = state.map(|state| state.charged_window);
+                    permit.unused_charge = snapshot.map(|snapshot| snapshot.charged_window);
                     return Ok(());
                 }
-                Err(state.map_or(ERROR_RETRY_DELAY, |state| {
-                    state.retry_after.clamp(Duration::from_millis(1), window)
+                Err(snapshot.map_or(ERROR_RETRY_DELAY, |snapshot| {
+                    snapshot.retry_after.clamp(Duration::from_millis(1), window)
                 }))
             }
             Err(error) => {
@@ -115,25 +116,23 @@ impl SharedRunLimits {
     }
 
     /// Refunds an unused charge and releases the concurrency permit.
-    pub(super) async fn release(&self, store: &Store, leave: RunPermit) {
-        let RunPermit { concurrency_permit: permit, unused_charge: charged } = leave;
-        if let (Some(window), Some((runs, time))) = (charged, self.rate) {
+    pub(super) async fn release(&self, store: &Store, permit: RunPermit) {
+        let RunPermit { concurrency_permit, unused_charge } = permit;
+        if let (Some(charged_window), Some((runs, window))) = (unused_charge, self.rate) {
             let key = Key::for_queue_workers();
-            let by = AdjustmentKind::Refund { units: 1, window };
-            let rule = gcra_rule(runs, time);
-            let back = ChargeAdjustment {
+            let refund = ChargeAdjustment {
                 policy: RATE_POLICY.into(),
                 subject: key.clone(),
-                rule,
-                kind: by,
+                rule: gcra_rule(runs, window),
+                kind: AdjustmentKind::Refund { units: 1, window: charged_window },
             };
-            let call = SettleChargeCommand { tag: key, items: vec![back] };
-            if let Err(error) = store.backend().settle_charge(call).await {
+            let command = SettleChargeCommand { tag: key, items: vec![refund] };
+            if let Err(error) = store.backend().settle_charge(command).await {
                 tracing::debug!(node = %store.node(), %error, "unused charge not returned");
             }
         }
-        if let Some(permit) = permit
-            && let Err(error) = permit.release().await
+        if let Some(hold) = concurrency_permit
+            && let Err(error) = hold.release().await
         {
             tracing::warn!(node = %store.node(), %error, "queue permit not released");
         }
@@ -158,45 +157,45 @@ fn log_and_back_off(store: &Store, error: &Error) -> Duration {
     ERROR_RETRY_DELAY
 }
 
-/// Queues for one of `runs` permits; with `only_tries`, makes one attempt.
+/// Queues for one of `max_runs` permits; with `try_only`, makes one attempt.
 async fn acquire_concurrency_permit(
     store: &Store,
-    runs: u32,
+    max_runs: u32,
     lease: Duration,
-    only_tries: bool,
+    try_only: bool,
 ) -> Option<OwnedHold> {
-    let (key, mode) = (Key::for_queue_workers(), LockMode::Permits(runs));
+    let (key, mode) = (Key::for_queue_workers(), LockMode::Permits(max_runs));
     let mut attempt = GrantAttempt::new(store, &key, mode);
-    let bell = store.wakeups().subscribe_offers(&attempt.token);
-    let mut old_seq = 0;
+    let wakeup = store.wakeups().subscribe_offers(&attempt.token);
+    let mut resume_seq = 0;
     loop {
-        let call = AcquireCommand {
+        let command = AcquireCommand {
             key: key.clone(),
             token: attempt.token.clone(),
             mode,
             lease,
-            max_wait: Some(PERMIT_QUEUE_TTL).filter(|_| !only_tries),
-            resume_seq: old_seq,
+            max_wait: Some(PERMIT_QUEUE_TTL).filter(|_| !try_only),
+            resume_seq,
             record_name: None,
         };
-        let look = match attempt.send(lease, || store.backend().acquire(call)).await {
+        let wait = match attempt.send(lease, || store.backend().acquire(command)).await {
             Ok(AcquireReply::Granted { fence, .. }) => {
                 let terms =
                     LeaseTerms { lease, renews: true, max_hold: MAX_DURATION, job: None, mode };
                 match attempt.accept_grant(fence, terms) {
                     Ok(hold) => return Some(hold),
-                    Err(_) if only_tries => return None,
+                    Err(_) if try_only => return None,
                     Err(error) => log_and_back_off(store, &error),
                 }
             }
-            _ if only_tries => return None,
-            Ok(AcquireReply::Busy { lease_remaining: left, seq, .. }) => {
-                old_seq = seq;
-                left.clamp(Duration::from_millis(1), PERMIT_POLL_INTERVAL)
+            _ if try_only => return None,
+            Ok(AcquireReply::Busy { lease_remaining, seq, .. }) => {
+                resume_seq = seq;
+                lease_remaining.clamp(Duration::from_millis(1), PERMIT_POLL_INTERVAL)
             }
             Ok(AcquireReply::AlreadyAccepted) => ERROR_RETRY_DELAY,
             Err(error) => log_and_back_off(store, &error),
         };
-        let _ = tokio::time::timeout_at(Instant::now() + look, bell.notified()).await;
+        let _ = tokio::time::timeout_at(Instant::now() + wait, wakeup.notified()).await;
     }
 }

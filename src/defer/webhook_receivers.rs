@@ -1,4 +1,5 @@
-//! Receivers of webhooks, and the slots that they get by the result of their last call.
+//! `WebhookReceivers`: the receivers of webhooks, and the slots that they get by the result of
+//! their last call.
 //!
 //! Clients choose where webhooks go, and a client can have many names, ports and paths for one
 //! machine. A call is therefore judged twice: by host and port before anything is resolved, and by
@@ -11,16 +12,16 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use self::receiver_load::{ReceiverId, ReceiverLoad};
+use self::receiver_load::{HostOrNetwork, ReceiverLoad};
 pub(super) use self::receiver_slot::ReceiverSlot;
 use crate::key::Key;
 
 /// Duration after which a call counts as slow: an acknowledgement takes milliseconds.
 const SLOW_THRESHOLD: Duration = Duration::from_secs(1);
 
-/// Most hosts and networks that are remembered without an active call, and most webhooks for which
-/// the host is remembered until they get a slot. Clients choose both.
-const MAX_REMEMBERED: usize = 1_000;
+/// Most hosts and networks that are recorded without an active call, and most webhooks for which
+/// the host is recorded until they get a slot. Clients choose both.
+const MAX_RECORDED: usize = 1_000;
 
 /// Timeout of the first attempt at an unproven host. The n-th attempt gets n times as long.
 const FIRST_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(2_500);
@@ -35,7 +36,7 @@ pub(super) struct WebhookReceivers(Mutex<ReceiverTable>);
 
 #[derive(Default)]
 struct ReceiverTable {
-    receivers: HashMap<ReceiverId, ReceiverLoad>,
+    receivers: HashMap<HostOrNetwork, ReceiverLoad>,
     /// Active calls to unproven hosts: their last call was not answered in time, or there was none.
     unproven_calls: usize,
     /// Hosts of webhooks that found no slot.
@@ -60,9 +61,9 @@ impl WebhookLimits {
 
     /// Returns the most calls at once to one slow or unresponsive receiver: half of the calls of
     /// its kind.
-    fn max_calls_per_slow_receiver(self, proven: bool) -> usize {
-        let kind = if proven { self.max_calls } else { self.max_unproven_calls() };
-        (kind / 2).max(1)
+    fn max_calls_per_slow_receiver(self, is_proven: bool) -> usize {
+        let max_calls = if is_proven { self.max_calls } else { self.max_unproven_calls() };
+        (max_calls / 2).max(1)
     }
 }
 
@@ -73,31 +74,32 @@ impl WebhookReceivers {
         self: &Arc<Self>,
         key: &Key,
         url: &str,
-        room: WebhookLimits,
+        limits: WebhookLimits,
     ) -> Option<ReceiverSlot> {
         let host: Arc<str> = url_authority(url).into();
-        let mut state = self.0.lock();
-        if !state.allows_call(&host, room) {
-            state.record_rejected_host(key, &host);
+        let mut table = self.0.lock();
+        if !table.allows_call(&host, limits) {
+            table.record_rejected_host(key, &host);
             return None;
         }
-        state.rejected_hosts.remove(key);
-        let standing = state.receivers.entry(ReceiverId::Host(Arc::clone(&host))).or_default();
-        standing.active_calls += 1;
-        let proven = standing.is_proven();
-        state.unproven_calls += usize::from(!proven);
-        Some(ReceiverSlot::new(Arc::clone(self), key.clone(), host, proven, room))
+        table.rejected_hosts.remove(key);
+        let load = table.receivers.entry(HostOrNetwork::Host(Arc::clone(&host))).or_default();
+        load.active_calls += 1;
+        let is_proven = load.is_proven();
+        table.unproven_calls += usize::from(!is_proven);
+        Some(ReceiverSlot::new(Arc::clone(self), key.clone(), host, is_proven, limits))
     }
 
     /// Returns the delay before a webhook without a slot is due again. If its host could not be
-    /// remembered, the delay is `by_age`, so that it is not claimed in vain again and again.
-    pub(super) fn retry_delay(&self, key: &Key, by_age: Duration) -> Duration {
-        if self.0.lock().rejected_hosts.contains_key(key) { NO_SLOT_RETRY_DELAY } else { by_age }
+    /// recorded, the delay is `age_backoff`, so that it is not claimed in vain again and again.
+    pub(super) fn retry_delay(&self, key: &Key, age_backoff: Duration) -> Duration {
+        let is_recorded = self.0.lock().rejected_hosts.contains_key(key);
+        if is_recorded { NO_SLOT_RETRY_DELAY } else { age_backoff }
     }
 
     /// Returns a view of the receivers' free slots. It holds the lock of the table.
-    pub(super) fn availability(&self, room: WebhookLimits) -> FreeSlotView<'_> {
-        FreeSlotView { table: self.0.lock(), limits: room }
+    pub(super) fn free_slots(&self, limits: WebhookLimits) -> FreeSlotView<'_> {
+        FreeSlotView { table: self.0.lock(), limits }
     }
 }
 
@@ -118,20 +120,20 @@ impl FreeSlotView<'_> {
 }
 
 impl ReceiverTable {
-    fn allows_call(&self, host: &Arc<str>, room: WebhookLimits) -> bool {
-        let standing = self.receivers.get(&ReceiverId::Host(Arc::clone(host)));
-        let proven = standing.is_some_and(ReceiverLoad::is_proven);
-        if !proven && self.unproven_calls >= room.max_unproven_calls() {
+    fn allows_call(&self, host: &Arc<str>, limits: WebhookLimits) -> bool {
+        let load = self.receivers.get(&HostOrNetwork::Host(Arc::clone(host)));
+        let is_proven = load.is_some_and(ReceiverLoad::is_proven);
+        if !is_proven && self.unproven_calls >= limits.max_unproven_calls() {
             return false;
         }
-        let Some(standing) = standing else { return true };
-        let most = room.max_calls_per_slow_receiver(proven);
-        let addresses = standing.networks.iter().filter_map(|place| self.receivers.get(place));
-        addresses.chain([standing]).all(|place| place.allows_call(most, room.contended))
+        let Some(load) = load else { return true };
+        let max_calls = limits.max_calls_per_slow_receiver(is_proven);
+        let network_loads = load.networks.iter().filter_map(|network| self.receivers.get(network));
+        network_loads.chain([load]).all(|load| load.allows_call(max_calls, limits.contended))
     }
 
     fn record_rejected_host(&mut self, key: &Key, host: &Arc<str>) {
-        if self.rejected_hosts.len() >= MAX_REMEMBERED && !self.rejected_hosts.contains_key(key) {
+        if self.rejected_hosts.len() >= MAX_RECORDED && !self.rejected_hosts.contains_key(key) {
             // Other workers may have delivered some of them. Webhooks that still wait are recorded
             // again.
             self.rejected_hosts.clear();
@@ -139,15 +141,15 @@ impl ReceiverTable {
         self.rejected_hosts.insert(key.clone(), Arc::clone(host));
     }
 
-    /// Removes the receiver with the oldest last call if there are more than `MAX_REMEMBERED`.
+    /// Removes the receiver with the oldest last call if there are more than `MAX_RECORDED`.
     fn evict_oldest(&mut self) {
-        if self.receivers.len() <= MAX_REMEMBERED {
+        if self.receivers.len() <= MAX_RECORDED {
             return;
         }
-        let idle = self.receivers.iter().filter(|(_, standing)| standing.active_calls == 0);
+        let idle = self.receivers.iter().filter(|(_, load)| load.active_calls == 0);
         let oldest = idle
-            .min_by_key(|(_, standing)| standing.last_call_ended_at)
-            .map(|(place, _)| place.clone());
+            .min_by_key(|(_, load)| load.last_call_ended_at)
+            .map(|(receiver, _)| receiver.clone());
         if let Some(oldest) = oldest {
             self.receivers.remove(&oldest);
         }
@@ -157,8 +159,8 @@ impl ReceiverTable {
 /// Returns host and port of a URL, as they are written. Another spelling counts as another host,
 /// but resolves to the same addresses.
 fn url_authority(url: &str) -> String {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    rest.split(['/', '?', '#']).next().unwrap_or_default().to_ascii_lowercase()
+    let after_scheme = url.split_once("://").map_or(url, |(_, after_scheme)| after_scheme);
+    after_scheme.split(['/', '?', '#']).next().unwrap_or_default().to_ascii_lowercase()
 }
 
 #[cfg(test)]

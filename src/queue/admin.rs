@@ -1,4 +1,4 @@
-//! Queue operations: inspect tasks, cancel, redrive, purge, pause.
+//! Administration of a queue: inspect tasks, cancel, redrive, purge, pause.
 
 use std::{
     fmt,
@@ -8,9 +8,9 @@ use std::{
 
 use serde::de::DeserializeOwned;
 
-use super::{handle::Queue, sealed_payload::open_payload, task::system_time};
+use super::{queue_handle::Queue, sealed_payload::open_payload, task::system_time};
 use crate::{
-    clock::MAX_DURATION,
+    durations::MAX_DURATION,
     error::{Error, ErrorKind, ParseCursorError},
     store::{MAX_TASKS_PER_STEP, QueueStats, TaskFault, TaskId, TaskState, TaskView},
 };
@@ -80,10 +80,10 @@ impl FromStr for DeadLetterCursor {
 
 impl From<TaskView> for TaskInfo {
     fn from(view: TaskView) -> Self {
-        let past = view.history.failures.into_iter().map(|past| TaskAttempt {
-            at: system_time(past.at_us),
-            fault: past.fault,
-            reason: past.reason,
+        let failures = view.history.failures.into_iter().map(|failure| TaskAttempt {
+            at: system_time(failure.at_us),
+            fault: failure.fault,
+            reason: failure.reason,
         });
         Self {
             id: view.id,
@@ -93,7 +93,7 @@ impl From<TaskView> for TaskInfo {
             bytes: view.payload_bytes,
             attempts: view.history.attempts,
             crashes: view.history.crashes,
-            history: past.collect(),
+            history: failures.collect(),
         }
     }
 }
@@ -122,9 +122,9 @@ impl<T> Queue<T> {
         self.store.backend().cancel_task(self.name.clone(), id.clone()).await
     }
 
-    /// Lists dead letters, oldest first: at most `most` (1 to 100) after the cursor, or from the
-    /// beginning. A page has at most 4 MiB of tasks, but at least one task, so it may have fewer
-    /// than `most`; the last page has no [`next`](TaskPage::next).
+    /// Lists dead letters, oldest first: at most `max_tasks` (1 to 100) after the cursor, or from
+    /// the beginning. A page has at most 4 MiB of tasks, but at least one task, so it may have
+    /// fewer than `max_tasks`; the last page has no [`next`](TaskPage::next).
     ///
     /// # Errors
     ///
@@ -132,11 +132,12 @@ impl<T> Queue<T> {
     pub async fn dead_letters(
         &self,
         after: Option<DeadLetterCursor>,
-        most: usize,
+        max_tasks: usize,
     ) -> Result<TaskPage, Error> {
-        let (after, most) = (after.map_or(0, |cursor| cursor.0), most.clamp(1, MAX_TASKS_PER_STEP));
-        let page = self.store.backend().list_dead_letters(self.name.clone(), after, most).await?;
-        let tasks = page.letters.into_iter().map(Into::into).collect();
+        let after = after.map_or(0, |cursor| cursor.0);
+        let count = max_tasks.clamp(1, MAX_TASKS_PER_STEP);
+        let page = self.store.backend().list_dead_letters(self.name.clone(), after, count).await?;
+        let tasks = page.dead_letters.into_iter().map(Into::into).collect();
         Ok(TaskPage { tasks, next: page.next.map(DeadLetterCursor) })
     }
 
@@ -162,22 +163,23 @@ impl<T> Queue<T> {
     ///
     /// The store is unavailable. Some may have been redriven.
     pub async fn redrive_all(&self, spacing: Duration) -> Result<u64, Error> {
-        let (backend, mut moved) = (self.store.backend(), 0);
-        let all = self.stats().await?.dead_letters;
+        let (backend, mut redriven) = (self.store.backend(), 0);
+        let dead_letters = self.stats().await?.dead_letters;
         let spacing = spacing.min(MAX_DURATION);
-        while moved < all {
-            let left =
-                usize::try_from(all - moved).unwrap_or(MAX_TASKS_PER_STEP).min(MAX_TASKS_PER_STEP);
-            let first = spacing.saturating_mul(u32::try_from(moved).unwrap_or(u32::MAX));
-            let first = first.min(MAX_DURATION);
+        while redriven < dead_letters {
+            let count = usize::try_from(dead_letters - redriven)
+                .unwrap_or(MAX_TASKS_PER_STEP)
+                .min(MAX_TASKS_PER_STEP);
+            let first_delay = spacing.saturating_mul(u32::try_from(redriven).unwrap_or(u32::MAX));
+            let first_delay = first_delay.min(MAX_DURATION);
             let name = self.name.clone();
-            let page = backend.redrive_dead_letters(name, left, first, spacing).await?;
-            if page == 0 {
+            let moved = backend.redrive_dead_letters(name, count, first_delay, spacing).await?;
+            if moved == 0 {
                 break;
             }
-            moved += page as u64;
+            redriven += moved as u64;
         }
-        Ok(moved)
+        Ok(redriven)
     }
 
     /// Purges all waiting tasks, delayed tasks and retries included, and returns their number.
@@ -188,14 +190,14 @@ impl<T> Queue<T> {
     ///
     /// The store is unavailable. Some may have been purged.
     pub async fn purge_waiting(&self) -> Result<u64, Error> {
-        let (mut gone, mut walk) = (0, None);
+        let (mut purged, mut cursor) = (0, None);
         loop {
             let name = self.name.clone();
-            let page = self.store.backend().purge_waiting(name, walk, MAX_TASKS_PER_STEP).await?;
-            gone += page.purged as u64;
-            walk = page.next;
-            if walk.is_none() {
-                return Ok(gone);
+            let page = self.store.backend().purge_waiting(name, cursor, MAX_TASKS_PER_STEP).await?;
+            purged += page.purged as u64;
+            cursor = page.next;
+            if cursor.is_none() {
+                return Ok(purged);
             }
         }
     }
@@ -217,15 +219,15 @@ impl<T> Queue<T> {
     /// The store is unavailable. Some may have been purged.
     pub async fn purge_dead_letters(&self) -> Result<u64, Error> {
         // Bounded by the number at the start: tasks may die all the time.
-        let (all, mut gone) = (self.stats().await?.dead_letters, 0);
-        while gone < all {
-            let page = self.store.backend().purge_dead_letters(self.name.clone()).await?;
-            if page == 0 {
+        let (dead_letters, mut purged) = (self.stats().await?.dead_letters, 0);
+        while purged < dead_letters {
+            let count = self.store.backend().purge_dead_letters(self.name.clone()).await?;
+            if count == 0 {
                 break;
             }
-            gone += page as u64;
+            purged += count as u64;
         }
-        Ok(gone)
+        Ok(purged)
     }
 
     /// Pauses the queue: no worker starts a task until it is [resumed](Self::resume). Running tasks
@@ -266,12 +268,12 @@ impl<T: DeserializeOwned> Queue<T> {
     /// The store is unavailable; [`ErrorKind::Protocol`] if the payload does not decode, or is
     /// sealed with a key that this handle does not have: the error's source tells which.
     pub async fn payload(&self, id: &TaskId) -> Result<Option<T>, Error> {
-        let odd = || Error::new(ErrorKind::Protocol, "payload");
-        let text = self.store.backend().task_payload(self.name.clone(), id.clone()).await?;
-        let Some(text) = text else { return Ok(None) };
-        let record = crate::store::TaskRecord::decode(&text).ok_or_else(odd)?;
+        let unreadable = || Error::new(ErrorKind::Protocol, "payload");
+        let record = self.store.backend().task_payload(self.name.clone(), id.clone()).await?;
+        let Some(record) = record else { return Ok(None) };
+        let record = crate::store::TaskRecord::decode(&record).ok_or_else(unreadable)?;
         let payload = open_payload(&self.store, &self.name, id, &record.payload);
-        let payload = payload.map_err(|why| odd().with_source(why.to_string()))?;
-        serde_json::from_slice(&payload).map(Some).map_err(|error| odd().with_source(error))
+        let payload = payload.map_err(|error| unreadable().with_source(error.to_string()))?;
+        serde_json::from_slice(&payload).map(Some).map_err(|error| unreadable().with_source(error))
     }
 }

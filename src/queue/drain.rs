@@ -1,4 +1,5 @@
-//! Drain of a queue worker.
+//! Drain of a queue worker: no new runs, a time limit for current ones, and the return of their
+//! tasks.
 
 use std::{collections::HashSet, pin::pin, sync::atomic::Ordering, time::Duration};
 
@@ -8,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    poll::{NotExecutedFlag, poll_until_answered},
+    poll_until_answered::{NotExecutedFlag, poll_until_answered},
     queue_worker_loop::{QueueWorkerLoop, await_optional},
     task_run::{RunningTask, TaskRunResult},
 };
@@ -29,9 +30,10 @@ impl QueueWorkerLoop {
         let mut deadline = pin!(tokio::time::sleep(self.worker.drain_timeout));
         loop {
             // The store refused this poll, so it has started no run that must be returned.
-            let away = self.settlements_in_flight == 0 && self.not_executed.load(Ordering::Relaxed);
-            let idle = self.running.is_empty() && self.pending_settlements.is_empty();
-            if idle && (self.pending_poll.is_none() || away) {
+            let was_refused =
+                self.settlements_in_flight == 0 && self.not_executed.load(Ordering::Relaxed);
+            let is_idle = self.running.is_empty() && self.pending_settlements.is_empty();
+            if is_idle && (self.pending_poll.is_none() || was_refused) {
                 break;
             }
             tokio::select! {
@@ -40,33 +42,34 @@ impl QueueWorkerLoop {
                 () = tokio::time::sleep(OUTAGE_CHECK_INTERVAL) => {}
             }
         }
-        let last = async {
-            self.return_runs().await;
-            // At least one poll, to leave the idle workers.
-            loop {
-                let turn = self.build_poll();
-                self.settlements_in_flight = turn.settlements.len();
-                let answer = poll_until_answered(
-                    self.worker.store.clone(),
-                    turn,
-                    NotExecutedFlag::default(),
-                )
-                .await;
-                self.settlements_in_flight = 0;
-                self.apply_answer(answer);
-                if self.pending_settlements.is_empty() {
-                    return;
-                }
+        let _ = timeout(FINAL_POLLS_TIMEOUT, self.return_runs_and_settle()).await;
+        self.warn_unreturned_tasks();
+    }
+
+    async fn return_runs_and_settle(&mut self) {
+        self.return_runs().await;
+        // At least one poll, to leave the idle workers.
+        loop {
+            let poll = self.build_poll();
+            self.settlements_in_flight = poll.settlements.len();
+            let store = self.worker.store.clone();
+            let answer = poll_until_answered(store, poll, NotExecutedFlag::default()).await;
+            self.settlements_in_flight = 0;
+            self.apply_answer(answer);
+            if self.pending_settlements.is_empty() {
+                return;
             }
-        };
-        let _ = timeout(FINAL_POLLS_TIMEOUT, last).await;
+        }
+    }
+
+    fn warn_unreturned_tasks(&self) {
         let (queue, running) = (self.worker.queue.log_hash(), self.running.len());
-        let left = self.settlements_in_flight + self.pending_settlements.len() + running;
+        let unreturned = self.settlements_in_flight + self.pending_settlements.len() + running;
         // A refused poll has started nothing.
         let in_doubt = self.pending_poll.is_some() && !self.not_executed.load(Ordering::Relaxed);
-        if left > 0 || in_doubt {
+        if unreturned > 0 || in_doubt {
             tracing::warn!(
-                %queue, left, running,
+                %queue, left = unreturned, running,
                 "tasks not returned at shutdown; they count as crashed after their leases"
             );
         }
@@ -80,31 +83,25 @@ impl QueueWorkerLoop {
     /// end before the wait for a pending poll.
     async fn return_runs(&mut self) {
         self.run_tasks.abort_all();
-        let (mut dropped, over) = (HashSet::new(), Instant::now() + ABORT_TIMEOUT);
+        let (mut dropped, deadline) = (HashSet::new(), Instant::now() + ABORT_TIMEOUT);
         if self.pending_poll.is_some() {
-            let looked = await_optional(&mut self.pending_poll).await;
+            let outcome = await_optional(&mut self.pending_poll).await;
             (self.pending_poll, self.settlements_in_flight) = (None, 0);
-            self.apply_outcome(looked);
+            self.apply_outcome(outcome);
         }
         let drops = async {
             while let Some(ended) = self.run_tasks.join_next().await {
                 self.record_aborted_run(ended, &mut dropped);
             }
         };
-        let _ = timeout_at(over, drops).await;
+        let _ = timeout_at(deadline, drops).await;
         // All dropped runs, even if the poll took all the time.
         while let Some(ended) = self.run_tasks.try_join_next() {
             self.record_aborted_run(ended, &mut dropped);
         }
         for (_, run) in self.running.extract_if(|_, run| dropped.contains(&run.abort_handle.id())) {
-            let RunningTask {
-                token,
-                record_bytes: bytes,
-                unique_key: unique,
-                retry_after_crash: again,
-                ..
-            } = run;
-            let verdict = if again {
+            let RunningTask { token, record_bytes, unique_key, retry_after_crash, .. } = run;
+            let outcome = if retry_after_crash {
                 TaskOutcome::ReturnToQueue { delay: Duration::ZERO }
             } else {
                 TaskOutcome::Dead {
@@ -114,9 +111,9 @@ impl QueueWorkerLoop {
             };
             self.pending_settlements.push(TaskSettlement {
                 run: token,
-                record_bytes: bytes,
-                unique_key: unique,
-                outcome: verdict,
+                record_bytes,
+                unique_key,
+                outcome,
             });
         }
     }

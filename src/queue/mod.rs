@@ -70,24 +70,25 @@
 
 mod admin;
 mod drain;
-mod handle;
-mod idle_poll;
+mod empty_queue_check;
 mod pending_settlements;
-mod poll;
+mod poll_and_start_tasks;
+mod poll_until_answered;
 mod push_request;
+mod queue_handle;
 #[cfg(any(test, feature = "test-kit"))]
 mod queue_stepper;
 mod queue_worker;
 mod queue_worker_loop;
-mod renewal;
+mod renew_run_leases;
 mod retry_backoff;
-mod returned_task_schedule;
 mod sealed_payload;
 mod task;
 mod task_failure;
 mod task_run;
 #[cfg(test)]
 mod tests;
+mod unreadable_task_yield;
 
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::queue_stepper::QueueStepper;
@@ -95,8 +96,8 @@ pub(crate) use self::queue_stepper::QueueStepper;
 pub use self::queue_stepper::TaskRunReport;
 pub use self::{
     admin::{DeadLetterCursor, TaskAttempt, TaskInfo, TaskPage},
-    handle::Queue,
     push_request::{PushError, PushRequest, PushedTask},
+    queue_handle::Queue,
     queue_worker::QueueWorker,
     task::Task,
     task_failure::TaskFailure,

@@ -27,40 +27,33 @@ impl QueueWorkerLoop {
     pub(super) fn record_ended_run(&mut self, ended: Result<(RunToken, TaskRunResult), JoinError>) {
         // A cancelled run was lost, or its task is returned by `drain`. (A run catches all panics
         // but one during its drop.)
-        let Ok((token, ran)) = ended else { return };
+        let Ok((token, result)) = ended else { return };
         let id = token.id.clone();
         if self.running.get(&id).is_none_or(|running| running.token != token) {
             return;
         }
         let Some(running) = self.running.remove(&id) else { return };
-        let RunningTask {
-            token,
-            attempt,
-            max_attempts,
-            record_bytes: bytes,
-            unique_key: unique,
-            ..
-        } = running;
-        if let Err((fault, why)) = &ran
-            && !matches!(why.action, FailureAction::ReturnToQueue(_))
+        let RunningTask { token, attempt, max_attempts, record_bytes, unique_key, .. } = running;
+        if let Err((fault, failure)) = &result
+            && !matches!(failure.action, FailureAction::ReturnToQueue(_))
         {
             let (queue, id) = (self.worker.queue.log_hash(), &token.id);
             tracing::warn!(
-                %queue, task = ?id, attempt, max_attempts, %fault, reason = why.reason(),
+                %queue, task = ?id, attempt, max_attempts, %fault, reason = failure.reason(),
                 "task failed"
             );
         }
-        if let Err((_, why)) = &ran
-            && let FailureAction::ReturnToQueue(delay) = why.action
+        if let Err((_, failure)) = &result
+            && let FailureAction::ReturnToQueue(delay) = failure.action
         {
-            self.returned_tasks.add(delay);
+            self.unreadable_tasks.add(delay);
         }
-        let verdict = task_outcome(ran, attempt, max_attempts, self.worker.backoff);
+        let outcome = task_outcome(result, attempt, max_attempts, self.worker.backoff);
         self.pending_settlements.push(TaskSettlement {
             run: token,
-            record_bytes: bytes,
-            unique_key: unique,
-            outcome: verdict,
+            record_bytes,
+            unique_key,
+            outcome,
         });
     }
 }
@@ -68,13 +61,16 @@ impl QueueWorkerLoop {
 /// Returns the number of settlements for the next poll. The store reads the record of each task
 /// returned without delay, and does nothing else meanwhile, so one poll has at most
 /// `MAX_BYTES_PER_STEP` of them, or a single larger one. The poll after it follows at once.
-pub(super) fn settlements_per_poll(ends: &[TaskSettlement]) -> usize {
-    let mut bytes = 0u64;
-    let fits = |end: &&TaskSettlement| {
-        let (is_read, others) =
-            (matches!(end.outcome, TaskOutcome::ReturnToQueue { delay } if delay.is_zero()), bytes);
-        bytes = bytes.saturating_add(if is_read { end.record_bytes } else { 0 });
-        !is_read || others == 0 || bytes <= MAX_BYTES_PER_STEP
+pub(super) fn settlements_per_poll(pending: &[TaskSettlement]) -> usize {
+    let mut total_bytes = 0u64;
+    let fits = |settlement: &&TaskSettlement| {
+        let is_read = matches!(
+            settlement.outcome,
+            TaskOutcome::ReturnToQueue { delay } if delay.is_zero()
+        );
+        let bytes_before = total_bytes;
+        total_bytes = total_bytes.saturating_add(if is_read { settlement.record_bytes } else { 0 });
+        !is_read || bytes_before == 0 || total_bytes <= MAX_BYTES_PER_STEP
     };
-    ends.iter().take(MAX_TASKS_PER_STEP).take_while(fits).count()
+    pending.iter().take(MAX_TASKS_PER_STEP).take_while(fits).count()
 }

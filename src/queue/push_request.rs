@@ -9,9 +9,9 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{handle::TaskOptions, sealed_payload::seal_payload, task::system_time};
+use super::{queue_handle::TaskOptions, sealed_payload::seal_payload, task::system_time};
 use crate::{
-    clock::{MAX_DELAY, MAX_DURATION},
+    durations::{MAX_DELAY, MAX_DURATION},
     error::Error,
     key::Key,
     store::{Store, TaskId, TaskPushCommand, TaskPushOutcome, UniqueKey},
@@ -113,6 +113,26 @@ impl From<Error> for PushError {
 /// Task about to be pushed when it is awaited. Made by [`Queue::push`](super::Queue::push).
 ///
 /// If its future is dropped, the task may have been stored.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use lockgate::{
+///     Store,
+///     queue::{PushedTask, Queue},
+/// };
+///
+/// let emails: Queue<String> = Store::memory().queue("emails");
+/// let reminder = "ada@example.org".to_owned();
+///
+/// let in_an_hour = emails.push(&reminder).delay(Duration::from_secs(3600));
+/// let first = in_an_hour.unique("reminder:ada").max_attempts(10).await?;
+/// let second = emails.push(&reminder).unique("reminder:ada").await?;
+/// assert_eq!(second, PushedTask::Duplicate(first.into_id()));
+/// # Ok(()) }
+/// ```
 #[must_use = "nothing is pushed until it is awaited"]
 pub struct PushRequest {
     pub(super) store: Store,
@@ -170,30 +190,26 @@ impl PushRequest {
     }
 
     async fn send(self) -> Result<PushedTask, PushError> {
-        let Self { store, queue, payload, options: terms, delay, unique } = self;
+        let Self { store, queue, payload, options, delay, unique } = self;
         let id = TaskId::new();
         let payload = payload?;
-        let TaskOptions {
-            retry_after_crash: again,
-            max_attempts,
-            capacity: caps,
-            payload_limit: limit,
-        } = terms;
-        if payload.len() > limit {
-            return Err(PushError::TooLarge { bytes: payload.len(), limit });
+        let TaskOptions { retry_after_crash, max_attempts, max_tasks, max_bytes, payload_limit } =
+            options;
+        if payload.len() > payload_limit {
+            return Err(PushError::TooLarge { bytes: payload.len(), limit: payload_limit });
         }
         let payload = seal_payload(&store, &queue, &id, payload.into());
-        let call = TaskPushCommand {
+        let command = TaskPushCommand {
             queue,
             id: id.clone(),
             delay,
             unique,
-            retry_after_crash: again,
+            retry_after_crash,
             max_attempts,
             payload,
-            capacity: caps,
+            capacity: (max_tasks, max_bytes),
         };
-        match store.backend().push_task(call).await? {
+        match store.backend().push_task(command).await? {
             TaskPushOutcome::Stored => Ok(PushedTask::New(id)),
             TaskPushOutcome::Duplicate(id) => Ok(PushedTask::Duplicate(id)),
             TaskPushOutcome::Full => Err(PushError::Full),

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 
 use super::{
-    poll::{NotExecutedFlag, poll_until_answered},
+    poll_until_answered::{NotExecutedFlag, poll_until_answered},
     queue_worker::QueueWorker,
     queue_worker_loop::QueueWorkerLoop,
     task::UndecodedTask,
@@ -42,37 +42,32 @@ pub(crate) struct QueueStepper {
 impl QueueStepper {
     /// Creates a stepper that runs one task at a time, so that tasks run in their order.
     pub(crate) fn new(worker: QueueWorker) -> Self {
-        let ran = RecordedTaskRuns::default();
-        let rounds =
-            QueueWorkerLoop::new(with_recording_handler(worker.concurrency(1), Arc::clone(&ran)));
-        Self { worker_loop: rounds, recorded_runs: ran }
+        let recorded_runs = RecordedTaskRuns::default();
+        let worker = with_recording_handler(worker.concurrency(1), Arc::clone(&recorded_runs));
+        Self { worker_loop: QueueWorkerLoop::new(worker), recorded_runs }
     }
 
     /// Runs due tasks one after the other, until none is due.
     #[expect(clippy::panic, reason = "a test without an end must fail")]
     pub(crate) async fn run_due(&mut self) -> Vec<TaskRunReport> {
         for _ in 0..MAX_RUNS {
-            let turn = self.worker_loop.build_poll();
-            self.poll_and_run(turn).await;
+            let poll = self.worker_loop.build_poll();
+            self.poll_and_run(poll).await;
             if self.worker_loop.pending_settlements.is_empty() {
                 return std::mem::take(&mut *self.recorded_runs.lock());
             }
         }
-        let last = TaskPollCommand { max_runs: 0, ..self.worker_loop.build_poll() };
-        self.poll_and_run(last).await;
+        let last_poll = TaskPollCommand { max_runs: 0, ..self.worker_loop.build_poll() };
+        self.poll_and_run(last_poll).await;
         panic!(
             "TestQueueWorker::run_due: tasks were still due after {MAX_RUNS} runs; check whether \
              tasks push tasks without end"
         );
     }
 
-    async fn poll_and_run(&mut self, turn: TaskPollCommand) {
-        let answer = poll_until_answered(
-            self.worker_loop.worker.store.clone(),
-            turn,
-            NotExecutedFlag::default(),
-        )
-        .await;
+    async fn poll_and_run(&mut self, poll: TaskPollCommand) {
+        let store = self.worker_loop.worker.store.clone();
+        let answer = poll_until_answered(store, poll, NotExecutedFlag::default()).await;
         self.worker_loop.apply_answer(answer);
         while let Some(ended) = self.worker_loop.run_tasks.join_next().await {
             self.worker_loop.record_ended_run(ended);
@@ -82,23 +77,19 @@ impl QueueStepper {
 
 /// Wraps the worker's handler in one that records its runs. It catches panics and enforces the time
 /// limit itself, so that these are recorded too.
-fn with_recording_handler(mut worker: QueueWorker, ran: RecordedTaskRuns) -> QueueWorker {
-    let (handler, longest) = (worker.handler, worker.max_run.take());
-    worker.handler = Arc::new(move |raw: UndecodedTask| {
-        let (id, attempt) = (raw.info.id.clone(), raw.info.attempt);
-        let ran = Arc::clone(&ran);
-        let note = move |ended: TaskRunResult| {
-            let wrong = ended.as_ref().err();
-            let reason = wrong.map_or("", |(_, why)| why.reason()).to_owned();
-            ran.lock().push(TaskRunReport {
-                id,
-                attempt,
-                fault: wrong.map(|(fault, _)| *fault),
-                reason,
-            });
-            ended
+fn with_recording_handler(mut worker: QueueWorker, recorded_runs: RecordedTaskRuns) -> QueueWorker {
+    let (handler, max_run_time) = (worker.handler, worker.max_run_time.take());
+    worker.handler = Arc::new(move |task: UndecodedTask| {
+        let (id, attempt) = (task.info.id.clone(), task.info.attempt);
+        let recorded_runs = Arc::clone(&recorded_runs);
+        let record = move |result: TaskRunResult| {
+            let error = result.as_ref().err();
+            let reason = error.map_or("", |(_, failure)| failure.reason()).to_owned();
+            let fault = error.map(|(fault, _)| *fault);
+            recorded_runs.lock().push(TaskRunReport { id, attempt, fault, reason });
+            result
         };
-        run_handler(Arc::clone(&handler), raw, longest).map(note).boxed()
+        run_handler(Arc::clone(&handler), task, max_run_time).map(record).boxed()
     });
     worker
 }

@@ -1,4 +1,4 @@
-//! `QueueWorker`: settings of a queue worker.
+//! `QueueWorker`: a worker of a queue, with its settings.
 
 use std::{fmt, future::Future, time::Duration};
 
@@ -6,7 +6,7 @@ use super::{
     queue_worker_loop::QueueWorkerLoop, retry_backoff::RetryBackoff, task_run::TaskHandler,
 };
 use crate::{
-    clock::{MAX_DURATION, saturating_micros},
+    durations::{MAX_DURATION, saturating_micros},
     error::{Error, expect_setting},
     key::Key,
     store::{DeadLetterLimits, Store, TaskRunLimits},
@@ -17,6 +17,38 @@ use crate::{
 ///
 /// It claims only tasks that it starts at once. One call to the store settles the ended runs and
 /// claims as many tasks again.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use lockgate::{
+///     Store,
+///     queue::{Queue, Task, TaskFailure},
+/// };
+///
+/// let emails: Queue<String> = Store::memory().queue("emails");
+/// let worker = emails
+///     .worker(|task: Task<String>| async move {
+///         println!("to {}, attempt {}", task.payload, task.attempt());
+///         Ok::<(), TaskFailure>(())
+///     })
+///     .concurrency(32)
+///     .max_run_time(Duration::from_secs(60))
+///     .backoff(Duration::from_secs(5), Duration::from_secs(300));
+/// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+/// let worker = tokio::spawn(worker.run(async { stopped.await.unwrap_or_default() }));
+///
+/// emails.push(&"ada@example.org".to_owned()).await?;
+/// while emails.stats().await?.done == 0 {
+///     tokio::time::sleep(Duration::from_millis(10)).await;
+/// }
+/// // On SIGTERM:
+/// drop(stop);
+/// worker.await?; // current runs have ended
+/// # Ok(()) }
+/// ```
 #[must_use = "a worker does nothing until `run` is awaited or spawned"]
 pub struct QueueWorker {
     pub(super) store: Store,
@@ -24,29 +56,29 @@ pub struct QueueWorker {
     pub(super) handler: TaskHandler,
     pub(super) concurrency: usize,
     pub(super) lease: Duration,
-    pub(super) max_run: Option<Duration>,
+    pub(super) max_run_time: Option<Duration>,
     pub(super) drain_timeout: Duration,
     pub(super) backoff: RetryBackoff,
     pub(super) limits: TaskRunLimits,
-    pub(super) dead_letter_policy: DeadLetterLimits,
+    pub(super) dead_letter_limits: DeadLetterLimits,
 }
 
 impl QueueWorker {
     pub(super) fn new(store: Store, queue: Key, handler: TaskHandler) -> Self {
         let (base, cap) = (Duration::from_secs(1), Duration::from_secs(600));
-        let keep = Duration::from_secs(7 * 24 * 60 * 60);
+        let dead_retention = Duration::from_secs(7 * 24 * 60 * 60);
         Self {
             store,
             queue,
             handler,
             concurrency: 16,
             lease: Duration::from_secs(10),
-            max_run: None,
+            max_run_time: None,
             drain_timeout: Duration::from_secs(10),
             backoff: RetryBackoff { base, cap },
             limits: TaskRunLimits::default(),
-            dead_letter_policy: DeadLetterLimits {
-                retention: keep,
+            dead_letter_limits: DeadLetterLimits {
+                retention: dead_retention,
                 max_count: 10_000,
                 max_bytes: 1 << 30,
                 max_crashes: 3,
@@ -65,8 +97,8 @@ impl QueueWorker {
     /// Each handler runs in a tokio task of its own. A handler that blocks its thread keeps its
     /// lease only while another thread of the runtime renews it: not on a `current_thread` runtime,
     /// nor on an arbiter of actix.
-    pub fn concurrency(mut self, most: usize) -> Self {
-        self.concurrency = most.max(1);
+    pub fn concurrency(mut self, max_runs: usize) -> Self {
+        self.concurrency = max_runs.max(1);
         self
     }
 
@@ -74,8 +106,8 @@ impl QueueWorker {
     /// limit is exact if all workers have the same. A run of a dead worker counts until its lease
     /// ends. Default: no limit, since only the application knows the resources that its handlers
     /// share, and a limit adds a check to each poll.
-    pub fn queue_concurrency(mut self, most: u32) -> Self {
-        self.limits.max_running = most.max(1).into();
+    pub fn queue_concurrency(mut self, max_runs: u32) -> Self {
+        self.limits.max_running = max_runs.max(1).into();
         self
     }
 
@@ -126,8 +158,8 @@ impl QueueWorker {
     /// [`concurrency`](Self::concurrency). An import may take hours, and cutting it off would
     /// repeat its work. (Runs of deferred requests have a limit because other requests wait for
     /// their lock.)
-    pub fn max_run_time(mut self, longest: Duration) -> Self {
-        self.max_run = Some(longest.min(MAX_DURATION));
+    pub fn max_run_time(mut self, max: Duration) -> Self {
+        self.max_run_time = Some(max.min(MAX_DURATION));
         self
     }
 
@@ -139,8 +171,8 @@ impl QueueWorker {
     ///
     /// Default 10 s: a third of the time that orchestrators usually leave between the signal and
     /// the kill, which leaves time to return tasks and to stop everything else.
-    pub fn drain_timeout(mut self, deadline: Duration) -> Self {
-        self.drain_timeout = deadline.min(MAX_DURATION);
+    pub fn drain_timeout(mut self, timeout: Duration) -> Self {
+        self.drain_timeout = timeout.min(MAX_DURATION);
         self
     }
 
@@ -157,7 +189,7 @@ impl QueueWorker {
     /// be the cause of the crashes. At least 1. Default 3: a task that happens to run when a
     /// deployment or a lack of memory kills its worker is hit once, perhaps twice.
     pub fn max_crashes(mut self, crashes: u32) -> Self {
-        self.dead_letter_policy.max_crashes = crashes.max(1);
+        self.dead_letter_limits.max_crashes = crashes.max(1);
         self
     }
 
@@ -165,11 +197,11 @@ impl QueueWorker {
     /// and [counted](super::QueueStats::trimmed). Default a week, so that a failure on a holiday
     /// can still be inspected; and 10,000, as for deferred requests in a shard: more than anyone
     /// reads one by one.
-    pub fn dead_retention(mut self, retention: Duration, most: u64) -> Self {
-        self.dead_letter_policy = DeadLetterLimits {
+    pub fn dead_retention(mut self, retention: Duration, max_count: u64) -> Self {
+        self.dead_letter_limits = DeadLetterLimits {
             retention: retention.min(MAX_DURATION),
-            max_count: most,
-            ..self.dead_letter_policy
+            max_count,
+            ..self.dead_letter_limits
         };
         self
     }
@@ -178,8 +210,8 @@ impl QueueWorker {
     /// oldest are evicted and [counted](super::QueueStats::trimmed). Default 1 GiB, as for ended
     /// deferred requests, so that large dead letters do not fill the server before their number
     /// reaches its limit. Each poll of a worker evicts at most a hundred.
-    pub fn max_dead_bytes(mut self, most: u64) -> Self {
-        self.dead_letter_policy.max_bytes = most;
+    pub fn max_dead_bytes(mut self, bytes: u64) -> Self {
+        self.dead_letter_limits.max_bytes = bytes;
         self
     }
 

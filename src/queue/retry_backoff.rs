@@ -14,12 +14,12 @@ impl RetryBackoff {
     /// failed together do not come back together.
     pub(super) fn delay_after(self, attempt: u32) -> Duration {
         let doubled = 2u32.checked_pow(attempt.saturating_sub(1)).unwrap_or(u32::MAX);
-        let longest = self.base.saturating_mul(doubled).min(self.cap);
-        let micros = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
+        let max_delay = self.base.saturating_mul(doubled).min(self.cap);
+        let max_micros = u64::try_from(max_delay.as_micros()).unwrap_or(u64::MAX);
         // 64 random bits of an id, as a fraction of 2^64.
-        let (_, dice) = uuid::Uuid::new_v4().as_u64_pair();
-        let part = (u128::from(micros) * u128::from(dice << 2)) >> 64;
-        Duration::from_micros(u64::try_from(part).unwrap_or(0))
+        let (_, random) = uuid::Uuid::new_v4().as_u64_pair();
+        let micros = (u128::from(max_micros) * u128::from(random << 2)) >> 64;
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 }
 

@@ -10,8 +10,11 @@ use crate::{
     store::{Store, TaskId},
 };
 
-/// Shortest and longest delay for which a task is left to other workers.
-const RETURN_DELAY_RANGE: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// Shortest delay for which a task is left to other workers.
+const MIN_RETURN_DELAY: Duration = Duration::from_secs(1);
+
+/// Longest delay for which a task is left to other workers.
+const MAX_RETURN_DELAY: Duration = Duration::from_secs(60);
 
 /// Binds a sealed payload to its queue and task: it opens nowhere else.
 fn seal_context<'a>(queue: &'a Key, id: &'a TaskId) -> SealContext<'a> {
@@ -34,8 +37,7 @@ pub(super) fn open_payload(
 /// Returns the delay for which a task is left to other workers. `age` is the time since it was due,
 /// so the delay doubles with each return.
 pub(super) fn return_delay(age: Duration) -> Duration {
-    let [least, most] = RETURN_DELAY_RANGE;
-    age.clamp(least, most)
+    age.clamp(MIN_RETURN_DELAY, MAX_RETURN_DELAY)
 }
 
 /// Opens the payload for a run. A payload that no worker can open becomes an unreadable one. `Err`:
@@ -57,8 +59,8 @@ pub(super) fn open_for_run(
                 "the task is sealed with a key that this process lacks; it waits for another worker"
             );
             // By this process's clock where the store has another; only the delay depends on it.
-            let late = store.backend().estimated_now_us().saturating_sub(due_us);
-            Err(return_delay(Duration::from_micros(late)))
+            let age_us = store.backend().estimated_now_us().saturating_sub(due_us);
+            Err(return_delay(Duration::from_micros(age_us)))
         }
     }
 }

@@ -34,8 +34,8 @@ pub(super) struct UndecodedTask {
 }
 
 impl<T> Task<T> {
-    pub(super) fn new(payload: T, facts: TaskAttemptInfo) -> Self {
-        Self { payload, info: facts }
+    pub(super) fn new(payload: T, info: TaskAttemptInfo) -> Self {
+        Self { payload, info }
     }
 
     /// Returns the task's id, the same for all attempts: use it as idempotency key for other

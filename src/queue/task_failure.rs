@@ -2,7 +2,7 @@
 
 use std::{error::Error as StdError, fmt, io, iter::successors, time::Duration};
 
-use crate::{clock::MAX_DURATION, store::MAX_REASON_BYTES};
+use crate::{durations::MAX_DURATION, store::MAX_REASON_BYTES};
 
 /// Type that the errors of handlers convert into: every `Send + Sync` error, `String`,
 /// `anyhow::Error`, boxed errors of tower middleware, and [`TaskFailure`].
@@ -143,11 +143,11 @@ fn describe_chain(error: &dyn StdError, cause: Option<ErrorCause<'_>>) -> String
 /// Replaces control characters and cuts the text: a history has one line for each attempt.
 fn single_line(text: &str) -> String {
     let mut out = String::with_capacity(text.len().min(MAX_REASON_BYTES));
-    for one in text.chars() {
-        if out.len() + one.len_utf8() > MAX_REASON_BYTES {
+    for character in text.chars() {
+        if out.len() + character.len_utf8() > MAX_REASON_BYTES {
             break;
         }
-        out.push(if one.is_control() { ' ' } else { one });
+        out.push(if character.is_control() { ' ' } else { character });
     }
     out
 }

@@ -55,19 +55,21 @@ where
     F: Fn(Task<T>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<(), TaskFailure>> + Send + 'static,
 {
-    let (handler, said) = (Arc::new(handler), Arc::new(Mutex::new(None)));
-    Arc::new(move |raw: UndecodedTask| {
-        let (handler, store, said) = (Arc::clone(&handler), store.clone(), Arc::clone(&said));
+    let (handler, logged_at) = (Arc::new(handler), Arc::new(Mutex::new(None)));
+    Arc::new(move |task: UndecodedTask| {
+        let (handler, store) = (Arc::clone(&handler), store.clone());
+        let logged_at = Arc::clone(&logged_at);
         async move {
-            let UndecodedTask { info: facts, payload } = raw;
-            let unread = |error| {
+            let UndecodedTask { info, payload } = task;
+            let to_undecodable = |error| {
+                let cause = redacted_cause(&error);
                 (
                     TaskFault::Undecodable,
-                    undecodable_failure(&store, &facts, &payload, &said, &redacted_cause(&error)),
+                    undecodable_failure(&store, &info, &payload, &logged_at, &cause),
                 )
             };
-            let payload = serde_json::from_slice(&payload).map_err(unread)?;
-            handler(Task::new(payload, facts)).await.map_err(|why| (TaskFault::Failed, why))
+            let payload = serde_json::from_slice(&payload).map_err(to_undecodable)?;
+            handler(Task::new(payload, info)).await.map_err(|failure| (TaskFault::Failed, failure))
         }
         .boxed()
     })
@@ -77,30 +79,30 @@ where
 /// attempt is charged for meeting an older one.
 fn undecodable_failure(
     store: &Store,
-    facts: &TaskAttemptInfo,
+    info: &TaskAttemptInfo,
     payload: &[u8],
-    said: &Mutex<Option<Instant>>,
+    logged_at: &Mutex<Option<Instant>>,
     cause: &str,
 ) -> TaskFailure {
-    let why = "undecodable";
+    let reason = "undecodable";
     // No version writes an empty payload: `open_for_run` returns it for one that can't be opened.
     if payload.is_empty() {
-        return TaskFailure::dead_letter(why);
+        return TaskFailure::dead_letter(reason);
     }
-    let age =
-        Duration::from_micros(store.backend().estimated_now_us().saturating_sub(facts.due_us));
+    let age = Duration::from_micros(store.backend().estimated_now_us().saturating_sub(info.due_us));
     if age >= UNDECODABLE_GRACE {
-        return TaskFailure::new(why);
+        return TaskFailure::new(reason);
     }
-    let (now, mut said) = (Instant::now(), said.lock());
-    if said.is_none_or(|at| now >= at + LOG_INTERVAL) {
-        *said = Some(now);
+    let (now, mut logged_at) = (Instant::now(), logged_at.lock());
+    if logged_at.is_none_or(|at| now >= at + LOG_INTERVAL) {
+        *logged_at = Some(now);
         tracing::error!(
-            task = ?facts.id, cause,
+            task = ?info.id, cause,
             "payload cannot be decoded here; the task waits for another worker"
         );
     }
-    TaskFailure { action: FailureAction::ReturnToQueue(return_delay(age)), ..TaskFailure::new(why) }
+    let action = FailureAction::ReturnToQueue(return_delay(age));
+    TaskFailure { action, ..TaskFailure::new(reason) }
 }
 
 /// Prefixes of serde's messages that name the type's fields and rules. They quote the payload
@@ -110,50 +112,50 @@ const QUOTING_PREFIXES: [&str; 5] =
 
 /// Describes a decoding error without quoting the payload: a log must not contain the user's data.
 fn redacted_cause(error: &serde_json::Error) -> String {
-    let (text, at) =
-        (error.to_string(), format!("line {} column {}", error.line(), error.column()));
+    let text = error.to_string();
+    let position = format!("line {} column {}", error.line(), error.column());
     if !error.is_data() || text.starts_with("missing field `") {
         // Texts of serde_json itself, or the name of a field of the type.
         return text;
     }
-    let kind = QUOTING_PREFIXES.iter().find(|kind| text.starts_with(**kind));
-    match (kind, text.rsplit_once(", expected ")) {
-        (Some(kind), Some((found, expected))) => {
-            let rest = found.get(kind.len()..).unwrap_or_default();
-            let shown = rest.split(['`', '"', '\'']).next().unwrap_or_default().trim_end();
-            format!("{kind}{shown}, expected {expected}")
+    let prefix = QUOTING_PREFIXES.iter().find(|prefix| text.starts_with(**prefix));
+    match (prefix, text.rsplit_once(", expected ")) {
+        (Some(prefix), Some((found, expected))) => {
+            let value = found.get(prefix.len()..).unwrap_or_default();
+            let value_kind = value.split(['`', '"', '\'']).next().unwrap_or_default().trim_end();
+            format!("{prefix}{value_kind}, expected {expected}")
         }
-        _ => format!("not a value of its type, at {at}"),
+        _ => format!("not a value of its type, at {position}"),
     }
 }
 
 /// Runs a task and catches its panic.
 pub(super) async fn run_handler(
     handler: TaskHandler,
-    raw: UndecodedTask,
-    longest: Option<Duration>,
+    task: UndecodedTask,
+    max_run_time: Option<Duration>,
 ) -> TaskRunResult {
     // The handler may also panic before it returns its future; and so may the future's drop, when
     // the run exceeds its time limit.
-    let ran = AssertUnwindSafe(with_time_limit(longest, async move { handler(raw).await }))
+    let run = AssertUnwindSafe(with_time_limit(max_run_time, async move { handler(task).await }))
         .catch_unwind();
-    ran.await.unwrap_or_else(|panic| {
-        let why = TaskFailure::new(panic_message(&*panic));
+    run.await.unwrap_or_else(|panic| {
+        let failure = TaskFailure::new(panic_message(&*panic));
         // The panic's payload may panic when dropped, which would end the worker.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
             std::mem::forget(panic);
         }
-        Err((TaskFault::Panicked, why))
+        Err((TaskFault::Panicked, failure))
     })
 }
 
 async fn with_time_limit(
-    longest: Option<Duration>,
-    work: impl Future<Output = TaskRunResult>,
+    max_run_time: Option<Duration>,
+    run: impl Future<Output = TaskRunResult>,
 ) -> TaskRunResult {
-    let Some(longest) = longest else { return work.await };
-    let too_long = |_| Err((TaskFault::Failed, TaskFailure::new("it ran for too long")));
-    tokio::time::timeout(longest, work).await.unwrap_or_else(too_long)
+    let Some(max_run_time) = max_run_time else { return run.await };
+    let timed_out = |_| Err((TaskFault::Failed, TaskFailure::new("it ran for too long")));
+    tokio::time::timeout(max_run_time, run).await.unwrap_or_else(timed_out)
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
@@ -163,15 +165,15 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
 
 /// Returns the outcome of a task after this attempt.
 pub(super) fn task_outcome(
-    ran: TaskRunResult,
+    result: TaskRunResult,
     attempt: u32,
     max_attempts: u32,
     backoff: RetryBackoff,
 ) -> TaskOutcome {
-    let Err((fault, TaskFailure { reason, action: then })) = ran else {
+    let Err((fault, TaskFailure { reason, action })) = result else {
         return TaskOutcome::Done;
     };
-    let delay = match then {
+    let delay = match action {
         FailureAction::DeadLetter => return TaskOutcome::Dead { fault, reason },
         FailureAction::ReturnToQueue(delay) => return TaskOutcome::ReturnToQueue { delay },
         _ if attempt >= max_attempts => return TaskOutcome::Dead { fault, reason },

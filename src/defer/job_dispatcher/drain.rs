@@ -1,4 +1,4 @@
-//! Drain of a worker: it receives no new jobs, and current runs may end.
+//! Drain of a worker of deferred requests: it receives no new jobs, and current runs may end.
 
 use std::{future::Future, pin::pin, time::Duration};
 
@@ -14,12 +14,12 @@ const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 impl JobDispatcher {
     /// Releases the shards, repeated until the store replies. Otherwise peers would wait for the
     /// lease.
-    fn release_shards(&self, mut left: bool) -> impl Future<Output = ()> + Send + use<> {
+    fn release_shards(&self, mut released: bool) -> impl Future<Output = ()> + Send + use<> {
         let store = self.worker.store.clone();
         async move {
-            while !left {
+            while !released {
                 tokio::time::sleep(RETRY_DELAY).await;
-                left =
+                released =
                     store.backend().heartbeat(store.node().clone(), Duration::ZERO).await.is_ok();
             }
         }
@@ -31,23 +31,23 @@ impl JobDispatcher {
         self.shutdown.send_replace(ShutdownPhase::Draining);
         // First, so that this worker receives no more offers. If another worker of this process
         // remains, offers and shards stay with it.
-        let left = self.worker.store.wakeups().job_worker_count() > 0
+        let released = self.worker.store.wakeups().job_worker_count() > 0
             || self.send_heartbeat(Duration::ZERO).await.is_ok();
-        let leave = self.release_shards(left);
-        let ended = async { while self.chain_tasks.join_next().await.is_some() {} };
-        let ended = async {
-            let (mut leave, mut ended) = (pin!(leave), pin!(ended));
+        let releasing = self.release_shards(released);
+        let joining = async { while self.chain_tasks.join_next().await.is_some() {} };
+        let releasing_and_joining = async {
+            let (mut releasing, mut joining) = (pin!(releasing), pin!(joining));
             tokio::select! {
-                () = &mut leave => ended.await,
+                () = &mut releasing => joining.await,
                 // An unavailable store does not delay the end of the worker: the shard leases
                 // expire.
-                () = &mut ended => drop(tokio::time::timeout(LEAVE_TIMEOUT, leave).await),
+                () = &mut joining => drop(tokio::time::timeout(LEAVE_TIMEOUT, releasing).await),
             }
         };
-        if tokio::time::timeout(self.worker.drain_timeout, ended).await.is_err() {
+        if tokio::time::timeout(self.worker.drain_timeout, releasing_and_joining).await.is_err() {
             self.shutdown.send_replace(ShutdownPhase::Aborting);
-            let ended = async { while self.chain_tasks.join_next().await.is_some() {} };
-            let _ = tokio::time::timeout(ABORT_TIMEOUT, ended).await;
+            let joining = async { while self.chain_tasks.join_next().await.is_some() {} };
+            let _ = tokio::time::timeout(ABORT_TIMEOUT, joining).await;
         }
         tracing::info!(%node, left = self.chain_tasks.len(), "worker stopped");
     }

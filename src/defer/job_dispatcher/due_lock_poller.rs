@@ -20,7 +20,7 @@ const LOW_WATERMARK: usize = 50;
 const BACKLOG_POLL_DELAY: Duration = Duration::from_secs(1);
 
 /// Result of a due poll.
-pub(super) struct DuePollResult {
+pub(super) struct DueLockPollResult {
     /// The polled shards, with the times since which they were due.
     shards: Vec<(u16, Instant)>,
     due_locks: Result<Vec<DueLocks>, Error>,
@@ -28,25 +28,25 @@ pub(super) struct DuePollResult {
 
 impl JobDispatcher {
     pub(super) fn next_due_poll_at(&self) -> Option<Instant> {
-        let few = self.ready_queues.request_count() < LOW_WATERMARK;
-        let patience = if few { Duration::ZERO } else { BACKLOG_POLL_DELAY };
+        let has_backlog = self.ready_queues.request_count() >= LOW_WATERMARK;
+        let delay = if has_backlog { BACKLOG_POLL_DELAY } else { Duration::ZERO };
         let first = self.due_polls.values().min().filter(|_| self.due_poll.is_none());
-        first.map(|at| *at + patience)
+        first.map(|at| *at + delay)
     }
 
     pub(super) fn schedule_due_poll(&mut self, shard: u16, at: Instant) {
         if self.owned_shards.contains(&shard) {
-            let look = self.due_polls.entry(shard).or_insert(at);
-            *look = at.min(*look);
+            let scheduled_at = self.due_polls.entry(shard).or_insert(at);
+            *scheduled_at = at.min(*scheduled_at);
         }
     }
 
     /// Returns the shards with a due poll, the longest overdue first.
     fn overdue_shards(&self, now: Instant) -> Vec<(u16, Instant)> {
-        let looks = self.due_polls.iter().map(|(&shard, &at)| (shard, at));
-        let mut due: Vec<_> = looks.filter(|(_, at)| *at <= now).collect();
-        due.sort_unstable_by_key(|(_, at)| *at);
-        due
+        let scheduled = self.due_polls.iter().map(|(&shard, &at)| (shard, at));
+        let mut overdue: Vec<_> = scheduled.filter(|(_, at)| *at <= now).collect();
+        overdue.sort_unstable_by_key(|(_, at)| *at);
+        overdue
     }
 
     /// Polls the due shards in the background.
@@ -57,37 +57,42 @@ impl JobDispatcher {
         }
         let store = self.worker.store.clone();
         self.due_poll = Some(Box::pin(async move {
-            let asked = shards.iter().map(|(shard, _)| *shard).collect();
-            let found = store.backend().poll_due(asked, MAX_DUE_LOCKS).await;
-            DuePollResult { shards, due_locks: found }
+            let polled = shards.iter().map(|(shard, _)| *shard).collect();
+            let due_locks = store.backend().poll_due(polled, MAX_DUE_LOCKS).await;
+            DueLockPollResult { shards, due_locks }
         }));
     }
 
     pub(super) fn handle_due_poll(
         &mut self,
-        DuePollResult { shards, due_locks: found }: DuePollResult,
+        DueLockPollResult { shards, due_locks }: DueLockPollResult,
     ) {
         let now = Instant::now();
-        let Ok(found) = found else {
-            let again = now + RETRY_DELAY;
-            return shards.into_iter().for_each(|(shard, _)| self.schedule_due_poll(shard, again));
+        let Ok(due_locks) = due_locks else {
+            let retry_at = now + RETRY_DELAY;
+            return shards
+                .into_iter()
+                .for_each(|(shard, _)| self.schedule_due_poll(shard, retry_at));
         };
-        for ((shard, since), due) in shards.into_iter().zip(found) {
-            let unknown = |key: &Key| {
-                let known =
+        for ((shard, due_since), due) in shards.into_iter().zip(due_locks) {
+            let can_start = |key: &Key| {
+                let is_handled =
                     self.running_chains.contains_key(key) || self.ready_queues.contains(key);
-                !known && (!key.is_webhook() || self.ready_queues.accepts(key))
+                !is_handled && (!key.is_webhook() || self.ready_queues.accepts(key))
             };
-            let least = match &due.locks[..] {
+            let earliest = match &due.locks[..] {
                 // `MAX_DUE_LOCKS` was used up by other shards. This one is first in the next poll.
-                [] => since,
-                names if names.iter().any(|(key, _)| unknown(key)) => now,
+                [] => due_since,
+                locks if locks.iter().any(|(key, _)| can_start(key)) => now,
                 // All locks are known already and can't start yet; polling at once would find the
                 // same.
                 _ => now + RETRY_DELAY,
             };
-            if let Some(next) = due.next_due_in {
-                self.schedule_due_poll(shard, if next.is_zero() { least } else { now + next });
+            if let Some(due_in) = due.next_due_in {
+                self.schedule_due_poll(
+                    shard,
+                    if due_in.is_zero() { earliest } else { now + due_in },
+                );
             }
             due.locks.into_iter().for_each(|(key, head)| self.enqueue_due_lock(&key, head, now));
         }
@@ -111,10 +116,10 @@ impl JobDispatcher {
 
 /// Waits for the current poll; never resolves if there is none.
 pub(super) async fn await_due_poll(
-    looking: &mut Option<BoxFuture<'static, DuePollResult>>,
-) -> DuePollResult {
-    let Some(look) = looking else { return std::future::pending().await };
-    let looked = look.await;
-    *looking = None;
-    looked
+    due_poll: &mut Option<BoxFuture<'static, DueLockPollResult>>,
+) -> DueLockPollResult {
+    let Some(poll) = due_poll else { return std::future::pending().await };
+    let result = poll.await;
+    *due_poll = None;
+    result
 }

@@ -1,4 +1,5 @@
-//! Ready locks of a worker: one queue for requests and one for webhooks, with separate slots.
+//! `RequestAndWebhookQueues`: ready locks of a worker, one queue for requests and one for webhooks,
+//! with separate slots.
 
 use tokio::time::Instant;
 
@@ -63,17 +64,17 @@ impl RequestAndWebhookQueues {
         self.webhooks.clear();
     }
 
-    /// Like [`ReadyQueue::next_to_forward`], over both queues. Webhooks get at most half of `most`,
-    /// rounded up.
+    /// Like [`ReadyQueue::next_to_forward`], over both queues. Webhooks get at most half of
+    /// `max_locks`, rounded up.
     pub(super) fn next_to_forward(
         &mut self,
-        most: usize,
+        max_locks: usize,
         all: bool,
         now: Instant,
     ) -> Vec<(Key, Option<JobId>)> {
-        let mut found = self.webhooks.queue_mut().next_to_forward(most.div_ceil(2), all, now);
-        let left = most.saturating_sub(found.len());
-        found.extend(self.requests.next_to_forward(left, all, now));
-        found
+        let mut locks = self.webhooks.queue_mut().next_to_forward(max_locks.div_ceil(2), all, now);
+        let remaining = max_locks.saturating_sub(locks.len());
+        locks.extend(self.requests.next_to_forward(remaining, all, now));
+        locks
     }
 }

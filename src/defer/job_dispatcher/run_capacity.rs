@@ -1,4 +1,4 @@
-//! Job chains within the worker's capacity.
+//! `RunCapacity`: run slots of a worker, and the start and end of job chains within them.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::{JobDispatcher, peer_jobs::PeerJob};
+use super::{JobDispatcher, forward_to_peers::PeerJob};
 use crate::{
     defer::{
         job_chain::{ChainOutcome, JobChain},
@@ -35,8 +35,8 @@ pub(super) struct RunCapacity {
 }
 
 impl RunCapacity {
-    pub(super) fn new(most: usize) -> Self {
-        Self { slots: RunSlots::new(most), active_chains: 0, contended: Arc::default() }
+    pub(super) fn new(slot_count: usize) -> Self {
+        Self { slots: RunSlots::new(slot_count), active_chains: 0, contended: Arc::default() }
     }
 
     fn is_available(&self) -> bool {
@@ -70,8 +70,9 @@ impl JobDispatcher {
 
     /// Returns true if a chain for this lock can start now.
     pub(super) fn has_capacity_for(&self, key: &Key) -> bool {
-        let room = if key.is_webhook() { &self.webhook_capacity } else { &self.request_capacity };
-        room.is_available()
+        let capacity =
+            if key.is_webhook() { &self.webhook_capacity } else { &self.request_capacity };
+        capacity.is_available()
     }
 
     /// Starts chains for ready locks within the capacity. While the queue is paused, the due index
@@ -89,19 +90,17 @@ impl JobDispatcher {
             let Some((key, head)) = self.ready_queues.pop_request() else { break };
             self.spawn_chain(key, head);
         }
-        let stuck_at = self.forward_at.unwrap_or_else(|| Instant::now() + FORWARD_DELAY);
-        self.forward_at = Some(stuck_at).filter(|_| !self.ready_queues.is_empty());
+        let forward_at = self.forward_at.unwrap_or_else(|| Instant::now() + FORWARD_DELAY);
+        self.forward_at = Some(forward_at).filter(|_| !self.ready_queues.is_empty());
         self.webhook_capacity.contended.store(self.ready_queues.has_webhooks(), Ordering::Relaxed);
         self.request_capacity.contended.store(self.ready_queues.has_requests(), Ordering::Relaxed);
     }
 
     fn pop_ready_webhook(&mut self) -> Option<(Key, Option<JobId>)> {
-        let crowded = self.ready_queues.webhooks.queue().len() > 1;
-        let turns = self.webhook_receivers.availability(WebhookLimits {
-            max_calls: self.webhook_capacity.slot_count(),
-            contended: crowded,
-        });
-        self.ready_queues.webhooks.pop(&turns)
+        let contended = self.ready_queues.webhooks.queue().len() > 1;
+        let max_calls = self.webhook_capacity.slot_count();
+        let free_slots = self.webhook_receivers.free_slots(WebhookLimits { max_calls, contended });
+        self.ready_queues.webhooks.pop(&free_slots)
     }
 
     /// Starts a chain, unless the lock has one.
@@ -110,30 +109,30 @@ impl JobDispatcher {
             return;
         }
         self.running_chains.insert(key.clone(), None);
-        let room = self.capacity_mut(&key);
-        let (slot, crowded) = (room.start_chain(), Arc::clone(&room.contended));
-        let visit = JobChain {
+        let capacity = self.capacity_mut(&key);
+        let (slot, contended) = (capacity.start_chain(), Arc::clone(&capacity.contended));
+        let chain = JobChain {
             worker: Arc::clone(&self.worker),
             key,
             slot,
             shutdown: self.shutdown.subscribe(),
-            contended: crowded,
+            contended,
             paused: Arc::clone(&self.paused),
             webhook_receivers: Arc::clone(&self.webhook_receivers),
         };
-        self.chain_tasks.spawn(visit.run(id));
+        self.chain_tasks.spawn(chain.run(id));
     }
 
-    pub(super) fn handle_chain_end(&mut self, key: &Key, next: ChainOutcome) {
+    pub(super) fn handle_chain_end(&mut self, key: &Key, outcome: ChainOutcome) {
         let (shard, now) = (key.shard(), Instant::now());
         self.capacity_mut(key).end_chain();
-        let told = self.running_chains.remove(key).flatten();
-        if let Some(id) = told {
+        let offered_job = self.running_chains.remove(key).flatten();
+        if let Some(id) = offered_job {
             self.ready_queues.queue_for(key).push(key.clone(), Some(id));
         }
         self.ready_queues.webhooks.clear_blocked();
         self.start_ready_chains();
-        match next {
+        match outcome {
             ChainOutcome::AwaitWakeup => {}
             ChainOutcome::RetryAfter(wait) => self.schedule_due_poll(shard, now + wait),
             ChainOutcome::LeaveToPeer(id, wait) => {

@@ -1,4 +1,4 @@
-//! Queue of webhooks that wait for a slot, fair among their owners.
+//! `WebhookReadyQueue`: webhooks that wait for a slot, fair among their owners.
 //!
 //! A wake-up or a poll names only a lock; the owner of its webhook is in the store. Owners are
 //! looked up in the background, before anything is claimed: a webhook that waits for its owner's
@@ -26,8 +26,8 @@ const MAX_LOOKUP_BATCH: usize = 100;
 /// place then.
 const FULL_QUEUE_LOOKUP_DELAY: Duration = Duration::from_millis(100);
 
-/// Most owners remembered by their last turn: clients may have many.
-const MAX_REMEMBERED_OWNERS: usize = 1_000;
+/// Most owners whose last service is recorded: clients may have many.
+const MAX_RECORDED_OWNERS: usize = 1_000;
 
 /// Webhooks with their owners.
 pub(super) type WebhookOwners = Vec<(Key, Arc<str>)>;
@@ -41,7 +41,7 @@ pub(super) struct WebhookReadyQueue {
     queued_per_owner: HashMap<Arc<str>, usize>,
     /// Queued webhooks without a known owner.
     unresolved: Vec<Key>,
-    /// Value of `served_count` at each owner's last turn.
+    /// Value of `served_count` when each owner was last served.
     last_served: HashMap<Arc<str>, u64>,
     served_count: u64,
     /// No queued webhook could start, and nothing has changed since.
@@ -78,10 +78,10 @@ impl WebhookReadyQueue {
 
     /// Evicts the last webhook of the owner with most. It becomes due again later.
     fn evict_one(&mut self) {
-        let most = self.queued_per_owner.iter().max_by_key(|(_, count)| **count);
-        let Some(owner) = most.map(|(owner, _)| Arc::clone(owner)) else { return };
-        let last = |key: &&Key| self.owners.get(*key) == Some(&owner);
-        let key = self.queue.keys().rev().find(last).cloned();
+        let largest = self.queued_per_owner.iter().max_by_key(|(_, count)| **count);
+        let Some(owner) = largest.map(|(owner, _)| Arc::clone(owner)) else { return };
+        let is_owned = |key: &&Key| self.owners.get(*key) == Some(&owner);
+        let key = self.queue.keys().rev().find(is_owned).cloned();
         if let Some(key) = key {
             self.remove(&key);
         }
@@ -101,20 +101,20 @@ impl WebhookReadyQueue {
 
     /// Removes the next webhook: among those with a free receiver slot, the first of the owner with
     /// the oldest last turn.
-    pub(super) fn pop(&mut self, turns: &FreeSlotView<'_>) -> Option<(Key, Option<JobId>)> {
+    pub(super) fn pop(&mut self, free_slots: &FreeSlotView<'_>) -> Option<(Key, Option<JobId>)> {
         if self.blocked {
             return None;
         }
-        let mut best: Option<(u64, &Key, &Arc<str>)> = None;
+        let mut next: Option<(u64, &Key, &Arc<str>)> = None;
         for key in self.queue.keys() {
             let Some(owner) = self.owners.get(key) else { continue };
-            let served = self.last_served.get(owner).copied().unwrap_or(0);
-            if best.is_none_or(|(least, ..)| served < least) && turns.allows(key) {
-                best = Some((served, key, owner));
+            let last_served = self.last_served.get(owner).copied().unwrap_or(0);
+            if next.is_none_or(|(oldest, ..)| last_served < oldest) && free_slots.allows(key) {
+                next = Some((last_served, key, owner));
             }
         }
-        let best = best.map(|(_, key, owner)| (key.clone(), Arc::clone(owner)));
-        let Some((key, owner)) = best else {
+        let next = next.map(|(_, key, owner)| (key.clone(), Arc::clone(owner)));
+        let Some((key, owner)) = next else {
             self.blocked = true;
             return None;
         };
@@ -126,8 +126,8 @@ impl WebhookReadyQueue {
     fn record_served(&mut self, owner: Arc<str>) {
         self.served_count += 1;
         self.last_served.insert(owner, self.served_count);
-        if self.last_served.len() > MAX_REMEMBERED_OWNERS {
-            let oldest = self.last_served.iter().min_by_key(|(_, turn)| **turn);
+        if self.last_served.len() > MAX_RECORDED_OWNERS {
+            let oldest = self.last_served.iter().min_by_key(|(_, last_served)| **last_served);
             if let Some(oldest) = oldest.map(|(owner, _)| Arc::clone(owner)) {
                 self.last_served.remove(&oldest);
             }
@@ -153,19 +153,19 @@ impl WebhookReadyQueue {
         }
         let count = self.unresolved.len().min(MAX_LOOKUP_BATCH);
         let keys: Vec<_> = self.unresolved.drain(..count).collect();
-        let pause =
+        let delay =
             if self.queue.len() < MAX_QUEUED { Duration::ZERO } else { FULL_QUEUE_LOOKUP_DELAY };
         let store = store.clone();
         Some(Box::pin(async move {
-            if !pause.is_zero() {
-                sleep(pause).await;
+            if !delay.is_zero() {
+                sleep(delay).await;
             }
             join_all(keys.into_iter().map(|key| look_up_owner(&store, key))).await
         }))
     }
 
-    fn record_owners(&mut self, found: WebhookOwners) {
-        for (key, owner) in found {
+    fn record_owners(&mut self, owners: WebhookOwners) {
+        for (key, owner) in owners {
             if !self.queue.contains(&key) || self.owners.contains_key(&key) {
                 continue;
             }
@@ -192,18 +192,18 @@ impl JobDispatcher {
         }
     }
 
-    pub(super) fn handle_owner_lookup(&mut self, found: WebhookOwners) {
-        self.ready_queues.webhooks.record_owners(found);
+    pub(super) fn handle_owner_lookup(&mut self, owners: WebhookOwners) {
+        self.ready_queues.webhooks.record_owners(owners);
         self.start_ready_chains();
     }
 }
 
 /// Waits for the current lookup; never resolves if there is none.
 pub(super) async fn await_owner_lookup(
-    owners: &mut Option<BoxFuture<'static, WebhookOwners>>,
+    owner_lookup: &mut Option<BoxFuture<'static, WebhookOwners>>,
 ) -> WebhookOwners {
-    let Some(look_up) = owners else { return std::future::pending().await };
-    let found = look_up.await;
-    *owners = None;
-    found
+    let Some(lookup) = owner_lookup else { return std::future::pending().await };
+    let owners = lookup.await;
+    *owner_lookup = None;
+    owners
 }

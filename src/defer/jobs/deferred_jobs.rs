@@ -3,7 +3,7 @@
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{
-    cancel::cancel_job,
+    cancel_waiting_job::cancel_job,
     job_info::{DeferStats, JobHead, JobInfo},
 };
 use crate::{
@@ -93,10 +93,10 @@ impl DeferredJobs {
     pub async fn redrive(&self, id: &JobId) -> Result<Option<JobState>, Error> {
         let backend = self.store.backend();
         match backend.job_view(id.clone()).await? {
-            Some(JobView { state: JobState::Dead, history: past, .. }) => {
-                backend.redrive_job(id.clone(), past.ended_us).await
+            Some(JobView { state: JobState::Dead, history, .. }) => {
+                backend.redrive_job(id.clone(), history.ended_us).await
             }
-            other => Ok(other.map(|job| job.state)),
+            job => Ok(job.map(|job| job.state)),
         }
     }
 
@@ -111,12 +111,12 @@ impl DeferredJobs {
     /// Fails if the store is unavailable.
     pub async fn purge(&self, id: &JobId) -> Result<bool, Error> {
         let backend = self.store.backend();
-        let seen = backend.job_view(id.clone()).await?;
-        if seen.as_ref().is_some_and(|job| job.state.is_pending()) {
+        let job = backend.job_view(id.clone()).await?;
+        if job.as_ref().is_some_and(|job| job.state.is_pending()) {
             return Ok(false);
         }
         // Without a job view, remains of the job are deleted.
-        backend.purge_job(id.clone(), seen.map_or(0, |job| job.history.ended_us)).await
+        backend.purge_job(id.clone(), job.map_or(0, |job| job.history.ended_us)).await
     }
 
     /// Stops the workers of all processes from starting jobs; current runs continue. Requests are
@@ -160,9 +160,12 @@ impl DeferredJobs {
     ///
     /// Fails if the store is unavailable.
     pub async fn stats(&self) -> Result<DeferStats, Error> {
-        let tallies =
+        let shard_stats =
             stream::iter(0..SHARD_COUNT).map(|shard| self.store.backend().shard_stats(shard));
-        let add = |sum: DeferStats, tally| async move { Ok(sum.add_shard(tally)) };
-        tallies.buffer_unordered(MAX_CONCURRENT_CALLS).try_fold(DeferStats::default(), add).await
+        let add = |sum: DeferStats, shard| async move { Ok(sum.add_shard(shard)) };
+        shard_stats
+            .buffer_unordered(MAX_CONCURRENT_CALLS)
+            .try_fold(DeferStats::default(), add)
+            .await
     }
 }

@@ -1,4 +1,4 @@
-//! Cursor between two pages of a listing.
+//! `JobCursor`: the position between two pages of a listing.
 
 use std::{fmt, str::FromStr};
 
@@ -33,15 +33,15 @@ impl JobCursor {
 impl ShardPosition {
     pub(super) fn ended_offset(self) -> u64 {
         match self {
-            Self::Ended(from) => from,
+            Self::Ended(offset) => offset,
             Self::Pending(_) => 0,
         }
     }
 
-    pub(super) fn pending_mark(self) -> PendingCursor {
+    pub(super) fn pending_cursor(self) -> PendingCursor {
         match self {
             Self::Ended(_) => PendingCursor::default(),
-            Self::Pending(mark) => mark,
+            Self::Pending(cursor) => cursor,
         }
     }
 }
@@ -55,14 +55,15 @@ impl Default for ShardPosition {
 impl fmt::Display for JobCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.position {
-            ShardPosition::Ended(from) => write!(f, "{}.{from}", self.shard),
+            ShardPosition::Ended(offset) => write!(f, "{}.{offset}", self.shard),
             ShardPosition::Pending(PendingCursor {
-                in_queues: in_line,
-                scan_cursor: scan,
-                after_hash: hash,
-                after_seq: seq,
+                in_queues,
+                scan_cursor,
+                after_hash,
+                after_seq,
             }) => {
-                write!(f, "{}.{}.{scan}.{hash:x}.{seq}", self.shard, u8::from(in_line))
+                let (shard, in_queues) = (self.shard, u8::from(in_queues));
+                write!(f, "{shard}.{in_queues}.{scan_cursor}.{after_hash:x}.{after_seq}")
             }
         }
     }
@@ -73,25 +74,22 @@ impl FromStr for JobCursor {
 
     fn from_str(text: &str) -> Result<Self, ParseCursorError> {
         let parts: Vec<_> = text.split('.').collect();
-        let (shard, at) = match parts[..] {
-            [shard, from] => (shard, ShardPosition::Ended(parse_number(from)?)),
-            [shard, part @ ("0" | "1"), scan, hash, seq] => {
-                let hash = u64::from_str_radix(hash, 16).map_err(|_| ParseCursorError)?;
-                let (in_line, scan, seq) = (part == "1", parse_number(scan)?, parse_number(seq)?);
-                (
-                    shard,
-                    ShardPosition::Pending(PendingCursor {
-                        in_queues: in_line,
-                        scan_cursor: scan,
-                        after_hash: hash,
-                        after_seq: seq,
-                    }),
-                )
+        let (shard, position) = match parts[..] {
+            [shard, offset] => (shard, ShardPosition::Ended(parse_number(offset)?)),
+            [shard, in_queues @ ("0" | "1"), scan_cursor, hash, seq] => {
+                let after_hash = u64::from_str_radix(hash, 16).map_err(|_| ParseCursorError)?;
+                let cursor = PendingCursor {
+                    in_queues: in_queues == "1",
+                    scan_cursor: parse_number(scan_cursor)?,
+                    after_hash,
+                    after_seq: parse_number(seq)?,
+                };
+                (shard, ShardPosition::Pending(cursor))
             }
             _ => return Err(ParseCursorError),
         };
         let shard = shard.parse().map_err(|_| ParseCursorError)?;
-        if shard < SHARD_COUNT { Ok(Self { shard, position: at }) } else { Err(ParseCursorError) }
+        if shard < SHARD_COUNT { Ok(Self { shard, position }) } else { Err(ParseCursorError) }
     }
 }
 

@@ -139,7 +139,7 @@ pub struct DeferStats {
 
 impl JobInfo {
     pub(super) fn from_view(id: JobId, job: JobView) -> Self {
-        let past = job.history;
+        let history = job.history;
         Self {
             id,
             state: job.state,
@@ -147,16 +147,16 @@ impl JobInfo {
             position: job.position,
             reason: job.reason,
             owner: job.owner,
-            lock: past.lock,
-            bytes: past.bytes,
-            accepted: system_time(past.accepted_us),
-            began: system_time(past.started_us),
-            ended: system_time(past.ended_us).filter(|_| !job.state.is_pending()),
-            due_in: past.due_in,
-            crashes: past.crash_count,
-            busy: past.busy_count,
-            runs: past.recent_runs.iter().filter_map(|run| JobRun::parse(run)).collect(),
-            superseded_by: past.superseded_by,
+            lock: history.lock,
+            bytes: history.bytes,
+            accepted: system_time(history.accepted_us),
+            began: system_time(history.started_us),
+            ended: system_time(history.ended_us).filter(|_| !job.state.is_pending()),
+            due_in: history.due_in,
+            crashes: history.crash_count,
+            busy: history.busy_count,
+            runs: history.recent_runs.iter().filter_map(|run| JobRun::parse(run)).collect(),
+            superseded_by: history.superseded_by,
             tombstone: job.is_tombstone,
         }
     }
@@ -164,12 +164,12 @@ impl JobInfo {
 
 impl JobRun {
     /// Parses `<attempt> <began us> <ended us> <outcome>`.
-    fn parse(line: &str) -> Option<Self> {
-        let mut words = line.splitn(4, ' ');
-        let attempt = words.next()?.parse().ok()?;
-        let mut at = || words.next()?.parse().ok().map(system_time);
-        let (began, ended) = (at()?, at()?);
-        Some(Self { attempt, began, ended, outcome: words.next().unwrap_or_default().to_owned() })
+    fn parse(entry: &str) -> Option<Self> {
+        let mut parts = entry.splitn(4, ' ');
+        let attempt = parts.next()?.parse().ok()?;
+        let mut next_time = || parts.next()?.parse().ok().map(system_time);
+        let (began, ended) = (next_time()?, next_time()?);
+        Some(Self { attempt, began, ended, outcome: parts.next().unwrap_or_default().to_owned() })
     }
 }
 
@@ -187,17 +187,17 @@ impl JobHead {
 }
 
 impl DeferStats {
-    pub(super) fn add_shard(self, tally: ShardStats) -> Self {
+    pub(super) fn add_shard(self, shard: ShardStats) -> Self {
         Self {
-            pending: self.pending + tally.pending,
-            bytes: self.bytes + tally.bytes,
-            delayed: self.delayed + tally.delayed,
-            done: self.done + tally.done,
-            dead: self.dead + tally.dead,
-            trimmed_done: self.trimmed_done + tally.trimmed_done,
-            trimmed_dead: self.trimmed_dead + tally.trimmed_dead,
-            expired: self.expired + tally.expired,
-            cancelled: self.cancelled + tally.cancelled,
+            pending: self.pending + shard.pending,
+            bytes: self.bytes + shard.bytes,
+            delayed: self.delayed + shard.delayed,
+            done: self.done + shard.done,
+            dead: self.dead + shard.dead,
+            trimmed_done: self.trimmed_done + shard.trimmed_done,
+            trimmed_dead: self.trimmed_dead + shard.trimmed_dead,
+            expired: self.expired + shard.expired,
+            cancelled: self.cancelled + shard.cancelled,
         }
     }
 }

@@ -38,14 +38,15 @@
 //! # Ok(()) }
 //! ```
 
-mod bulk_operations;
-mod cancel;
+mod bulk_redrive_and_purge;
+mod cancel_waiting_job;
 mod deferred_jobs;
 mod job_cursor;
 mod job_info;
+mod job_listings;
 mod job_request;
 
-pub(super) use self::cancel::{CancelOutcome, cancel_job};
+pub(super) use self::cancel_waiting_job::{CancelOutcome, cancel_job};
 pub use crate::error::ParseCursorError;
 
 pub use self::{

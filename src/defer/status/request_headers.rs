@@ -27,7 +27,7 @@ pub(super) struct IfNoneMatch(Vec<String>);
 
 impl IfNoneMatch {
     pub(super) fn matches(&self, tag: &str) -> bool {
-        self.0.iter().any(|known| known == "*" || known == tag)
+        self.0.iter().any(|listed| listed == "*" || listed == tag)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -51,14 +51,16 @@ pub(super) fn parse_last_event_id(values: &[&[u8]]) -> Option<String> {
 /// Returns true if `Accept` names event streams with at least the weight of JSON. A wildcard does
 /// not count.
 pub(super) fn accepts_event_stream(values: &[&[u8]]) -> bool {
-    let quality = |kind: &str| {
+    let quality = |media_type: &str| {
         let mut ranges = list_members(values);
-        let found = ranges.find_map(|range| {
+        let parameters = ranges.find_map(|range| {
             let mut parts = range.split(';').map(str::trim);
-            parts.next()?.eq_ignore_ascii_case(kind).then_some(parts)
+            parts.next()?.eq_ignore_ascii_case(media_type).then_some(parts)
         });
-        found.map(|mut parameters| {
-            let q = parameters.find_map(|one| one.strip_prefix("q=").or(one.strip_prefix("Q=")));
+        parameters.map(|mut parameters| {
+            let q = parameters.find_map(|parameter| {
+                parameter.strip_prefix("q=").or(parameter.strip_prefix("Q="))
+            });
             q.map_or(1.0, |q| q.parse::<f32>().unwrap_or(0.0))
         })
     };

@@ -1,11 +1,11 @@
-//! Averages of run times, from which `Retry-After` is estimated.
+//! `RunTimeAverages`: averages of run times, from which `Retry-After` is estimated.
 
 use std::{collections::HashMap, time::Duration};
 
 use parking_lot::Mutex;
 
 use crate::{
-    clock::saturating_micros,
+    durations::saturating_micros,
     key::Key,
     store::{JobState, JobView},
 };
@@ -34,24 +34,24 @@ struct RunTimeAverage {
 impl RunTimeAverages {
     /// Records the run time of a done job.
     pub(super) fn record(&self, job: &JobView) {
-        let past = &job.history;
-        let (Some(lock), JobState::Done) = (&past.lock, job.state) else {
+        let history = &job.history;
+        let (Some(lock), JobState::Done) = (&history.lock, job.state) else {
             return;
         };
-        let took = past.ended_us.saturating_sub(past.started_us);
-        if past.started_us == 0 || took == 0 {
+        let took = history.ended_us.saturating_sub(history.started_us);
+        if history.started_us == 0 || took == 0 {
             return;
         }
-        let mut paces = self.0.lock();
-        let room = paces.len() < MAX_LOCK_CLASSES;
-        match paces.get_mut(lock.without_value()) {
-            Some(pace) if pace.last_ended_us < past.ended_us => {
-                pace.average_us = pace.average_us - pace.average_us / 8 + took / 8;
-                pace.last_ended_us = past.ended_us;
+        let mut averages = self.0.lock();
+        let has_capacity = averages.len() < MAX_LOCK_CLASSES;
+        match averages.get_mut(lock.without_value()) {
+            Some(average) if average.last_ended_us < history.ended_us => {
+                average.average_us = average.average_us - average.average_us / 8 + took / 8;
+                average.last_ended_us = history.ended_us;
             }
-            None if room => {
-                let pace = RunTimeAverage { average_us: took, last_ended_us: past.ended_us };
-                paces.insert(lock.without_value().to_owned(), pace);
+            None if has_capacity => {
+                let average = RunTimeAverage { average_us: took, last_ended_us: history.ended_us };
+                averages.insert(lock.without_value().to_owned(), average);
             }
             _ => {}
         }
@@ -60,22 +60,23 @@ impl RunTimeAverages {
     /// Estimates when the client should poll again: when the job may run and those before it have
     /// run. At least a second, at most `MAX_RETRY_AFTER`.
     pub(super) fn estimate_retry_after(&self, job: &JobView) -> Duration {
-        let soonest = Duration::from_secs(1);
-        let due = job.history.due_in.unwrap_or_default();
+        let due_in = job.history.due_in.unwrap_or_default();
         if !job.is_watched && job.state == JobState::Queued {
-            return due.clamp(NO_WORKER_RETRY_AFTER, MAX_RETRY_AFTER);
+            return due_in.clamp(NO_WORKER_RETRY_AFTER, MAX_RETRY_AFTER);
         }
-        let usual = self.average_us(job.history.lock.as_ref());
-        let turns = job.position.unwrap_or(1).clamp(1, 1_000_000);
+        let average_us = self.average_us(job.history.lock.as_ref());
+        let runs = job.position.unwrap_or(1).clamp(1, 1_000_000);
         let wait = Duration::from_micros(
-            usual.saturating_mul(turns).min(saturating_micros(MAX_RETRY_AFTER)),
+            average_us.saturating_mul(runs).min(saturating_micros(MAX_RETRY_AFTER)),
         );
-        (due + wait).clamp(soonest, MAX_RETRY_AFTER)
+        (due_in + wait).clamp(Duration::from_secs(1), MAX_RETRY_AFTER)
     }
 
     fn average_us(&self, lock: Option<&Key>) -> u64 {
-        lock.and_then(|lock| self.0.lock().get(lock.without_value()).map(|pace| pace.average_us))
-            .unwrap_or(0)
+        lock.and_then(|lock| {
+            self.0.lock().get(lock.without_value()).map(|average| average.average_us)
+        })
+        .unwrap_or(0)
     }
 }
 
@@ -103,12 +104,12 @@ mod tests {
     /// Otherwise repeated requests for a slow job would raise the estimate of all others.
     #[test]
     fn job_polled_repeatedly_counts_once() {
-        let (paces, lock) = (RunTimeAverages::default(), Key::path_param("id", "8"));
-        paces.record(&done_job(1_000_000, 800));
+        let (averages, lock) = (RunTimeAverages::default(), Key::path_param("id", "8"));
+        averages.record(&done_job(1_000_000, 800));
         for _ in 0..100 {
-            paces.record(&done_job(9_000_000, 8_000_000));
-            paces.record(&done_job(1_000_000, 800));
+            averages.record(&done_job(9_000_000, 8_000_000));
+            averages.record(&done_job(1_000_000, 800));
         }
-        assert_eq!(paces.average_us(Some(&lock)), 800 - 100 + 1_000_000);
+        assert_eq!(averages.average_us(Some(&lock)), 800 - 100 + 1_000_000);
     }
 }

@@ -1,11 +1,10 @@
-//! Status document and stored response of a job.
+//! `StatusDocument`: the status document of a job, and the replies with its stored response.
 
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::run_time_averages::RunTimeAverages;
 use crate::{
-    clock::ceil_millis,
     defer::{
         envelope::{
             EnvelopeBinding, EnvelopeError, StoredBodyStatus, StoredResponseHead, decode_response,
@@ -13,6 +12,7 @@ use crate::{
         rfc3339::timestamp_or_null,
         run_authorization::NOT_AUTHORIZED,
     },
+    durations::ceil_millis,
     key::{Key, digest_parts, hex},
     reply::{Reply, problem},
     store::{JobId, JobState, JobView, Store},
@@ -29,11 +29,11 @@ pub(super) struct StatusDocument {
 
 impl StatusDocument {
     pub(super) fn new(store: &Store, id: &JobId, job: &JobView) -> Self {
-        let facts = document_members(store, id, job);
-        let text = Value::Object(facts.clone()).to_string();
+        let members = document_members(store, id, job);
+        let text = Value::Object(members.clone()).to_string();
         // Covers the stored response as far as the document shows it.
-        let tag = hex(&digest_parts(&[text.as_bytes()])[..12]);
-        Self { members: facts, etag: tag, job: job.clone() }
+        let etag = hex(&digest_parts(&[text.as_bytes()])[..12]);
+        Self { members, etag, job: job.clone() }
     }
 
     /// Returns the entity tag without quotes. It is weak: it does not cover the remaining delay.
@@ -42,11 +42,11 @@ impl StatusDocument {
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let mut facts = self.members.clone();
-        if let Some(left) = self.job.history.due_in.filter(|_| self.job.state.is_pending()) {
-            facts.insert("due_in_ms".into(), ceil_millis(left).into());
+        let mut members = self.members.clone();
+        if let Some(due_in) = self.job.history.due_in.filter(|_| self.job.state.is_pending()) {
+            members.insert("due_in_ms".into(), ceil_millis(due_in).into());
         }
-        Value::Object(facts)
+        Value::Object(members)
     }
 
     pub(super) fn is_pending(&self) -> bool {
@@ -56,11 +56,11 @@ impl StatusDocument {
     pub(super) fn to_reply(&self, store: &Store) -> Reply {
         let reply = self.with_etag(Reply::json(200, &self.to_json()));
         let reply = with_successor_link(reply, &self.job, "./", "");
-        let paces = store.extension::<RunTimeAverages>();
+        let run_times = store.extension::<RunTimeAverages>();
         if self.is_pending() {
-            return reply.retry_after(paces.estimate_retry_after(&self.job));
+            return reply.retry_after(run_times.estimate_retry_after(&self.job));
         }
-        paces.record(&self.job);
+        run_times.record(&self.job);
         reply
     }
 
@@ -75,37 +75,37 @@ impl StatusDocument {
 }
 
 fn document_members(store: &Store, id: &JobId, job: &JobView) -> Map<String, Value> {
-    let past = &job.history;
+    let history = &job.history;
     let mut doc = Map::new();
     let mut put = |name: &str, value: Value| doc.insert(name.to_owned(), value);
     put("id", id.as_str().into());
     put("state", job.state.as_str().into());
     put("position", job.position.into());
     put("attempts", job.attempts.into());
-    put("accepted", timestamp_or_null(past.accepted_us));
-    put("began", timestamp_or_null(past.started_us));
+    put("accepted", timestamp_or_null(history.accepted_us));
+    put("began", timestamp_or_null(history.started_us));
     put(
         "ended",
-        if job.state.is_pending() { Value::Null } else { timestamp_or_null(past.ended_us) },
+        if job.state.is_pending() { Value::Null } else { timestamp_or_null(history.ended_us) },
     );
-    let unwatched = job.state == JobState::Queued && !job.is_watched;
+    let is_unwatched = job.state == JobState::Queued && !job.is_watched;
     if let Some(reason) = &job.reason {
         put("reason", reason.as_str().into());
-    } else if unwatched {
+    } else if is_unwatched {
         put("reason", "no worker".into());
     }
-    if unwatched {
+    if is_unwatched {
         put("worker", false.into());
     }
-    for (name, times) in [("crashes", past.crash_count), ("busy", past.busy_count)] {
-        if times > 0 {
-            put(name, times.into());
+    for (name, count) in [("crashes", history.crash_count), ("busy", history.busy_count)] {
+        if count > 0 {
+            put(name, count.into());
         }
     }
-    if !past.recent_runs.is_empty() {
-        put("runs", past.recent_runs.iter().filter_map(|run| parse_run_entry(run)).collect());
+    if !history.recent_runs.is_empty() {
+        put("runs", history.recent_runs.iter().filter_map(|run| parse_run_entry(run)).collect());
     }
-    if let Some(by) = &past.superseded_by {
+    if let Some(by) = &history.superseded_by {
         put("superseded_by", by.as_str().into());
     }
     if let Some(Ok((head, body))) = read_stored_response(store, id, job) {
@@ -116,37 +116,39 @@ fn document_members(store: &Store, id: &JobId, job: &JobView) -> Map<String, Val
 
 /// Parses one run of the history: `<attempt> <began us> <ended us> <outcome>`.
 fn parse_run_entry(run: &str) -> Option<Value> {
-    let mut words = run.splitn(4, ' ');
-    let mut number = || words.next()?.parse::<u64>().ok();
+    let mut parts = run.splitn(4, ' ');
+    let mut number = || parts.next()?.parse::<u64>().ok();
     let (attempt, began, ended) = (number()?, number()?, number()?);
-    let outcome = words.next().unwrap_or_default();
+    let outcome = parts.next().unwrap_or_default();
     let (began, ended) = (timestamp_or_null(began), timestamp_or_null(ended));
     Some(json!({ "attempt": attempt, "began": began, "ended": ended, "outcome": outcome }))
 }
 
 /// Adds a link to the job that superseded this one. It is relative to the requested URL, since the
 /// mount path is unknown here.
-fn with_successor_link(reply: Reply, job: &JobView, base: &str, end: &str) -> Reply {
+fn with_successor_link(reply: Reply, job: &JobView, prefix: &str, suffix: &str) -> Reply {
     match &job.history.superseded_by {
-        Some(by) => reply.header("link", format!("<{base}{by}{end}>; rel=\"successor-version\"")),
+        Some(by) => {
+            reply.header("link", format!("<{prefix}{by}{suffix}>; rel=\"successor-version\""))
+        }
         None => reply,
     }
 }
 
 /// Embeds the stored response in the document: JSON as JSON, text as a string, other bytes as null.
 fn embedded_response(head: &StoredResponseHead, body: &Bytes) -> Value {
-    let mut fields = Map::new();
+    let mut headers = Map::new();
     for (name, value) in &head.headers {
-        fields.insert(name.clone(), String::from_utf8_lossy(value).into());
+        headers.insert(name.clone(), String::from_utf8_lossy(value).into());
     }
-    let kind = fields.get("content-type").and_then(Value::as_str).unwrap_or_default();
-    let is_json = kind.starts_with("application/json") || kind.contains("+json");
+    let content_type = headers.get("content-type").and_then(Value::as_str).unwrap_or_default();
+    let is_json = content_type.starts_with("application/json") || content_type.contains("+json");
     let body = match std::str::from_utf8(body) {
         Ok(text) if is_json => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
         Ok(text) => text.into(),
         Err(_) => Value::Null,
     };
-    json!({ "status": head.status, "headers": fields, "body": body, "stored": head.body_status.as_str() })
+    json!({ "status": head.status, "headers": headers, "body": body, "stored": head.body_status.as_str() })
 }
 
 /// Returns the stored response itself. Jobs that never get a response are answered with 410: a 5xx
@@ -183,7 +185,7 @@ pub(super) fn verbatim_response(store: &Store, id: &JobId, job: &JobView) -> Rep
     for (name, value) in
         [("x-content-type-options", "nosniff"), ("content-security-policy", "sandbox")]
     {
-        if !head.headers.iter().any(|(said, _)| said == name) {
+        if !head.headers.iter().any(|(stored, _)| stored == name) {
             reply = reply.header(name, value);
         }
     }
@@ -215,16 +217,18 @@ pub(in crate::defer) fn gone_reply(job: Option<&JobView>) -> Reply {
 }
 
 fn no_response_reply(job: &JobView, state: &str) -> Reply {
-    let gone = |title| Reply::problem(410, problem::NO_RESPONSE, title);
+    let without_response = |title| Reply::problem(410, problem::NO_RESPONSE, title);
     let reply = match job.state {
-        JobState::Cancelled => gone("It was cancelled: there is no response"),
-        JobState::Expired => gone("Its time ran out before it ran: there is no response"),
+        JobState::Cancelled => without_response("It was cancelled: there is no response"),
+        JobState::Expired => {
+            without_response("Its time ran out before it ran: there is no response")
+        }
         // The status that a direct run would have had.
         JobState::Dead if job.reason.as_deref() == Some(NOT_AUTHORIZED) => {
             let title = "It was not authorized any more when its turn came, and has not run";
             Reply::problem(403, problem::NOT_AUTHORIZED, title)
         }
-        _ => gone("It was given up: there is no response"),
+        _ => without_response("It was given up: there is no response"),
     };
     let mut reply = reply.with_member("state", state);
     if let Some(reason) = &job.reason {
@@ -245,8 +249,8 @@ fn read_stored_response(
     // An unsealed envelope may belong to a job without a known lock.
     let lock = job.history.lock.clone().unwrap_or_else(|| Key::custom(""));
     let response = decode_response(EnvelopeBinding { store, id, lock: &lock }, response);
-    if let Err(why) = &response {
-        crate::throttle::throttled!(error, job = ?id, reason = ?why, "a stored response could not be read");
+    if let Err(error) = &response {
+        crate::throttle::throttled!(error, job = ?id, reason = ?error, "a stored response could not be read");
     }
     Some(response)
 }

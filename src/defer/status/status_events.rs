@@ -1,4 +1,4 @@
-//! Stream of status documents, one at each change, as server-sent events.
+//! `StatusEvents`: a stream of status documents, one at each change, as server-sent events.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ use super::{
 use crate::{
     error::Error,
     reply::Reply,
-    store::{JobWatch, PollFreshness},
+    store::{PollFreshness, SharedJobPoll},
 };
 
 /// Duration of one stream. Clients reconnect automatically with their last event id. It is shorter
@@ -39,14 +39,20 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Least time between two events: in a long queue that advances, each position is a change.
 const MIN_EVENT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Interval of polls without a wake-up. They find changes that are not announced, such as a new
-/// queue position, and bound the cost of a lost wake-up. The interval grows, since streams are many
-/// and last long.
-const POLL_INTERVAL_RANGE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// First interval of polls without a wake-up. They find changes that are not announced, such as a
+/// new queue position, and bound the cost of a lost wake-up. The interval grows, since streams are
+/// many and last long.
+const MIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Reconnect delays in milliseconds: after a stream has ended, and without capacity for one. The
-/// latter is longer, since each reconnect costs a poll.
-const RECONNECT_DELAYS_MS: (u32, u32) = (1_000, 10_000);
+/// Longest interval of polls without a wake-up.
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Reconnect delay in milliseconds after a stream has ended.
+const RECONNECT_DELAY_MS: u32 = 1_000;
+
+/// Reconnect delay in milliseconds without capacity for a stream. It is longer, since each
+/// reconnect costs a poll.
+const OVERLOAD_RECONNECT_DELAY_MS: u32 = 10_000;
 
 /// Body of an event stream. Each item is one event or a comment.
 ///
@@ -55,60 +61,61 @@ const RECONNECT_DELAYS_MS: (u32, u32) = (1_000, 10_000);
 pub struct StatusEvents(BoxStream<'static, Bytes>);
 
 impl StatusEvents {
-    /// Opens a stream for a client that has received the event `seen` last.
+    /// Opens a stream for a client that has received the event `last_event_id` last.
     pub(super) async fn open_stream(
-        look: VisibleJob,
-        seen: Option<String>,
+        job: VisibleJob,
+        last_event_id: Option<String>,
     ) -> Result<StatusReply, Error> {
         // Subscribes before the poll, so that changes in between are announced.
-        let watch = look.store.wakeups().subscribe_job(&look.id);
-        let news = watch.subscribe_changes();
-        let Some(job) = look.fetch_shared(&watch, PollFreshness::Now).await? else {
+        let watch = job.store.wakeups().subscribe_job(&job.id);
+        let changes = watch.subscribe_changes();
+        let Some(view) = job.fetch_shared(&watch, PollFreshness::Now).await? else {
             return Ok(StatusReply::Complete(not_found_reply()));
         };
-        if job.is_tombstone {
-            return Ok(StatusReply::Complete(gone_reply(Some(&job))));
+        if view.is_tombstone {
+            return Ok(StatusReply::Complete(gone_reply(Some(&view))));
         }
-        let first = StatusDocument::new(&look.store, &look.id, &job);
-        let known = seen.as_deref() == Some(first.etag());
-        if known && !first.is_pending() {
+        let document = StatusDocument::new(&job.store, &job.id, &view);
+        let is_current = last_event_id.as_deref() == Some(document.etag());
+        if is_current && !document.is_pending() {
             // A 204 stops an `EventSource` from reconnecting: there are no more events.
             return Ok(StatusReply::Complete(Reply::new(204)));
         }
         let now = Instant::now();
         // Without a permit, the stream sends the current state and ends.
-        let leave = look.try_wait_permit();
-        let until = if leave.is_some() { now + MAX_STREAM_DURATION } else { now };
-        let first = Some(first).filter(|_| !known);
-        let again = if leave.is_some() { RECONNECT_DELAYS_MS.0 } else { RECONNECT_DELAYS_MS.1 };
-        // A client that has the latest event may have been given another delay before.
-        let word = first.is_none().then(|| Bytes::from(format!("retry: {again}\n\n")));
-        if let Some(word) = word.as_ref().filter(|_| leave.is_none()) {
-            return Ok(StatusReply::Events(
-                event_stream_head(),
-                Self(once(ready(word.clone())).boxed()),
-            ));
-        }
-        let watching = EventStreamState {
-            job: look,
-            watch,
-            changes: news,
-            freshness: PollFreshness::Now,
-            first_document: first,
-            last_sent_id: seen,
-            last_sent_at: None,
-            ends_at: until,
-            next_keep_alive: now + KEEP_ALIVE_INTERVAL,
-            poll_interval: POLL_INTERVAL_RANGE.0,
-            reconnect_delay_ms: again,
-            _wait_permit: leave,
+        let wait_permit = job.try_wait_permit();
+        let (ends_at, reconnect_delay_ms) = match &wait_permit {
+            Some(_) => (now + MAX_STREAM_DURATION, RECONNECT_DELAY_MS),
+            None => (now, OVERLOAD_RECONNECT_DELAY_MS),
         };
-        let items = unfold(Some(watching), |watching| async {
-            let mut watching = watching?;
-            let (item, goes_on) = watching.next_item().await?;
-            Some((item, goes_on.then_some(watching)))
+        let first_document = Some(document).filter(|_| !is_current);
+        // A client that has the latest event may have been given another delay before.
+        let retry_event = first_document
+            .is_none()
+            .then(|| Bytes::from(format!("retry: {reconnect_delay_ms}\n\n")));
+        if let Some(event) = retry_event.clone().filter(|_| wait_permit.is_none()) {
+            return Ok(StatusReply::Events(event_stream_head(), Self(once(ready(event)).boxed())));
+        }
+        let state = EventStreamState {
+            job,
+            watch,
+            changes,
+            freshness: PollFreshness::Now,
+            first_document,
+            last_sent_id: last_event_id,
+            last_sent_at: None,
+            ends_at,
+            next_keep_alive: now + KEEP_ALIVE_INTERVAL,
+            poll_interval: MIN_POLL_INTERVAL,
+            reconnect_delay_ms,
+            _wait_permit: wait_permit,
+        };
+        let items = unfold(Some(state), |state| async {
+            let mut state = state?;
+            let (item, has_more) = state.next_item().await?;
+            Some((item, has_more.then_some(state)))
         });
-        Ok(StatusReply::Events(event_stream_head(), Self(iter(word).chain(items).boxed())))
+        Ok(StatusReply::Events(event_stream_head(), Self(iter(retry_event).chain(items).boxed())))
     }
 }
 
@@ -123,7 +130,7 @@ fn event_stream_head() -> Reply {
 
 struct EventStreamState {
     job: VisibleJob,
-    watch: Arc<JobWatch>,
+    watch: Arc<SharedJobPoll>,
     changes: watch::Receiver<u64>,
     /// Required freshness of the next poll.
     freshness: PollFreshness,
@@ -146,8 +153,8 @@ impl EventStreamState {
         if let Some(first) = self.first_document.take() {
             return Some(self.format_event(&first));
         }
-        if let Some(told) = self.last_sent_at.take() {
-            tokio::time::sleep_until((told + MIN_EVENT_INTERVAL).min(self.ends_at)).await;
+        if let Some(sent_at) = self.last_sent_at.take() {
+            tokio::time::sleep_until((sent_at + MIN_EVENT_INTERVAL).min(self.ends_at)).await;
         }
         while Instant::now() < self.ends_at {
             match self.job.fetch_shared(&self.watch, self.freshness).await {
@@ -166,11 +173,11 @@ impl EventStreamState {
                     );
                 }
             }
-            let look = Instant::now() + self.poll_interval;
-            self.poll_interval = (self.poll_interval * 2).min(POLL_INTERVAL_RANGE.1);
-            let moment = look.min(self.next_keep_alive).min(self.ends_at);
+            let next_poll_at = Instant::now() + self.poll_interval;
+            self.poll_interval = (self.poll_interval * 2).min(MAX_POLL_INTERVAL);
+            let wake_at = next_poll_at.min(self.next_keep_alive).min(self.ends_at);
             self.freshness =
-                wait_for_next_poll(&mut self.changes, moment, self.poll_interval / 2).await;
+                wait_for_next_poll(&mut self.changes, wake_at, self.poll_interval / 2).await;
             let now = Instant::now();
             if now >= self.next_keep_alive && now < self.ends_at {
                 self.next_keep_alive = now + KEEP_ALIVE_INTERVAL;
@@ -181,7 +188,7 @@ impl EventStreamState {
     }
 
     fn format_event(&mut self, document: &StatusDocument) -> (Bytes, bool) {
-        (self.poll_interval, self.last_sent_at) = (POLL_INTERVAL_RANGE.0, Some(Instant::now()));
+        (self.poll_interval, self.last_sent_at) = (MIN_POLL_INTERVAL, Some(Instant::now()));
         let (tag, value) = (document.etag(), document.to_json());
         self.last_sent_id = Some(tag.to_owned());
         // The JSON is one line: line ends occur only as escapes.

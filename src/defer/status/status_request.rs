@@ -1,4 +1,4 @@
-//! Request to the status resource, and its execution.
+//! `StatusRequest`: a request to the status resource, and its execution.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     },
     error::Error,
     reply::{Reply, problem},
-    store::{JobId, JobState, JobView, JobWatch, PollFreshness, Store},
+    store::{JobId, JobState, JobView, PollFreshness, SharedJobPoll, Store},
 };
 
 /// Longest time between two polls of a waiting request; bounds the cost of a lost wake-up.
@@ -92,28 +92,28 @@ impl StatusRequest {
         };
         // Before the store is queried, in every case: the duration must not reveal whether the job
         // exists.
-        let asker = match self.viewer {
+        let viewer = match self.viewer {
             StatusViewer::Anyone => None,
-            StatusViewer::Identified(asker) => Some(asker),
-            StatusViewer::Pending(asker) => Some(asker.await),
+            StatusViewer::Identified(viewer) => Some(viewer),
+            StatusViewer::Pending(viewer) => Some(viewer.await),
         };
-        let look = VisibleJob { store: self.store, id, viewer: asker };
-        let answer = match self.action {
-            StatusAction::Cancel => look.cancel().await.map(StatusReply::Complete),
-            StatusAction::Events { last_event_id: seen } => {
-                StatusEvents::open_stream(look.clone(), seen).await
+        let job = VisibleJob { store: self.store, id, viewer };
+        let reply = match self.action {
+            StatusAction::Cancel => job.cancel().await.map(StatusReply::Complete),
+            StatusAction::Events { last_event_id } => {
+                StatusEvents::open_stream(job.clone(), last_event_id).await
             }
-            StatusAction::Document { if_none_match: known } => {
-                look.document_reply(&known, self.wait).await.map(StatusReply::Complete)
+            StatusAction::Document { if_none_match } => {
+                job.document_reply(&if_none_match, self.wait).await.map(StatusReply::Complete)
             }
             StatusAction::Response => {
-                look.response_reply(self.wait).await.map(StatusReply::Complete)
+                job.response_reply(self.wait).await.map(StatusReply::Complete)
             }
         };
-        answer.unwrap_or_else(|error| {
+        reply.unwrap_or_else(|error| {
             crate::throttle::throttled!(
                 error,
-                job = ?look.id, %error, "no status: the store is unavailable"
+                job = ?job.id, %error, "no status: the store is unavailable"
             );
             StatusReply::Complete(Reply::store_unavailable())
         })
@@ -147,20 +147,20 @@ impl VisibleJob {
     /// Polls the job together with the other local requests that wait for its changes.
     pub(super) async fn fetch_shared(
         &self,
-        watch: &JobWatch,
-        since: PollFreshness,
+        watch: &SharedJobPoll,
+        freshness: PollFreshness,
     ) -> Result<Option<JobView>, Error> {
-        Ok(self.filter_visible(watch.poll_job(&self.store, &self.id, since).await?))
+        Ok(self.filter_visible(watch.poll_job(&self.store, &self.id, freshness).await?))
     }
 
     fn filter_visible(&self, job: Option<JobView>) -> Option<JobView> {
-        let sees = |job: &JobView| match &self.viewer {
+        let is_visible = |job: &JobView| match &self.viewer {
             None => true,
             // A job without an owner is invisible to every viewer, even one without an identity.
-            Some(asker) => !job.owner.is_empty() && asker.as_ref() == Some(&job.owner),
+            Some(viewer) => !job.owner.is_empty() && viewer.as_ref() == Some(&job.owner),
         };
         // A webhook is a job too, but belongs to no request.
-        job.filter(|job| sees(job) && !is_webhook_job(job))
+        job.filter(|job| is_visible(job) && !is_webhook_job(job))
     }
 
     /// Returns a permit to wait for a change, if one is free.
@@ -170,17 +170,17 @@ impl VisibleJob {
 
     async fn document_reply(
         &self,
-        known: &IfNoneMatch,
+        client_tags: &IfNoneMatch,
         wait: Option<Duration>,
     ) -> Result<Reply, Error> {
-        let leave = wait.and_then(|_| self.try_wait_permit());
-        let wait = wait.filter(|_| leave.is_some());
-        let Some((job, document)) = self.wait_for_change(Some(known), wait).await? else {
+        let wait_permit = wait.and_then(|_| self.try_wait_permit());
+        let wait = wait.filter(|_| wait_permit.is_some());
+        let Some((job, document)) = self.wait_for_change(Some(client_tags), wait).await? else {
             return Ok(not_found_reply());
         };
         let reply = if job.is_tombstone {
             gone_reply(Some(&job))
-        } else if known.matches(document.etag()) {
+        } else if client_tags.matches(document.etag()) {
             document.not_modified_reply()
         } else {
             document.to_reply(&self.store)
@@ -189,8 +189,8 @@ impl VisibleJob {
     }
 
     async fn response_reply(&self, wait: Option<Duration>) -> Result<Reply, Error> {
-        let leave = wait.and_then(|_| self.try_wait_permit());
-        let wait = wait.filter(|_| leave.is_some());
+        let wait_permit = wait.and_then(|_| self.try_wait_permit());
+        let wait = wait.filter(|_| wait_permit.is_some());
         let Some((job, _)) = self.wait_for_change(None, wait).await? else {
             return Ok(not_found_reply());
         };
@@ -200,39 +200,40 @@ impl VisibleJob {
     /// Returns the job at once without `wait`, and otherwise after a change, at its end, or after
     /// `wait`. Returns `None` if the job is unknown or not visible.
     ///
-    /// A change is a document that differs from the client's tags in `known`, or from the first
-    /// poll if the client has sent none. With `known` absent, only the end of the job counts.
+    /// A change is a document that differs from the client's tags, or from the first poll if the
+    /// client has sent none. With `client_tags` absent, only the end of the job counts.
     async fn wait_for_change(
         &self,
-        known: Option<&IfNoneMatch>,
+        client_tags: Option<&IfNoneMatch>,
         wait: Option<Duration>,
     ) -> Result<Option<(JobView, StatusDocument)>, Error> {
-        let until = Instant::now() + wait.unwrap_or_default();
+        let deadline = Instant::now() + wait.unwrap_or_default();
         // Subscribes before the first poll, so that changes in between are announced.
         let watch = wait.map(|_| self.store.wakeups().subscribe_job(&self.id));
-        let mut news = watch.as_ref().map(|watch| watch.subscribe_changes());
-        let (mut first, mut since) = (None, PollFreshness::Now);
+        let mut changes = watch.as_ref().map(|watch| watch.subscribe_changes());
+        let (mut first_tag, mut freshness) = (None, PollFreshness::Now);
         loop {
             let job = match &watch {
-                Some(watch) => self.fetch_shared(watch, since).await?,
+                Some(watch) => self.fetch_shared(watch, freshness).await?,
                 None => self.fetch().await?,
             };
             let Some(job) = job else { return Ok(None) };
             let document = StatusDocument::new(&self.store, &self.id, &job);
-            let first = first.get_or_insert_with(|| document.etag().to_owned());
-            let is_news = known.is_some_and(|known| match known.is_empty() {
-                true => first != document.etag(),
-                false => !known.matches(document.etag()),
+            let first_tag = first_tag.get_or_insert_with(|| document.etag().to_owned());
+            let has_changed = client_tags.is_some_and(|tags| match tags.is_empty() {
+                true => first_tag != document.etag(),
+                false => !tags.matches(document.etag()),
             });
-            let (Some(news), false) = (&mut news, is_news || !job.state.is_pending()) else {
+            let (Some(changes), false) = (&mut changes, has_changed || !job.state.is_pending())
+            else {
                 return Ok(Some((job, document)));
             };
-            if Instant::now() >= until {
+            if Instant::now() >= deadline {
                 return Ok(Some((job, document)));
             }
-            since = wait_for_next_poll(
-                news,
-                until.min(Instant::now() + POLL_INTERVAL),
+            freshness = wait_for_next_poll(
+                changes,
+                deadline.min(Instant::now() + POLL_INTERVAL),
                 POLL_INTERVAL / 2,
             )
             .await;
@@ -242,31 +243,31 @@ impl VisibleJob {
     async fn cancel(&self) -> Result<Reply, Error> {
         Ok(match cancel_job(&self.store, &self.id, || self.fetch()).await? {
             Some(CancelOutcome::NotQueued(job)) if job.is_tombstone => gone_reply(Some(&job)),
-            Some(other) if other.state() == JobState::Cancelled => {
+            Some(outcome) if outcome.state() == JobState::Cancelled => {
                 tracing::info!(job = ?self.id, "job cancelled");
                 Reply::new(204)
             }
-            Some(other) => {
+            Some(outcome) => {
                 Reply::problem(409, problem::NOT_CANCELLABLE, "It can't be cancelled any more")
-                    .with_member("state", other.state().as_str())
+                    .with_member("state", outcome.state().as_str())
             }
             None => not_found_reply(),
         })
     }
 }
 
-/// Waits for a change until `moment`, and returns the required freshness of the next poll.
+/// Waits for a change until `poll_at`, and returns the required freshness of the next poll.
 ///
-/// Without a change, the result may be up to `age` older than `moment`, so that waiters share their
-/// polls.
+/// Without a change, the result may be up to `max_age` older than `poll_at`, so that waiters share
+/// their polls.
 pub(super) async fn wait_for_next_poll(
-    news: &mut watch::Receiver<u64>,
-    moment: Instant,
-    age: Duration,
+    changes: &mut watch::Receiver<u64>,
+    poll_at: Instant,
+    max_age: Duration,
 ) -> PollFreshness {
-    match tokio::time::timeout_at(moment, news.changed()).await {
-        Ok(_) => PollFreshness::AfterChange(*news.borrow_and_update()),
-        Err(_) => PollFreshness::AfterInstant(moment.checked_sub(age).unwrap_or(moment)),
+    match tokio::time::timeout_at(poll_at, changes.changed()).await {
+        Ok(_) => PollFreshness::AfterChange(*changes.borrow_and_update()),
+        Err(_) => PollFreshness::AfterInstant(poll_at.checked_sub(max_age).unwrap_or(poll_at)),
     }
 }
 

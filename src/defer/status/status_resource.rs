@@ -1,4 +1,4 @@
-//! `StatusResource`: parser of requests to the status resource.
+//! `StatusResource`: the settings of the status resource, and the parser of its requests.
 
 use std::{fmt, sync::Arc};
 
@@ -26,8 +26,8 @@ enum ViewerSource<N: ?Sized> {
 impl<N: ?Sized> ViewerSource<N> {
     fn identify(&self, request: &N) -> StatusViewer {
         match self {
-            Self::Sync(asker) => StatusViewer::Identified(asker(request)),
-            Self::Async(asker) => StatusViewer::Pending(asker(request)),
+            Self::Sync(viewer) => StatusViewer::Identified(viewer(request)),
+            Self::Async(viewer) => StatusViewer::Pending(viewer(request)),
         }
     }
 }
@@ -35,20 +35,20 @@ impl<N: ?Sized> ViewerSource<N> {
 impl<N: ?Sized> Clone for ViewerSource<N> {
     fn clone(&self) -> Self {
         match self {
-            Self::Sync(asker) => Self::Sync(Arc::clone(asker)),
-            Self::Async(asker) => Self::Async(Arc::clone(asker)),
+            Self::Sync(viewer) => Self::Sync(Arc::clone(viewer)),
+            Self::Async(viewer) => Self::Async(Arc::clone(viewer)),
         }
     }
 }
 
-/// The status resource, for an integration to mount.
+/// The status resource of deferred requests, for an integration to mount.
 pub struct StatusResource<N: ?Sized> {
     store: Option<Store>,
     viewer: Option<ViewerSource<N>>,
 }
 
 impl<N: ?Sized> StatusResource<N> {
-    /// Creates a gate under which every job is visible to any client that knows its id.
+    /// Creates a resource in which every job is visible to any client that knows its id.
     #[must_use]
     pub fn new() -> Self {
         Self { store: None, viewer: None }
@@ -69,9 +69,9 @@ impl<N: ?Sized> StatusResource<N> {
     #[must_use]
     pub fn visible_to(
         mut self,
-        asker: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
+        viewer: impl Fn(&N) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.viewer = Some(ViewerSource::Sync(Arc::new(asker)));
+        self.viewer = Some(ViewerSource::Sync(Arc::new(viewer)));
         self
     }
 
@@ -82,11 +82,11 @@ impl<N: ?Sized> StatusResource<N> {
     /// continues with them. It is awaited once for each request, before the store is asked, without
     /// a time limit. If it returns `None`, the response is the 404 of an unknown id.
     #[must_use]
-    pub fn visible_to_async<F>(mut self, asker: impl Fn(&N) -> F + Send + Sync + 'static) -> Self
+    pub fn visible_to_async<F>(mut self, viewer: impl Fn(&N) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Option<String>> + Send + 'static,
     {
-        self.viewer = Some(ViewerSource::Async(Arc::new(move |request| asker(request).boxed())));
+        self.viewer = Some(ViewerSource::Async(Arc::new(move |request| viewer(request).boxed())));
         self
     }
 
@@ -101,7 +101,7 @@ impl<N: ?Sized> StatusResource<N> {
         id: &str,
         response: bool,
     ) -> Result<StatusRequest, Reply> {
-        let what = match view.method() {
+        let action = match view.method() {
             "GET" | "HEAD" if response => StatusAction::Response,
             // An event stream has neither a length nor other metadata for a HEAD.
             "GET" if accepts_event_stream(&view.header_values("accept")) => StatusAction::Events {
@@ -119,12 +119,12 @@ impl<N: ?Sized> StatusResource<N> {
         };
         let store = self.store.clone().or_else(|| view.store());
         let store = store.ok_or_else(|| crate::outage::missing_store_reply("deferred_routes"))?;
-        let asks = self
+        let viewer = self
             .viewer
             .as_ref()
-            .map_or(StatusViewer::Anyone, |asker| asker.identify(view.native_request()));
+            .map_or(StatusViewer::Anyone, |source| source.identify(view.native_request()));
         let wait = parse_wait(&view.header_values("prefer"));
-        Ok(StatusRequest { store, id: JobId::parse(id), action: what, wait, viewer: asks })
+        Ok(StatusRequest { store, id: JobId::parse(id), action, wait, viewer })
     }
 }
 

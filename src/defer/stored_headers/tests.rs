@@ -57,21 +57,6 @@ fn stored_response_keeps_browser_restrictions() {
     assert_eq!(stored_response_headers(headers(&said), &["x-own".to_owned()]).len(), 4);
 }
 
-/// As curl and others do with each request over plain TCP.
-#[test]
-fn http_version_offer_is_not_an_upgrade() {
-    let asks = |values: &[&str]| {
-        requires_upgrade("POST", &values.iter().map(|value| value.as_bytes()).collect::<Vec<_>>())
-    };
-    for offer in [&[][..], &["h2c"], &["H2C, HTTP/3.0", "TLS/1.0"], &[" , "]] {
-        assert!(!asks(offer), "{offer:?}");
-    }
-    for protocol in [&["websocket"][..], &["h2c, WebSocket"], &["h2c", "connect-udp"]] {
-        assert!(asks(protocol), "{protocol:?}");
-    }
-    assert!(requires_upgrade("CONNECT", &[]));
-}
-
 /// Who reads it may know other codings than who sent the request.
 #[test]
 fn accept_encoding_is_not_stored_by_default() {
@@ -121,65 +106,6 @@ fn custom_header_declared_a_credential_is_withheld() {
 fn stored_head_len_counts_only_stored_headers() {
     let sent = headers(&[("x-a", "123"), ("cookie", "long"), ("x-a", "4")]);
     assert_eq!(stored_head_len("/a?b", &sent, &StoredHeaderFilter::default()), 4 + 3 + 3 + 3 + 1);
-}
-
-#[test]
-fn derived_idempotency_key_is_stable_and_hides_the_job() {
-    let key = crate::key::Key::custom("a");
-    let (one, two) = (JobId::new(&key), JobId::new(&key));
-    assert_eq!(derive_idempotency_key(&one), derive_idempotency_key(&one));
-    assert_ne!(derive_idempotency_key(&one), derive_idempotency_key(&two));
-    assert!(!derive_idempotency_key(&one).contains(one.as_str()));
-    let made = derive_idempotency_key(&one);
-    assert!(matches!(parse_idempotency_key(&[made.as_bytes()]), Ok(Some(_))));
-}
-
-#[test]
-fn arbitrary_idempotency_key_is_one_valid_string_or_error() {
-    bolero::check!().with_iterations(1_000).with_type::<Vec<Vec<u8>>>().for_each(|lines| {
-        let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
-        match parse_idempotency_key(&lines) {
-            Ok(None) => assert!(lines.is_empty()),
-            Ok(Some(key)) => {
-                assert!(key.bytes().all(|b| (b' '..=b'~').contains(&b)), "{key:?}");
-                assert!((1..=255).contains(&key.len()), "{key:?}");
-                let quoted = quote(&key);
-                assert_eq!(parse_idempotency_key(&[quoted.as_bytes()]), Ok(Some(key)));
-                assert_eq!(lines.len(), 1);
-            }
-            Err(()) => {}
-        }
-    });
-}
-
-/// As a structured string.
-fn quote(key: &str) -> String {
-    format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""))
-}
-
-proptest! {
-    #[test]
-    fn every_quoted_string_parses_as_a_key(key in "[ -~]{1,100}", parameters in "(; ?[a-z*][a-z0-9_.*-]{0,5}(=(\"[ !#-Z]*\"|[a-z0-9?:.*]{1,5}))?){0,3}") {
-        let sent = format!("{}{parameters}", quote(&key));
-        prop_assert_eq!(parse_idempotency_key(&[sent.as_bytes()]), Ok(Some(key)));
-    }
-}
-
-#[test]
-fn idempotency_keys_are_quoted_or_bare() {
-    assert_eq!(parse_idempotency_key(&[]), Ok(None));
-    assert_eq!(parse_idempotency_key(&[b"\"abc\""]), Ok(Some("abc".to_owned())));
-    assert_eq!(parse_idempotency_key(&[b"abc"]), Ok(Some("abc".to_owned())));
-    assert_eq!(parse_idempotency_key(&[br#""a \"b\\";v=1; w"#]), Ok(Some("a \"b\\".to_owned())));
-    let bad =
-        [&b"\"\""[..], b"", b"a b", b"\"a", &[b'x'; 256], b"\xff", b"\"\xc3\xa4\"", b"\"a\tb\""];
-    let escapes = [&br#""a\"#[..], br#""a\b""#, br#""a"b""#, br#"a"b"#, br"a\b"];
-    let parameters =
-        [&b"\"a\";"[..], b"\"a\";V=1", b"\"a\";v=", b"\"a\" ;v", b"\"a\";v=\"", b"\"a\", \"b\""];
-    for bad in bad.into_iter().chain(escapes).chain(parameters) {
-        assert_eq!(parse_idempotency_key(&[bad]), Err(()), "{bad:?}");
-    }
-    assert_eq!(parse_idempotency_key(&[b"a", b"b"]), Err(()));
 }
 
 /// A kept one is stored, and shows that the request is some user's all the same.

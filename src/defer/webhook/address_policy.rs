@@ -1,4 +1,4 @@
-//! Policy for the URLs and addresses of webhooks.
+//! `AddressPolicy`: the URLs and addresses that webhooks may be sent to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -39,14 +39,18 @@ impl AddressPolicy {
     /// Checks the resolved addresses. One forbidden address rejects all: a name with an internal
     /// address is no public receiver.
     pub(super) fn check_addresses(&self, addresses: &[SocketAddr]) -> Result<(), &'static str> {
-        let fine = |address: &SocketAddr| {
+        let is_allowed = |address: &SocketAddr| {
             let ip = address.ip().to_canonical();
             is_public(ip) || self.allowed_networks.iter().any(|network| network.contains(&ip))
         };
         if addresses.is_empty() {
             return Err("the host has no address");
         }
-        if addresses.iter().all(fine) { Ok(()) } else { Err("the host has a non-public address") }
+        if addresses.iter().all(is_allowed) {
+            Ok(())
+        } else {
+            Err("the host has a non-public address")
+        }
     }
 }
 

@@ -17,12 +17,12 @@ pub(super) fn sign_webhook(secret: &[u8], id: &str, timestamp: u64, body: &[u8])
 fn encode_base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let part = |at: usize| u32::from(three.get(at).copied().unwrap_or(0));
-        let bits = part(0) << 16 | part(1) << 8 | part(2);
-        for at in 0..4 {
-            let letter = LETTERS[(bits >> (18 - 6 * at) & 63) as usize];
-            text.push(if at > three.len() { '=' } else { char::from(letter) });
+    for chunk in bytes.chunks(3) {
+        let byte = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for index in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * index) & 63) as usize];
+            text.push(if index > chunk.len() { '=' } else { char::from(letter) });
         }
     }
     text

@@ -1,4 +1,4 @@
-//! Webhook job: how a webhook is stored, found and delivered.
+//! Webhook jobs: how a webhook is stored, found and delivered.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -67,93 +67,99 @@ pub(in crate::defer) fn is_webhook_job(job: &JobView) -> bool {
     job.history.lock.as_ref().is_some_and(Key::is_webhook)
 }
 
-/// Creates the webhook job for the end of job `about`. It is stored with that job, and becomes a
+/// Creates the webhook job for the end of job `reported`. It is stored with that job, and becomes a
 /// job of its own in the operation that ends it.
 pub(in crate::defer) fn new_webhook_job(
     store: &Store,
-    about: &JobId,
+    reported: &JobId,
     url: String,
 ) -> WebhookJobSpec {
-    let key = Key::for_webhook(about.as_str(), about.shard());
+    let key = Key::for_webhook(reported.as_str(), reported.shard());
     let id = webhook_job_id(&key);
     let head = HttpRequestHead::new(WEBHOOK_METHOD, url, HeaderPairs::new(), None);
-    let at = EnvelopeBinding { store, id: &id, lock: &key };
-    let body = about.as_str().as_bytes();
-    let envelope = encode_request(at, head, HeaderPairs::new(), Vec::new(), MAX_ATTEMPTS, body);
+    let binding = EnvelopeBinding { store, id: &id, lock: &key };
+    let body = reported.as_str().as_bytes();
+    let envelope =
+        encode_request(binding, head, HeaderPairs::new(), Vec::new(), MAX_ATTEMPTS, body);
     WebhookJobSpec { key, id, envelope, max_attempts: MAX_ATTEMPTS }
 }
 
 /// Returns the id of the webhook job with this lock, in the lock's shard.
 pub(in crate::defer) fn webhook_job_id(key: &Key) -> JobId {
     debug_assert!(key.shard() < SHARD_COUNT, "the shard of a key is below SHARD_COUNT");
-    let random = hex(&digest_parts(&[b"callback", key.as_str().as_bytes()])[..16]);
-    JobId::parse(&format!("{:02x}{random}", key.shard())).unwrap_or_else(|| JobId::new(key))
+    let digest = hex(&digest_parts(&[b"callback", key.as_str().as_bytes()])[..16]);
+    JobId::parse(&format!("{:02x}{digest}", key.shard())).unwrap_or_else(|| JobId::new(key))
 }
 
 /// Delivers the webhook and returns its settlement; `None` if there was no free slot and nothing
 /// was sent.
 pub(in crate::defer) async fn deliver_webhook(
-    by: Option<&dyn WebhookSender>,
+    sender: Option<&dyn WebhookSender>,
     rules: &SettlementRules,
-    (at, run): (EnvelopeBinding<'_>, &ClaimedRun),
+    (binding, run): (EnvelopeBinding<'_>, &ClaimedRun),
     request: &StoredRequest,
-    turn: ReceiverSlot,
+    receiver_slot: ReceiverSlot,
 ) -> Option<Settlement> {
     let dead = |reason| Settlement::Dead { reason, retention: rules.dead_retention };
-    let back = |delay, reason| Settlement::Postpone { delay, reason };
-    let first_seen = std::time::UNIX_EPOCH + Duration::from_micros(run.accepted_us);
-    let Some(by) = by else {
+    let postpone = |delay, reason| Settlement::Postpone { delay, reason };
+    let accepted_at = std::time::UNIX_EPOCH + Duration::from_micros(run.accepted_us);
+    let Some(sender) = sender else {
         tracing::error!(
             job = ?run.id,
             "a webhook waits for a worker with webhooks; set DeferWorker::webhooks on one"
         );
-        return Some(back(age_backoff(first_seen), NO_WEBHOOK_SENDER));
+        return Some(postpone(age_backoff(accepted_at), NO_WEBHOOK_SENDER));
     };
-    let about = str::from_utf8(&request.body).ok().and_then(JobId::parse);
-    let Some(about) = about else { return Some(dead("unreadable")) };
-    let end = match read_job_end(at).await {
+    let reported = str::from_utf8(&request.body).ok().and_then(JobId::parse);
+    let Some(reported) = reported else { return Some(dead("unreadable")) };
+    let end = match read_job_end(binding).await {
         Ok(Some(end)) => end,
         Ok(None) => return Some(dead("forgotten")),
-        Err(_) => return Some(back(Duration::from_secs(1), "store away")),
+        Err(_) => return Some(postpone(Duration::from_secs(1), "store away")),
     };
     // A redriven job ends again, which is another webhook.
     let id = format!("{}-{}", run.id, end.ended_us);
-    let (url, body, turn) = (request.head.target.clone(), end.to_payload(&about), Arc::new(turn));
-    let call =
-        WebhookCall { url, id, body, attempt: run.attempt, receiver_slot: Arc::clone(&turn) };
-    let delivered = by.deliver(call).await;
-    if delivered == DeliveryOutcome::NoReceiverSlot {
+    let receiver_slot = Arc::new(receiver_slot);
+    let call = WebhookCall {
+        url: request.head.target.clone(),
+        id,
+        body: end.to_payload(&reported),
+        attempt: run.attempt,
+        receiver_slot: Arc::clone(&receiver_slot),
+    };
+    let outcome = sender.deliver(call).await;
+    if outcome == DeliveryOutcome::NoReceiverSlot {
         return None;
     }
-    turn.record_result(matches!(delivered, DeliveryOutcome::Answered(_)));
-    let last = run.attempt >= request.max_attempts;
-    Some(classify_delivery(delivered, end.ended_us, last, (at, run), rules))
+    receiver_slot.record_result(matches!(outcome, DeliveryOutcome::Answered(_)));
+    let is_last_attempt = run.attempt >= request.max_attempts;
+    Some(classify_delivery(outcome, end.ended_us, is_last_attempt, (binding, run), rules))
 }
 
-/// Returns the settlement of a delivery; `last` if no attempt is left.
+/// Returns the settlement of a delivery.
 fn classify_delivery(
-    delivered: DeliveryOutcome,
+    outcome: DeliveryOutcome,
     ended_us: u64,
-    last: bool,
-    (at, run): (EnvelopeBinding<'_>, &ClaimedRun),
+    is_last_attempt: bool,
+    (binding, run): (EnvelopeBinding<'_>, &ClaimedRun),
     rules: &SettlementRules,
 ) -> Settlement {
     let retention = rules.dead_retention;
     // The reported job may have ended again, without another job to report that. The settling
     // operation checks `ended_us`.
     let dead = |reason| Settlement::WebhookSettled { ended_us, response: None, reason, retention };
-    let retry = |reason| match last {
+    let retry = |reason| match is_last_attempt {
         true => dead(reason),
         false => Settlement::Retry { delay: rules.backoff.delay_after(run.attempt, None), reason },
     };
-    match delivered {
+    match outcome {
         DeliveryOutcome::Answered(status @ 200..=299) => {
             let head = StoredResponseHead {
                 status,
                 headers: HeaderPairs::new(),
                 body_status: StoredBodyStatus::Full,
             };
-            let response = Some((encode_response(at, &head, b""), status));
+            let response = Some((encode_response(binding, &head, b""), status));
             Settlement::WebhookSettled {
                 ended_us,
                 response,
@@ -173,9 +179,9 @@ fn classify_delivery(
         DeliveryOutcome::NoReceiverSlot => {
             Settlement::Postpone { delay: Duration::from_secs(1), reason: NO_RECEIVER_SLOT }
         }
-        DeliveryOutcome::AddressRefused(why) => {
+        DeliveryOutcome::AddressRefused(reason) => {
             tracing::error!(
-                job = ?run.id, reason = why, "webhook address not allowed; see Webhooks::allow_network"
+                job = ?run.id, reason, "webhook address not allowed; see Webhooks::allow_network"
             );
             dead("refused address")
         }
@@ -184,9 +190,9 @@ fn classify_delivery(
 
 /// Reads the latest end of the reported job. The operation that ended it stored it with the webhook
 /// job, since the job itself may be deleted or redriven by now.
-async fn read_job_end(at: EnvelopeBinding<'_>) -> Result<Option<JobEnd>, Error> {
-    let call = at.store.backend().job_view(at.id.clone()).await?;
-    Ok(call.and_then(|call| JobEnd::parse(&call.history.webhook_event?)))
+async fn read_job_end(binding: EnvelopeBinding<'_>) -> Result<Option<JobEnd>, Error> {
+    let webhook_job = binding.store.backend().job_view(binding.id.clone()).await?;
+    Ok(webhook_job.and_then(|job| JobEnd::parse(&job.history.webhook_event?)))
 }
 
 /// End of a job, as a webhook reports it.
@@ -200,12 +206,12 @@ struct JobEnd {
 
 impl JobEnd {
     fn parse(text: &str) -> Option<Self> {
-        let mut words = text.splitn(5, ' ');
-        let state = JobState::parse(words.next()?)?;
-        let attempts = words.next()?.parse().ok()?;
-        let ended_us = words.next()?.parse().ok()?;
-        let status = Some(words.next()?.parse().ok()?).filter(|status| *status > 0);
-        let reason = words.next().filter(|reason| !reason.is_empty()).map(str::to_owned);
+        let mut parts = text.splitn(5, ' ');
+        let state = JobState::parse(parts.next()?)?;
+        let attempts = parts.next()?.parse().ok()?;
+        let ended_us = parts.next()?.parse().ok()?;
+        let status = Some(parts.next()?.parse().ok()?).filter(|status| *status > 0);
+        let reason = parts.next().filter(|reason| !reason.is_empty()).map(str::to_owned);
         Some(Self { state, status, reason, attempts, ended_us })
     }
 

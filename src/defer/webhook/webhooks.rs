@@ -151,20 +151,20 @@ impl Webhooks {
         self
     }
 
-    async fn attempt(&self, call: WebhookCall) -> DeliveryOutcome {
-        let WebhookCall { url, id, body, receiver_slot: turn, .. } = call;
+    async fn resolve_and_send(&self, call: WebhookCall) -> DeliveryOutcome {
+        let WebhookCall { url, id, body, receiver_slot, .. } = call;
         let target = match self.address_policy.parse_target(&url) {
             Ok(target) => target,
-            Err(why) => return DeliveryOutcome::AddressRefused(why),
+            Err(reason) => return DeliveryOutcome::AddressRefused(reason),
         };
         let addresses = match self.resolve_target(&target).await {
             Ok(addresses) => addresses,
             Err(error) => return DeliveryOutcome::Failed(error.to_string()),
         };
-        if let Err(why) = self.address_policy.check_addresses(&addresses) {
-            return DeliveryOutcome::AddressRefused(why);
+        if let Err(reason) = self.address_policy.check_addresses(&addresses) {
+            return DeliveryOutcome::AddressRefused(reason);
         }
-        if !turn.try_claim_addresses(&addresses) {
+        if !receiver_slot.try_claim_addresses(&addresses) {
             return DeliveryOutcome::NoReceiverSlot;
         }
         match self.send(&target, addresses, &id, body).await {
@@ -223,13 +223,13 @@ impl Webhooks {
 
 impl WebhookSender for Webhooks {
     fn deliver(&self, call: WebhookCall) -> BoxFuture<'static, DeliveryOutcome> {
-        let mut this = self.clone();
-        let longest = call.receiver_slot.attempt_timeout(call.attempt).unwrap_or(Duration::MAX);
+        let mut sender = self.clone();
+        let max_time = call.receiver_slot.attempt_timeout(call.attempt).unwrap_or(Duration::MAX);
         // Addresses that are tried in succession share this time too.
-        this.timeout = this.timeout.min(longest);
+        sender.timeout = sender.timeout.min(max_time);
         Box::pin(async move {
-            let made = tokio::time::timeout(this.timeout, this.attempt(call)).await;
-            made.unwrap_or_else(|_| DeliveryOutcome::Failed("no response in time".to_owned()))
+            let outcome = tokio::time::timeout(sender.timeout, sender.resolve_and_send(call)).await;
+            outcome.unwrap_or_else(|_| DeliveryOutcome::Failed("no response in time".to_owned()))
         })
     }
 }
@@ -240,12 +240,14 @@ async fn connect_any(
     addresses: Vec<SocketAddr>,
     timeout: Duration,
 ) -> io::Result<TokioIo<TcpStream>> {
-    let Some((last, others)) = addresses.split_last() else {
+    let Some((last, earlier)) = addresses.split_last() else {
         return Err(io::Error::other("the host has no address"));
     };
-    let each = timeout / 2 / u32::try_from(others.len()).unwrap_or(u32::MAX).max(1);
-    for address in others {
-        if let Ok(Ok(stream)) = tokio::time::timeout(each, TcpStream::connect(address)).await {
+    let connect_timeout = timeout / 2 / u32::try_from(earlier.len()).unwrap_or(u32::MAX).max(1);
+    for address in earlier {
+        if let Ok(Ok(stream)) =
+            tokio::time::timeout(connect_timeout, TcpStream::connect(address)).await
+        {
             return Ok(TokioIo::new(stream));
         }
     }

@@ -1,4 +1,5 @@
-//! Health of a receiver: a host or a network, and the result of its last call.
+//! `ReceiverLoad`: active calls and last response of a receiver, a host or a network, which limit
+//! its calls.
 
 use std::{
     collections::BTreeSet,
@@ -11,8 +12,9 @@ use tokio::time::Instant;
 /// Most addresses of one host that are judged: the owner of a name chooses their number.
 const MAX_ADDRESSES: usize = 8;
 
+/// Receiver of webhooks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum ReceiverId {
+pub(super) enum HostOrNetwork {
     /// Name or address, with the port.
     Host(Arc<str>),
     /// An IPv4 address, or the /64 of an IPv6 address, the least that a site has.
@@ -37,7 +39,7 @@ pub(super) struct ReceiverLoad {
     pub(super) last_response: LastResponse,
     pub(super) last_call_ended_at: Instant,
     /// Networks of a host; empty for a network.
-    pub(super) networks: Vec<ReceiverId>,
+    pub(super) networks: Vec<HostOrNetwork>,
 }
 
 impl Default for ReceiverLoad {
@@ -57,16 +59,16 @@ impl ReceiverLoad {
         self.last_response == LastResponse::Prompt
     }
 
-    /// Returns true if the receiver may get another call. `most` limits a slow receiver while other
-    /// webhooks wait (`crowded`), and an unresponsive one always: the next webhook would find no
-    /// capacity.
-    pub(super) fn allows_call(&self, most: usize, crowded: bool) -> bool {
-        let is_bound = match self.last_response {
+    /// Returns true if the receiver may get another call. `max_calls` limits a slow receiver while
+    /// other webhooks wait (`contended`), and an unresponsive one always: the next webhook would
+    /// find no capacity.
+    pub(super) fn allows_call(&self, max_calls: usize, contended: bool) -> bool {
+        let is_limited = match self.last_response {
             LastResponse::Unresponsive => true,
-            LastResponse::Slow => crowded,
+            LastResponse::Slow => contended,
             LastResponse::Prompt | LastResponse::Unknown => false,
         };
-        !is_bound || self.active_calls < most
+        !is_limited || self.active_calls < max_calls
     }
 
     /// Returns true if the entry holds nothing worth keeping.
@@ -81,10 +83,10 @@ impl ReceiverLoad {
 }
 
 /// Returns the networks of these addresses, without duplicates, at most `MAX_ADDRESSES`.
-pub(super) fn receiver_networks(addresses: &[SocketAddr]) -> Vec<ReceiverId> {
+pub(super) fn receiver_networks(addresses: &[SocketAddr]) -> Vec<HostOrNetwork> {
     let networks: BTreeSet<_> =
         addresses.iter().map(|address| network_prefix(address.ip())).collect();
-    networks.into_iter().take(MAX_ADDRESSES).map(ReceiverId::Network).collect()
+    networks.into_iter().take(MAX_ADDRESSES).map(HostOrNetwork::Network).collect()
 }
 
 fn network_prefix(ip: IpAddr) -> IpAddr {

@@ -1,4 +1,4 @@
-//! Slot of one webhook call, from its start to its end.
+//! `ReceiverSlot`: the slot of one webhook call, from its start to its end.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     FIRST_ATTEMPT_TIMEOUT, ReceiverTable, SLOW_THRESHOLD, WebhookLimits, WebhookReceivers,
-    receiver_load::{LastResponse, ReceiverId, ReceiverLoad, receiver_networks},
+    receiver_load::{HostOrNetwork, LastResponse, ReceiverLoad, receiver_networks},
 };
 use crate::key::Key;
 
@@ -16,7 +16,7 @@ pub(in crate::defer) struct ReceiverSlot {
     receivers: Arc<WebhookReceivers>,
     key: Key,
     host: Arc<str>,
-    proven: bool,
+    is_proven: bool,
     limits: WebhookLimits,
     started_at: Instant,
     progress: Mutex<CallProgress>,
@@ -25,7 +25,7 @@ pub(in crate::defer) struct ReceiverSlot {
 #[derive(Default)]
 struct CallProgress {
     /// Networks that count this call as active.
-    networks: Vec<ReceiverId>,
+    networks: Vec<HostOrNetwork>,
     /// The call was given up before anything was sent.
     rejected: bool,
     answered: Option<bool>,
@@ -33,21 +33,20 @@ struct CallProgress {
 
 impl ReceiverSlot {
     pub(super) fn new(
-        hosts: Arc<WebhookReceivers>,
+        receivers: Arc<WebhookReceivers>,
         key: Key,
         host: Arc<str>,
-        proven: bool,
-        room: WebhookLimits,
+        is_proven: bool,
+        limits: WebhookLimits,
     ) -> Self {
-        let (since, course) = (Instant::now(), Mutex::default());
         Self {
-            receivers: hosts,
+            receivers,
             key,
             host,
-            proven,
-            limits: room,
-            started_at: since,
-            progress: course,
+            is_proven,
+            limits,
+            started_at: Instant::now(),
+            progress: Mutex::default(),
         }
     }
 
@@ -55,32 +54,32 @@ impl ReceiverSlot {
     /// with each attempt, so that a slow host can answer at last.
     #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "for webhooks only"))]
     pub(in crate::defer) fn attempt_timeout(&self, attempt: u32) -> Option<Duration> {
-        (!self.proven).then(|| FIRST_ATTEMPT_TIMEOUT.saturating_mul(attempt.max(1)))
+        (!self.is_proven).then(|| FIRST_ATTEMPT_TIMEOUT.saturating_mul(attempt.max(1)))
     }
 
     /// Records the host's addresses. Returns false if one of them has no free slot; then nothing
     /// may be sent.
     #[cfg_attr(not(any(test, feature = "webhook")), allow(dead_code, reason = "for webhooks only"))]
     pub(in crate::defer) fn try_claim_addresses(&self, addresses: &[SocketAddr]) -> bool {
-        let (places, mut course) = (receiver_networks(addresses), self.progress.lock());
-        let mut state = self.receivers.0.lock();
-        if let Some(host) = state.receivers.get_mut(&ReceiverId::Host(Arc::clone(&self.host))) {
-            host.networks.clone_from(&places);
+        let (networks, mut progress) = (receiver_networks(addresses), self.progress.lock());
+        let mut table = self.receivers.0.lock();
+        if let Some(host) = table.receivers.get_mut(&HostOrNetwork::Host(Arc::clone(&self.host))) {
+            host.networks.clone_from(&networks);
         }
-        let most = self.limits.max_calls_per_slow_receiver(self.proven);
-        let admits = |place| {
-            let standing: Option<&ReceiverLoad> = state.receivers.get(place);
-            standing.is_none_or(|standing| standing.allows_call(most, self.limits.contended))
+        let max_calls = self.limits.max_calls_per_slow_receiver(self.is_proven);
+        let allows_call = |network| {
+            let load: Option<&ReceiverLoad> = table.receivers.get(network);
+            load.is_none_or(|load| load.allows_call(max_calls, self.limits.contended))
         };
-        if !places.iter().all(admits) {
-            course.rejected = true;
-            state.record_rejected_host(&self.key, &self.host);
+        if !networks.iter().all(allows_call) {
+            progress.rejected = true;
+            table.record_rejected_host(&self.key, &self.host);
             return false;
         }
-        for place in &places {
-            state.receivers.entry(place.clone()).or_default().active_calls += 1;
+        for network in &networks {
+            table.receivers.entry(network.clone()).or_default().active_calls += 1;
         }
-        course.networks = places;
+        progress.networks = networks;
         true
     }
 
@@ -92,38 +91,38 @@ impl ReceiverSlot {
 
 impl Drop for ReceiverSlot {
     fn drop(&mut self) {
-        let course = std::mem::take(self.progress.get_mut());
-        let slow = self.started_at.elapsed() > SLOW_THRESHOLD;
-        let last = match course.answered {
-            _ if course.rejected => None,
-            Some(true) if slow => Some(LastResponse::Slow),
+        let progress = std::mem::take(self.progress.get_mut());
+        let is_slow = self.started_at.elapsed() > SLOW_THRESHOLD;
+        let response = match progress.answered {
+            _ if progress.rejected => None,
+            Some(true) if is_slow => Some(LastResponse::Slow),
             Some(true) => Some(LastResponse::Prompt),
             // Includes a call that was dropped.
-            _ if slow => Some(LastResponse::Unresponsive),
+            _ if is_slow => Some(LastResponse::Unresponsive),
             Some(false) => Some(LastResponse::Unknown),
             None => None,
         };
-        let mut state = self.receivers.0.lock();
-        state.unproven_calls = state.unproven_calls.saturating_sub(usize::from(!self.proven));
-        state.end_call(&ReceiverId::Host(Arc::clone(&self.host)), last);
+        let mut table = self.receivers.0.lock();
+        table.unproven_calls = table.unproven_calls.saturating_sub(usize::from(!self.is_proven));
+        table.end_call(&HostOrNetwork::Host(Arc::clone(&self.host)), response);
         // A fast failure says nothing about the address: the port may be closed while others are
         // open.
-        let of_address = last.filter(|last| *last != LastResponse::Unknown);
-        for place in &course.networks {
-            state.end_call(place, of_address);
+        let network_response = response.filter(|response| *response != LastResponse::Unknown);
+        for network in &progress.networks {
+            table.end_call(network, network_response);
         }
     }
 }
 
 impl ReceiverTable {
     /// Records the end of a call to this receiver.
-    fn end_call(&mut self, place: &ReceiverId, last: Option<LastResponse>) {
-        let Some(standing) = self.receivers.get_mut(place) else { return };
-        standing.active_calls = standing.active_calls.saturating_sub(1);
-        standing.last_response = last.unwrap_or(standing.last_response);
-        standing.last_call_ended_at = Instant::now();
-        if standing.is_idle() {
-            self.receivers.remove(place);
+    fn end_call(&mut self, receiver: &HostOrNetwork, response: Option<LastResponse>) {
+        let Some(load) = self.receivers.get_mut(receiver) else { return };
+        load.active_calls = load.active_calls.saturating_sub(1);
+        load.last_response = response.unwrap_or(load.last_response);
+        load.last_call_ended_at = Instant::now();
+        if load.is_idle() {
+            self.receivers.remove(receiver);
         }
         self.evict_oldest();
     }

@@ -144,14 +144,14 @@ async fn rejected_call_is_remembered_until_it_gets_a_slot() {
     let room = WebhookLimits { max_calls: 2, contended: true };
     let first = try_slot(&hosts, "https://a.example/", room).expect("nobody else is called");
     let key = Key::custom("b");
-    assert!(hosts.availability(room).allows(&key), "its host is not known");
+    assert!(hosts.free_slots(room).allows(&key), "its host is not known");
     assert!(hosts.try_acquire_slot(&key, "https://b.example/", room).is_none());
     let by_age = 60 * SLOW_THRESHOLD;
     assert_eq!(hosts.retry_delay(&key, by_age), NO_SLOT_RETRY_DELAY);
     assert_eq!(hosts.retry_delay(&Key::custom("c"), by_age), by_age);
-    assert!(!hosts.availability(room).allows(&key));
+    assert!(!hosts.free_slots(room).allows(&key));
     drop(first);
-    assert!(hosts.availability(room).allows(&key));
+    assert!(hosts.free_slots(room).allows(&key));
     assert!(hosts.try_acquire_slot(&key, "https://b.example/", room).is_some());
     assert!(hosts.0.lock().rejected_hosts.is_empty());
 }
@@ -176,9 +176,9 @@ async fn call_rejected_by_address_is_due_when_a_slot_frees() {
     assert!(!reaches(&turn));
     drop(turn);
     let key = Key::custom(url);
-    assert!(!hosts.availability(DEFAULT_LIMITS).allows(&key), "it would be claimed in vain");
+    assert!(!hosts.free_slots(DEFAULT_LIMITS).allows(&key), "it would be claimed in vain");
     drop(filling);
-    assert!(hosts.availability(DEFAULT_LIMITS).allows(&key));
+    assert!(hosts.free_slots(DEFAULT_LIMITS).allows(&key));
     assert!(try_slot(&hosts, url, DEFAULT_LIMITS).is_some_and(|turn| reaches(&turn)));
 }
 
@@ -199,15 +199,15 @@ async fn unproven_host_gets_more_time_with_each_attempt() {
 #[tokio::test(start_paused = true)]
 async fn remembered_hosts_are_bounded() {
     let hosts = new_receivers();
-    for n in 0..2 * MAX_REMEMBERED {
+    for n in 0..2 * MAX_RECORDED {
         let (url, address) =
             (format!("https://{n}.example/"), format!("1.{}.{}.1:443", n / 256, n % 256));
         complete_call(&hosts, &url, &address, Duration::from_millis(1), true).await;
         hosts.0.lock().record_rejected_host(&Key::custom(&url), &url.as_str().into());
     }
     let state = hosts.0.lock();
-    assert!(state.receivers.len() <= MAX_REMEMBERED + 1, "{}", state.receivers.len());
-    assert!(state.rejected_hosts.len() <= MAX_REMEMBERED && state.unproven_calls == 0);
-    let last = ReceiverId::Host(format!("{}.example", 2 * MAX_REMEMBERED - 1).into());
+    assert!(state.receivers.len() <= MAX_RECORDED + 1, "{}", state.receivers.len());
+    assert!(state.rejected_hosts.len() <= MAX_RECORDED && state.unproven_calls == 0);
+    let last = HostOrNetwork::Host(format!("{}.example", 2 * MAX_RECORDED - 1).into());
     assert!(state.receivers.contains_key(&last), "the one that was called last");
 }

@@ -1,8 +1,8 @@
-//! `DeferWorker`: runs deferred requests.
+//! `DeferWorker`: a worker that runs deferred requests.
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-use super::settings::WorkerSettings;
+use super::worker_settings::WorkerSettings;
 use crate::{
     defer::{job_dispatcher::JobDispatcher, replayer::Replayer},
     store::Store,
@@ -34,7 +34,9 @@ use crate::{
 /// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
 /// let service = DeferLayer::<PlainHttp>::new().layer(lock.layer(handler));
 ///
-/// let worker = DeferWorker::<PlainHttp>::new(&store, service.clone());
+/// let worker = DeferWorker::<PlainHttp>::new(&store, service.clone())
+///     .concurrency(4)
+///     .max_run_time(Duration::from_secs(60));
 /// let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
 /// let worker = tokio::spawn(worker.run(async { stopped.await.unwrap_or_default() }));
 /// // Serve requests with `service`. On SIGTERM:
@@ -50,7 +52,7 @@ pub struct DeferWorker<R> {
 
 impl<R> DeferWorker<R> {
     /// Creates a worker that runs the jobs of this store by another means than routes of this
-    /// process, such as `lockgate::remote::HttpReplayer`.
+    /// process, such as `lockgate::http_replay::HttpReplayer`.
     pub fn with_replayer(store: &Store, replayer: impl Replayer) -> Self {
         Self { settings: WorkerSettings::new(store, replayer), kind: PhantomData }
     }
@@ -59,9 +61,9 @@ impl<R> DeferWorker<R> {
     /// lets current runs end. Dropping the future aborts the current runs, as a crash would.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let settings = self.settings;
-        let hints = settings.store.wakeups().subscribe_work();
+        let wakeups = settings.store.wakeups().subscribe_work();
         tracing::info!(node = %settings.store.node(), "worker started");
-        JobDispatcher::new(Arc::new(settings)).run(hints, shutdown).await;
+        JobDispatcher::new(Arc::new(settings)).run(wakeups, shutdown).await;
     }
 }
 

@@ -1,15 +1,16 @@
 //! Worker that claims jobs when their lock is released and runs them through the application's
 //! routes.
 
+mod authorization_and_restore_settings;
 mod defer_worker;
-mod limits;
-mod outcomes;
-mod settings;
+mod run_limit_settings;
+mod stored_response_settings;
+mod worker_settings;
 
 use std::time::Duration;
 
 pub use self::defer_worker::DeferWorker;
-pub(super) use self::settings::WorkerSettings;
+pub(super) use self::worker_settings::WorkerSettings;
 
 /// Shortest lease and shortest `max_run_time`. Below it, a slow moment of the store looks like a
 /// crash.

@@ -1,0 +1,62 @@
+//! Validation of a `DeferLayer`'s settings, when the layer is put around a service.
+
+use super::defer_layer::{DeferSettings, StorageSettings};
+use crate::store::MergeMode;
+
+impl<N: ?Sized> DeferSettings<N> {
+    /// Validates the layer's settings when it is put around a service. Warns about a body limit
+    /// beyond the buffer budget.
+    ///
+    /// # Panics
+    ///
+    /// Panics if requests of different users could share jobs or responses.
+    pub(super) fn validate(&self) {
+        self.validate_sharing();
+        let StorageSettings { body_limit, head_limit, buffer_budget: budget, .. } = self.storage;
+        if body_limit.saturating_add(head_limit) > budget / 2 {
+            crate::throttle::throttled!(
+                warn,
+                layer = "DeferLayer",
+                body_limit,
+                head_limit,
+                budget,
+                "body_limit and head_limit together exceed half of buffer_budget, the share of one \
+                 client, so requests of that size are never deferred; raise buffer_budget or lower \
+                 the limits"
+            );
+        }
+    }
+
+    fn validate_sharing(&self) {
+        let identity_count = self.snapshot_extractors.identity_count();
+        assert!(
+            self.owner.is_some() || identity_count < 2,
+            "DeferLayer::carry_identity: two snapshots name an identity, and both may have the \
+             same text; name the owner of a request by .owner(..)"
+        );
+        let is_scoped = self.owner.is_some() || identity_count > 0;
+        assert!(
+            !(self.shared_by_all && is_scoped),
+            "DeferLayer::share_across_owners: contradicts .owner(..) and .carry_identity::<T>(..), \
+             which give requests an owner; remove one or the other"
+        );
+        let is_safe = is_scoped || self.shared_by_all || self.snapshot_extractors.is_empty();
+        let unsafe_setting = self.sharing_setting().filter(|_| !is_safe);
+        assert!(
+            unsafe_setting.is_none(),
+            "DeferLayer::{}: the layer carries a snapshot, and requests have no owner, so users \
+             would get each other's jobs and responses; carry the snapshot by \
+             .carry_identity::<T>(..), or name the .owner(..), or set .share_across_owners()",
+            unsafe_setting.unwrap_or_default()
+        );
+    }
+
+    /// Returns the setting by which requests share jobs or responses, if there is one.
+    fn sharing_setting(&self) -> Option<&'static str> {
+        match self.run.merge_mode {
+            Some(MergeMode::Coalesce) => Some("coalesce"),
+            Some(MergeMode::Supersede) => Some("supersede"),
+            None => self.idempotency.idempotent_direct.then_some("idempotent_direct"),
+        }
+    }
+}

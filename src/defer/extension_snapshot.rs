@@ -1,0 +1,194 @@
+//! `ExtensionSnapshot`: a value of a request's extensions that is stored with a deferred request,
+//! such as the user, instead of a token.
+//!
+//! Credentials are not stored: they would outlive their purpose, and may expire while a request
+//! waits. The result of the authentication, a user or a tenant, is in the request's extensions. A
+//! `DeferLayer` that carries such a type stores it with the request. A worker that restores it puts
+//! it into the extensions of the run, so that routes inside the authentication find the usual
+//! value.
+
+use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Value of a request's extensions that is stored with a deferred request.
+///
+/// ```
+/// use lockgate::ExtensionSnapshot;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Clone, Serialize, Deserialize)]
+/// struct User {
+///     id: u64,
+/// }
+///
+/// impl ExtensionSnapshot for User {
+///     const NAME: &'static str = "user";
+/// }
+/// ```
+///
+/// For a type that identifies a user or tenant, use `DeferLayer::carry_identity`, which reads a
+/// stable identity from it.
+///
+/// Values are stored as JSON, so fields can be added with `#[serde(default)]` while requests wait.
+/// An incompatible change needs a new name; restore the old type beside it until all its jobs have
+/// run.
+pub trait ExtensionSnapshot: Clone + Send + Sync + Serialize + DeserializeOwned + 'static {
+    /// Name in the store: short, and unique among the snapshots.
+    const NAME: &'static str;
+
+    /// Serializes the value. On `None` the request is not deferred.
+    #[must_use]
+    fn save(&self) -> Option<Vec<u8>> {
+        serde_json::to_vec(self).ok()
+    }
+
+    /// Deserializes a saved value. On `None` the job waits for a worker that can read it.
+    #[must_use]
+    fn load(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok()
+    }
+}
+
+/// Stored snapshots: names and bytes.
+pub(super) type SavedSnapshots = Vec<(String, Vec<u8>)>;
+
+/// Serializer of a request's value that has not run yet.
+type SnapshotWriter = Box<dyn FnOnce() -> Option<(String, Vec<u8>)> + Send + Sync>;
+
+/// Snapshot found in a request, with its identity if the layer asks for one.
+struct ExtractedSnapshot {
+    writer: SnapshotWriter,
+    identity: Option<String>,
+}
+
+type ExtractFn<N> = dyn Fn(&N) -> Option<ExtractedSnapshot> + Send + Sync;
+
+/// Function that reads the identity from a snapshot.
+pub(super) type IdentityFn<T> = dyn Fn(&T) -> String + Send + Sync;
+
+/// Snapshots of a request that may be deferred. Most requests are not, so the values are not
+/// serialized before.
+#[derive(Default)]
+pub(super) struct RequestSnapshots {
+    writers: Vec<SnapshotWriter>,
+    identity: Option<String>,
+}
+
+impl RequestSnapshots {
+    pub(super) fn is_empty(&self) -> bool {
+        self.writers.is_empty()
+    }
+
+    /// Takes the identity of the request.
+    pub(super) fn take_identity(&mut self) -> Option<String> {
+        self.identity.take()
+    }
+
+    /// Serializes all snapshots. Returns `None` if one of them fails.
+    pub(super) fn save_all(self) -> Option<SavedSnapshots> {
+        self.writers.into_iter().map(|writer| writer()).collect()
+    }
+}
+
+impl fmt::Debug for RequestSnapshots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Captured({})", self.writers.len())
+    }
+}
+
+/// Extractors of a layer's snapshots.
+pub(super) struct SnapshotExtractors<N: ?Sized> {
+    extractors: Vec<Arc<ExtractFn<N>>>,
+    /// Number of extractors that read an identity.
+    identity_count: usize,
+}
+
+impl<N: ?Sized> SnapshotExtractors<N> {
+    /// Adds a snapshot type. `find` reads it from a request's extensions.
+    pub(super) fn add<T: ExtensionSnapshot>(
+        &mut self,
+        find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
+        identity: Option<Box<IdentityFn<T>>>,
+    ) {
+        self.identity_count += usize::from(identity.is_some());
+        self.extractors.push(Arc::new(move |native| {
+            let value = find(native)?;
+            let identity = identity.as_ref().map(|identity| identity(&value));
+            let writer = Box::new(move || Some((T::NAME.to_owned(), value.save()?)));
+            Some(ExtractedSnapshot { writer, identity })
+        }));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.extractors.is_empty()
+    }
+
+    pub(super) fn identity_count(&self) -> usize {
+        self.identity_count
+    }
+
+    /// Extracts the snapshots that this request has.
+    pub(super) fn extract(&self, native: &N) -> RequestSnapshots {
+        let mut snapshots = RequestSnapshots::default();
+        for ExtractedSnapshot { writer, identity } in
+            self.extractors.iter().filter_map(|extract| extract(native))
+        {
+            snapshots.writers.push(writer);
+            snapshots.identity = snapshots.identity.or(identity);
+        }
+        snapshots
+    }
+}
+
+impl<N: ?Sized> Default for SnapshotExtractors<N> {
+    fn default() -> Self {
+        Self { extractors: Vec::new(), identity_count: 0 }
+    }
+}
+
+impl<N: ?Sized> Clone for SnapshotExtractors<N> {
+    fn clone(&self) -> Self {
+        Self { extractors: self.extractors.clone(), identity_count: self.identity_count }
+    }
+}
+
+/// Restored snapshot, in a type of the framework's integration.
+pub(super) type RestoredExtension = Box<dyn Any + Send + Sync>;
+
+type RestoreFn = dyn Fn(&[u8]) -> Option<RestoredExtension> + Send + Sync;
+
+/// Restorers of a worker, by snapshot name.
+#[derive(Clone, Default)]
+pub(super) struct SnapshotRestorers(BTreeMap<&'static str, Arc<RestoreFn>>);
+
+impl SnapshotRestorers {
+    pub(super) fn add<T: ExtensionSnapshot, P: Any + Send + Sync>(
+        &mut self,
+        put: impl Fn(T) -> P + Send + Sync + 'static,
+    ) {
+        let restore = move |bytes: &[u8]| {
+            T::load(bytes).map(|value| Box::new(put(value)) as RestoredExtension)
+        };
+        self.0.insert(T::NAME, Arc::new(restore));
+    }
+
+    /// Restores all snapshots. The error is the name of the first that is unknown or unreadable
+    /// here.
+    pub(super) fn restore_all(
+        &self,
+        snapshots: &SavedSnapshots,
+    ) -> Result<Vec<RestoredExtension>, String> {
+        let restore = |(name, bytes): &(String, Vec<u8>)| {
+            let restored = self.0.get(&**name).and_then(|restore| restore(bytes));
+            restored.ok_or_else(|| name.clone())
+        };
+        snapshots.iter().map(restore).collect()
+    }
+}
+
+impl fmt::Debug for SnapshotRestorers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}

@@ -1,0 +1,65 @@
+//! `WorkerSettings`: settings of a worker, without the type of its framework.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{
+    defer::{
+        extension_snapshot::SnapshotRestorers, job_backoff::JobBackoff, replayer::Replayer,
+        run_authorization::AuthorizeFn, settlement_rules::SettlementRules,
+        shared_run_limits::SharedRunLimits, webhook::WebhookSender,
+    },
+    store::Store,
+};
+
+/// Settings of a [`DeferWorker`](super::DeferWorker), and the means of its runs.
+pub(in crate::defer) struct WorkerSettings {
+    pub(in crate::defer) store: Store,
+    pub(in crate::defer) replayer: Arc<dyn Replayer>,
+    pub(in crate::defer) concurrency: usize,
+    pub(in crate::defer) shared_limits: SharedRunLimits,
+    pub(in crate::defer) drain_timeout: Duration,
+    pub(in crate::defer) lease: Duration,
+    pub(in crate::defer) max_run_time: Duration,
+    pub(in crate::defer) response_limit: usize,
+    pub(in crate::defer) settlement_rules: SettlementRules,
+    pub(in crate::defer) snapshot_restorers: SnapshotRestorers,
+    pub(in crate::defer) authorize_fn: Option<AuthorizeFn>,
+    pub(in crate::defer) webhooks: Option<Arc<dyn WebhookSender>>,
+}
+
+impl WorkerSettings {
+    pub(super) fn new(store: &Store, replayer: impl Replayer) -> Self {
+        Self {
+            store: store.clone(),
+            replayer: Arc::new(replayer),
+            concurrency: 16,
+            shared_limits: SharedRunLimits::default(),
+            drain_timeout: Duration::from_secs(10),
+            lease: Duration::from_secs(10),
+            max_run_time: Duration::from_secs(300),
+            response_limit: 1 << 20,
+            settlement_rules: SettlementRules {
+                done_retention: Duration::from_secs(24 * 60 * 60),
+                dead_retention: Duration::from_secs(7 * 24 * 60 * 60),
+                backoff: JobBackoff::default(),
+                keep_headers: Vec::new(),
+            },
+            snapshot_restorers: SnapshotRestorers::default(),
+            authorize_fn: None,
+            webhooks: None,
+        }
+    }
+}
+
+impl fmt::Debug for WorkerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerSettings")
+            .field("store", &self.store)
+            .field("concurrency", &self.concurrency)
+            .field("shared_limits", &self.shared_limits)
+            .field("lease", &self.lease)
+            .field("drain_timeout", &self.drain_timeout)
+            .field("snapshot_restorers", &self.snapshot_restorers)
+            .finish_non_exhaustive()
+    }
+}
