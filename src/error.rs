@@ -86,14 +86,14 @@ impl fmt::Display for Error {
         if let (SETTING, Some(sentence)) = (self.operation, &self.source) {
             return write!(f, "{sentence}");
         }
-        let what = match self.kind {
+        let reason = match self.kind {
             ErrorKind::Unavailable => "the store is unavailable",
             ErrorKind::Timeout => "no reply from the store in time; the call may have run",
             ErrorKind::Protocol => "the store sent a reply that is not lockgate's",
             ErrorKind::Config => "the store is misconfigured",
             ErrorKind::CostAboveQuota => "the cost exceeds the capacity of the quota",
         };
-        write!(f, "{}: {what}", self.operation)?;
+        write!(f, "{}: {reason}", self.operation)?;
         match (&self.kind, &self.source) {
             (ErrorKind::Config | ErrorKind::Unavailable, Some(source)) => write!(f, ": {source}"),
             _ => Ok(()),

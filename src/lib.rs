@@ -80,8 +80,8 @@
 //! - `tls`: TLS connections to them (`rediss://`), by rustls; the application installs the crypto
 //!   provider.
 //! - `bb8-redis`: `Store::from_pool`, connections from the application's pool.
-//! - `http-replay`: `remote`, runs of deferred requests in another process; `http-replay-tls`: over
-//!   https.
+//! - `http-replay`: `http_replay`, runs of deferred requests in another process;
+//!   `http-replay-tls`: over https.
 //! - `fsck`: `Store::check`, which finds jobs in no state or in two, stray keys, and wrong counts.
 //!   The package `lockgate-cli` has it as the program `lockgate-fsck`.
 //! - `quorum`: `Store::quorum`, locks over several independent stores.
@@ -112,8 +112,11 @@
 mod clock;
 pub mod defer;
 pub mod driver;
+mod durations;
 mod error;
 mod gate;
+#[cfg(feature = "http-replay")]
+pub mod http_replay;
 mod key;
 pub mod lock;
 #[cfg(feature = "tower")]
@@ -125,8 +128,6 @@ pub mod queue;
 #[cfg(feature = "quorum")]
 pub mod quorum;
 pub mod rate_limit;
-#[cfg(feature = "http-replay")]
-pub mod remote;
 mod reply;
 mod seal;
 mod store;

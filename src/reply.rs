@@ -8,7 +8,7 @@ use std::{any::Any, borrow::Cow, fmt, sync::OnceLock, time::Duration};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use crate::clock::ceil_secs;
+use crate::durations::ceil_secs;
 
 /// Headers to add to a response: names and values. Static text is never copied.
 pub type HeaderSet = Vec<(Cow<'static, str>, Cow<'static, str>)>;
@@ -31,9 +31,10 @@ impl fmt::Debug for Reply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Values are left out: a reply may be a handler's response, which is sealed at rest, or
         // contain the address of a status resource.
-        let Self { status, headers: fields, binary_headers: odd_fields, body } = self;
-        let fields = fields.iter().map(|(name, _)| &**name);
-        let names: Vec<_> = fields.chain(odd_fields.iter().map(|(name, _)| &**name)).collect();
+        let Self { status, headers, binary_headers, body } = self;
+        let text_names = headers.iter().map(|(name, _)| &**name);
+        let binary_names = binary_headers.iter().map(|(name, _)| &**name);
+        let names: Vec<_> = text_names.chain(binary_names).collect();
         f.debug_struct("Reply")
             .field("status", status)
             .field("fields", &names)
@@ -65,9 +66,9 @@ impl SharedReply {
     /// it, with another type.
     pub fn get_or_convert<T: Send + Sync + 'static>(
         &self,
-        make: impl FnOnce(Reply) -> T,
+        convert: impl FnOnce(Reply) -> T,
     ) -> Option<&T> {
-        self.converted.get_or_init(|| Box::new(make(self.reply.clone()))).downcast_ref()
+        self.converted.get_or_init(|| Box::new(convert(self.reply.clone()))).downcast_ref()
     }
 }
 
@@ -133,15 +134,15 @@ impl Reply {
         .retry_after(Duration::from_secs(1))
     }
 
-    /// Creates the 429 for an owner at its limit of idempotency keys. `left` is the time until the
-    /// first key expires. The request has not run.
-    pub(crate) fn too_many_idempotency_keys(left: Duration) -> Self {
+    /// Creates the 429 for an owner at its limit of idempotency keys. `until_expiry` is the time until
+    /// the first key expires. The request has not run.
+    pub(crate) fn too_many_idempotency_keys(until_expiry: Duration) -> Self {
         /// Upper bound: the first key may belong to a waiting request, and that usually ends
         /// sooner.
         const MAX_RETRY_AFTER: Duration = Duration::from_secs(60 * 60);
         let title = "Too many idempotency keys are kept: a new one can't be used now";
         Self::problem(429, problem::TOO_MANY_IDEMPOTENCY_KEYS, title)
-            .retry_after(left.min(MAX_RETRY_AFTER))
+            .retry_after(until_expiry.min(MAX_RETRY_AFTER))
     }
 
     /// Creates the 500 of a misconfigured application, as problem+json. The log names the fix; the

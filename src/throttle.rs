@@ -18,9 +18,9 @@ const THROTTLE_PERIOD: Duration = Duration::from_secs(60);
 const MAX_KINDS: usize = 256;
 
 #[derive(Default)]
-struct LogThrottle(HashMap<Box<str>, ThrottledLine>);
+struct LogThrottle(HashMap<Box<str>, ThrottledRecord>);
 
-struct ThrottledLine {
+struct ThrottledRecord {
     written_at: Instant,
     suppressed: u64,
 }
@@ -28,16 +28,16 @@ struct ThrottledLine {
 impl LogThrottle {
     fn admit(&mut self, kind: &str, now: Instant) -> Option<u64> {
         let kind = if self.0.len() < MAX_KINDS || self.0.contains_key(kind) { kind } else { "" };
-        let Some(line) = self.0.get_mut(kind) else {
-            self.0.insert(kind.into(), ThrottledLine { written_at: now, suppressed: 0 });
+        let Some(record) = self.0.get_mut(kind) else {
+            self.0.insert(kind.into(), ThrottledRecord { written_at: now, suppressed: 0 });
             return Some(0);
         };
-        if now.saturating_duration_since(line.written_at) < THROTTLE_PERIOD {
-            line.suppressed += 1;
+        if now.saturating_duration_since(record.written_at) < THROTTLE_PERIOD {
+            record.suppressed += 1;
             return None;
         }
-        line.written_at = now;
-        Some(std::mem::take(&mut line.suppressed))
+        record.written_at = now;
+        Some(std::mem::take(&mut record.suppressed))
     }
 }
 
