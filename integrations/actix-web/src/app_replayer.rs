@@ -35,12 +35,17 @@ use lockgate::{
 };
 use tokio::sync::{mpsc, oneshot};
 
+use crate::request_view::header_pairs;
+
+/// Chunks read between two yields to the other runs, for a body that is always ready.
+const CHUNKS_PER_YIELD: u64 = 32;
+
 /// Run on its way to the thread of the routes.
 struct ReplayCommand {
     head: HttpRequestHead,
     body: Bytes,
     marker: ReplayMarker,
-    limit: usize,
+    response_limit: usize,
     outcome_sender: oneshot::Sender<ReplayOutcome>,
 }
 
@@ -71,20 +76,20 @@ impl AppReplayer {
     where
         F: FnOnce(&mut ServiceConfig) + Send + 'static,
     {
-        let (jobs, inbox) = mpsc::unbounded_channel();
+        let (commands, inbox) = mpsc::unbounded_channel();
         let store = store.clone();
-        let (made, is_made) = std_mpsc::channel();
-        let routes = move || {
+        let (ready_sender, ready_receiver) = std_mpsc::channel();
+        let run_routes = move || {
             let system = System::new();
-            let _ = made.send(());
+            let _ = ready_sender.send(());
             system.block_on(serve_commands(store, configure, inbox));
         };
-        thread.name("lockgate-replay".to_owned()).spawn(routes)?;
+        thread.name("lockgate-replay".to_owned()).spawn(run_routes)?;
         // The sender is dropped if the system could not be created.
         let no_runtime =
             |_| io::Error::other("the runtime for deferred requests could not be built");
-        is_made.recv().map_err(no_runtime)?;
-        Ok(Self { commands: jobs })
+        ready_receiver.recv().map_err(no_runtime)?;
+        Ok(Self { commands })
     }
 }
 
@@ -94,14 +99,16 @@ impl Replayer for AppReplayer {
         head: HttpRequestHead,
         body: Bytes,
         marker: ReplayMarker,
-        limit: usize,
+        response_limit: usize,
     ) -> BoxFuture<'static, ReplayOutcome> {
-        let (ran, answer) = oneshot::channel();
-        let job = ReplayCommand { head, body, marker: marker.clone(), limit, outcome_sender: ran };
+        let (outcome_sender, outcome) = oneshot::channel();
+        let marker_copy = marker.clone();
+        let command =
+            ReplayCommand { head, body, marker: marker_copy, response_limit, outcome_sender };
         // If the thread has ended, the command is dropped with its sender, which wakes the
         // receiver.
-        let _ = self.commands.send(job);
-        Box::pin(async move { answer.await.unwrap_or_else(|_| outcome_without_thread(&marker)) })
+        let _ = self.commands.send(command);
+        Box::pin(async move { outcome.await.unwrap_or_else(|_| outcome_without_thread(&marker)) })
     }
 }
 
@@ -119,6 +126,8 @@ fn outcome_without_thread(marker: &ReplayMarker) -> ReplayOutcome {
     if marker.try_abandon() { ReplayOutcome::Unreachable } else { ReplayOutcome::Failed }
 }
 
+/// Builds the routes in their thread, and runs each command in a task until the replayer is
+/// dropped.
 async fn serve_commands<F>(
     store: Store,
     configure: F,
@@ -126,14 +135,14 @@ async fn serve_commands<F>(
 ) where
     F: FnOnce(&mut ServiceConfig) + 'static,
 {
-    let made = AssertUnwindSafe(build_service(store, configure)).catch_unwind().await;
-    let Ok(Ok(service)) = made else {
+    let built = AssertUnwindSafe(build_service(store, configure)).catch_unwind().await;
+    let Ok(Ok(service)) = built else {
         tracing::error!("jobs cannot run: the application's routes could not be built");
         return decline_all(inbox).await;
     };
     let service = Rc::new(service);
-    while let Some(job) = inbox.recv().await {
-        actix_rt::spawn(run_command(Rc::clone(&service), job));
+    while let Some(command) = inbox.recv().await {
+        actix_rt::spawn(run_command(Rc::clone(&service), command));
     }
 }
 
@@ -152,8 +161,8 @@ where
 
 /// Responds like a worker without the route, so that the jobs return to their queues uncharged.
 async fn decline_all(mut inbox: mpsc::UnboundedReceiver<ReplayCommand>) {
-    while let Some(job) = inbox.recv().await {
-        let _ = job.outcome_sender.send(ReplayOutcome::Answered(ReplayResponse {
+    while let Some(command) = inbox.recv().await {
+        let _ = command.outcome_sender.send(ReplayOutcome::Answered(ReplayResponse {
             status: 404,
             headers: Vec::new(),
             body: ReplayBody::TooLong,
@@ -162,49 +171,50 @@ async fn decline_all(mut inbox: mpsc::UnboundedReceiver<ReplayCommand>) {
 }
 
 /// Runs one job until it ends or its receiver is dropped.
-async fn run_command<S>(service: Rc<S>, job: ReplayCommand)
+async fn run_command<S>(service: Rc<S>, command: ReplayCommand)
 where
     S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
 {
-    let ReplayCommand { head, body, marker, limit, outcome_sender: mut ran } = job;
+    let ReplayCommand { head, body, marker, response_limit, mut outcome_sender } = command;
     let scope = marker.clone();
     let call = async {
         match build_request(head, body, &marker) {
-            Some(request) => call_service(&*service, request, limit).await,
+            Some(request) => call_service(&*service, request, response_limit).await,
             None => ReplayOutcome::Failed,
         }
     };
     // A panic is a failed attempt and must not reach the next job.
     let call: LocalBoxFuture<'_, ReplayOutcome> = AssertUnwindSafe(scope.scope(call))
         .catch_unwind()
-        .map(|ran| ran.unwrap_or(ReplayOutcome::Panicked))
+        .map(|outcome| outcome.unwrap_or(ReplayOutcome::Panicked))
         .boxed_local();
     tokio::select! {
         // In this order: a run without a receiver must not reach its handler, also if it waited
         // here while another handler blocked the thread.
         biased;
-        () = ran.closed() => {}
-        answer = call => {
+        () = outcome_sender.closed() => {}
+        outcome = call => {
             // If the receiver is gone, the worker has lost the job and has reported that.
-            let _ = ran.send(answer);
+            let _ = outcome_sender.send(outcome);
         }
     }
 }
 
+/// Builds the request of a run. Returns `None` if actix cannot represent the stored head.
 fn build_request(head: HttpRequestHead, body: Bytes, marker: &ReplayMarker) -> Option<Request> {
     let length = body.len();
     let (_, mut payload) = h1::Payload::create(true);
     payload.unread_data(body);
     let mut request = Request::with_payload(Payload::from(payload));
-    let to = request.head_mut();
-    to.method = Method::from_bytes(head.method.as_bytes()).ok()?;
-    to.uri = Uri::try_from(head.target).ok()?;
-    to.peer_addr = head.peer;
+    let request_head = request.head_mut();
+    request_head.method = Method::from_bytes(head.method.as_bytes()).ok()?;
+    request_head.uri = Uri::try_from(head.target).ok()?;
+    request_head.peer_addr = head.peer;
     for (name, value) in head.headers {
         let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-        to.headers.append(name, HeaderValue::from_bytes(&value).ok()?);
+        request_head.headers.append(name, HeaderValue::from_bytes(&value).ok()?);
     }
-    to.headers.insert(CONTENT_LENGTH, length.into());
+    request_head.headers.insert(CONTENT_LENGTH, length.into());
     let mut extensions = request.extensions_mut();
     marker.restored_snapshots::<ActixExtensionInserter>().for_each(|put| put(&mut extensions));
     extensions.insert(marker.job().clone());
@@ -213,7 +223,8 @@ fn build_request(head: HttpRequestHead, body: Bytes, marker: &ReplayMarker) -> O
     Some(request)
 }
 
-async fn call_service<S>(service: &S, request: Request, limit: usize) -> ReplayOutcome
+/// Calls the routes, and reads the response up to the limit of its body.
+async fn call_service<S>(service: &S, request: Request, response_limit: usize) -> ReplayOutcome
 where
     S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
 {
@@ -226,19 +237,16 @@ where
         Err(error) => error.error_response(),
     };
     let status = response.status().as_u16();
-    let field = |(name, value): (&HeaderName, &HeaderValue)| {
-        (name.as_str().to_owned(), value.as_bytes().to_vec())
-    };
-    let headers = response.headers().iter().map(field).collect();
-    let kind = response.headers().get(CONTENT_TYPE);
-    let streams = kind.is_some_and(|kind| is_event_stream(kind.as_bytes()));
+    let headers = header_pairs(response.headers());
+    let content_type = response.headers().get(CONTENT_TYPE);
+    let is_stream = content_type.is_some_and(|value| is_event_stream(value.as_bytes()));
     let body = response.into_body();
-    let known = matches!(body.size(), BodySize::None | BodySize::Sized(_));
-    let body = match streams {
+    let has_known_size = matches!(body.size(), BodySize::None | BodySize::Sized(_));
+    let body = match is_stream {
         true => ReplayBody::Stream,
-        false => match read_limited(body, limit).await {
+        false => match read_limited(body, response_limit).await {
             Ok(Some(body)) => ReplayBody::Full(body),
-            Ok(None) if known => ReplayBody::TooLong,
+            Ok(None) if has_known_size => ReplayBody::TooLong,
             Ok(None) => ReplayBody::Stream,
             Err(_) => return ReplayOutcome::Failed,
         },
@@ -252,20 +260,20 @@ async fn read_limited(
     body: BoxBody,
     limit: usize,
 ) -> Result<Option<Bytes>, Box<dyn std::error::Error>> {
-    let (mut body, mut kept) = (pin!(body), Some(BytesMut::new()));
-    for n in 1_u64.. {
+    let (mut body, mut buffer) = (pin!(body), Some(BytesMut::new()));
+    for chunk_number in 1_u64.. {
         let Some(chunk) = poll_fn(|cx| body.as_mut().poll_next(cx)).await else { break };
         let chunk = chunk?;
         // A body that is always ready must not block the thread of all runs.
-        if n % 32 == 0 {
+        if chunk_number % CHUNKS_PER_YIELD == 0 {
             tokio::task::yield_now().await;
         }
-        kept = kept.filter(|kept| chunk.len() <= limit - kept.len());
-        if let Some(kept) = &mut kept {
-            kept.extend_from_slice(&chunk);
+        buffer = buffer.filter(|buffer| chunk.len() <= limit - buffer.len());
+        if let Some(buffer) = &mut buffer {
+            buffer.extend_from_slice(&chunk);
         }
     }
-    Ok(kept.map(BytesMut::freeze))
+    Ok(buffer.map(BytesMut::freeze))
 }
 
 #[cfg(test)]
@@ -284,21 +292,21 @@ mod tests {
     use crate::{DeferLayer, DeferWorker, LockLayer};
 
     /// Body of this number of chunks of ten bytes, and the number of chunks polled.
-    fn counting_body(parts: usize) -> (BoxBody, Rc<Cell<usize>>) {
-        let done = Rc::new(Cell::new(0));
-        let told = Rc::clone(&done);
-        let work = (0..parts).map(move |n| {
-            done.set(n + 1);
+    fn counting_body(chunk_count: usize) -> (BoxBody, Rc<Cell<usize>>) {
+        let polled_chunks = Rc::new(Cell::new(0));
+        let counter = Rc::clone(&polled_chunks);
+        let chunks = (0..chunk_count).map(move |n| {
+            counter.set(n + 1);
             Ok::<_, Error>(Bytes::from_static(b"0123456789"))
         });
-        (BoxBody::new(BodyStream::new(stream::iter(work))), told)
+        (BoxBody::new(BodyStream::new(stream::iter(chunks))), polled_chunks)
     }
 
     #[actix_rt::test]
     async fn body_is_read_to_its_end_beyond_the_limit() {
-        let (body, done) = counting_body(100);
+        let (body, polled_chunks) = counting_body(100);
         assert_eq!(read_limited(body, 25).await.expect("it ends well"), None);
-        assert_eq!(done.get(), 100);
+        assert_eq!(polled_chunks.get(), 100);
         let (body, _) = counting_body(2);
         assert_eq!(
             read_limited(body, 20).await.expect("it ends well").map(|body| body.len()),
@@ -329,8 +337,8 @@ mod tests {
             .wrap(LockLayer::by_path_param("id"))
             .wrap(DeferLayer::new().defer_always());
         let app = init_service(App::new().service(order).app_data(Data::new(store.clone()))).await;
-        let (jobs, _) = mpsc::unbounded_channel();
-        let worker = DeferWorker::with_replayer(&store, AppReplayer { commands: jobs });
+        let (commands, _) = mpsc::unbounded_channel();
+        let worker = DeferWorker::with_replayer(&store, AppReplayer { commands });
         actix_rt::spawn(worker.run(pending()));
         let job = loop {
             let accepted =
@@ -340,7 +348,7 @@ mod tests {
             let id = location.to_str().expect("a path").rsplit('/').next().expect("an id");
             break JobId::parse(id).expect("an id");
         };
-        let tried = async {
+        let first_attempt = async {
             loop {
                 let job = store
                     .deferred_jobs()
@@ -354,7 +362,8 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
-        let job = tokio::time::timeout(Duration::from_secs(20), tried).await.expect("it is tried");
+        let job = tokio::time::timeout(Duration::from_secs(20), first_attempt);
+        let job = job.await.expect("the job is claimed");
         assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
         assert_eq!(job.reason.as_deref(), Some("unreachable"));
     }

@@ -31,6 +31,38 @@ impl DeferWorker {
     /// is intended, since credentials are not stored and a run has none to present. Keep the
     /// `LockLayer` of the routes: without it a run is not recognized and becomes a dead letter.
     ///
+    /// ```
+    /// # use actix_web::{App, test::{TestRequest, call_service, init_service}, web};
+    /// # use lockgate_actix_web::{DeferLayer, DeferWorker, LockLayer, Store, deferred_routes};
+    /// fn orders(config: &mut web::ServiceConfig) {
+    ///     let refund = web::resource("/orders/{id}/refund")
+    ///         .post(async || "refunded")
+    ///         .wrap(LockLayer::by_path_param_as::<u64>("id"))
+    ///         .wrap(DeferLayer::new().defer_always());
+    ///     config.service(refund);
+    /// }
+    ///
+    /// # #[actix_web::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::memory();
+    /// let worker = DeferWorker::new(&store, orders);
+    /// let worker = actix_web::rt::spawn(worker.run(std::future::pending()));
+    /// let app = App::new()
+    ///     .configure(orders)
+    ///     .service(deferred_routes("/deferred"))
+    ///     .app_data(web::Data::new(store.clone()));
+    /// let app = init_service(app).await;
+    ///
+    /// let request = TestRequest::post().uri("/orders/7/refund").to_request();
+    /// let accepted = call_service(&app, request).await;
+    /// let location = accepted.headers().get("location").expect("path of the status resource");
+    /// let request = TestRequest::get().uri(&format!("{}/response", location.to_str()?));
+    /// let request = request.insert_header(("prefer", "wait=10")).to_request();
+    /// assert_eq!(call_service(&app, request).await.status(), 200); // the response of the handler
+    /// # worker.abort();
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Panics
     ///
     /// If the operating system cannot start a thread, as [`std::thread::spawn`], or a runtime for
@@ -58,7 +90,7 @@ impl DeferWorker {
     }
 
     /// Creates a worker that runs the jobs of this store by another means than routes of this
-    /// process, such as `lockgate::remote::HttpReplayer`.
+    /// process, such as `lockgate::http_replay::HttpReplayer`.
     ///
     /// See the core's [`with_replayer`](lockgate::defer::DeferWorker::with_replayer).
     pub fn with_replayer(store: &Store, replayer: impl Replayer) -> Self {
@@ -68,15 +100,15 @@ impl DeferWorker {
     /// Most requests that run at once in this worker, at least 1.
     ///
     /// See the core's [`concurrency`](lockgate::defer::DeferWorker::concurrency).
-    pub fn concurrency(self, most: usize) -> Self {
-        Self { inner: self.inner.concurrency(most) }
+    pub fn concurrency(self, max_runs: usize) -> Self {
+        Self { inner: self.inner.concurrency(max_runs) }
     }
 
     /// Most requests that run at once in all workers of this queue, at least 1.
     ///
     /// See the core's [`queue_concurrency`](lockgate::defer::DeferWorker::queue_concurrency).
-    pub fn queue_concurrency(self, most: u32) -> Self {
-        Self { inner: self.inner.queue_concurrency(most) }
+    pub fn queue_concurrency(self, max_runs: u32) -> Self {
+        Self { inner: self.inner.queue_concurrency(max_runs) }
     }
 
     /// Most requests that all workers of this queue start in this time, evenly spread and at most a
@@ -102,8 +134,8 @@ impl DeferWorker {
     /// Time for which runs may continue after the shutdown signal.
     ///
     /// See the core's [`drain_timeout`](lockgate::defer::DeferWorker::drain_timeout).
-    pub fn drain_timeout(self, deadline: Duration) -> Self {
-        Self { inner: self.inner.drain_timeout(deadline) }
+    pub fn drain_timeout(self, timeout: Duration) -> Self {
+        Self { inner: self.inner.drain_timeout(timeout) }
     }
 
     /// Time for which a run outlives its process; its lease is the lease of the lock.
@@ -121,7 +153,7 @@ impl DeferWorker {
     }
 
     /// Delay after a failed run: a random time between zero and `base`, doubled after each further
-    /// failure, at most `cap` ("full jitter".
+    /// failure, at most `cap` ("full jitter").
     ///
     /// See the core's [`backoff`](lockgate::defer::DeferWorker::backoff).
     pub fn backoff(self, base: Duration, cap: Duration) -> Self {
@@ -131,16 +163,16 @@ impl DeferWorker {
     /// Longest `Retry-After` of a failed run that is honored; a longer one counts as this.
     ///
     /// See the core's [`max_retry_after`](lockgate::defer::DeferWorker::max_retry_after).
-    pub fn max_retry_after(self, longest: Duration) -> Self {
-        Self { inner: self.inner.max_retry_after(longest) }
+    pub fn max_retry_after(self, max_wait: Duration) -> Self {
+        Self { inner: self.inner.max_retry_after(max_wait) }
     }
 
     /// Delivers the webhooks of [`DeferLayer::webhook`](crate::DeferLayer::webhook).
     ///
     /// See the core's [`webhooks`](lockgate::defer::DeferWorker::webhooks).
     #[cfg(feature = "webhook")]
-    pub fn webhooks(self, callbacks: lockgate::defer::Webhooks) -> Self {
-        Self { inner: self.inner.webhooks(callbacks) }
+    pub fn webhooks(self, webhooks: lockgate::defer::Webhooks) -> Self {
+        Self { inner: self.inner.webhooks(webhooks) }
     }
 
     /// Most bytes of a response body that are stored.

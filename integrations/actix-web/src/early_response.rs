@@ -26,12 +26,12 @@ pub(crate) fn respond_early<B: 'static>(
     response: HttpResponse,
 ) -> EarlyResponse<B> {
     let has_body = !matches!(request.take_payload(), Payload::None);
-    let answer = Ok(request.into_response(response.map_into_right_body()));
+    let result = Ok(request.into_response(response.map_into_right_body()));
     if !has_body {
-        return Either::Left(ready(answer));
+        return Either::Left(ready(result));
     }
     Either::Right(Box::pin(async {
         tokio::task::yield_now().await;
-        answer
+        result
     }))
 }

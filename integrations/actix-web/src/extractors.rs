@@ -18,16 +18,69 @@ use crate::reply_response::response_from_reply;
 
 /// The lock that this request runs under. If there are several, it is the first one of the
 /// innermost layer.
+///
+/// ```
+/// # use actix_web::{App, test::{TestRequest, call_and_read_body, init_service}, web};
+/// # use lockgate_actix_web::{CurrentLock, LockLayer, Store};
+/// # #[actix_web::main]
+/// # async fn main() {
+/// let pay = web::resource("/orders/{id}/pay")
+///     .post(async |CurrentLock(lock): CurrentLock| format!("fence: {}", lock.fence().is_some()))
+///     .wrap(LockLayer::by_path_param("id"));
+/// let app = App::new().service(pay).app_data(web::Data::new(Store::memory()));
+/// let app = init_service(app).await;
+///
+/// let request = TestRequest::post().uri("/orders/7/pay").to_request();
+/// assert_eq!(call_and_read_body(&app, request).await, "fence: true");
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct CurrentLock(pub HeldLock);
 
 /// All locks that this request runs under.
+///
+/// ```
+/// # use actix_web::{App, test::{TestRequest, call_and_read_body, init_service}, web};
+/// # use lockgate_actix_web::{CurrentLocks, LockLayer, Store};
+/// # #[actix_web::main]
+/// # async fn main() {
+/// let transfer = web::resource("/transfers/{from}/{to}")
+///     .post(async |CurrentLocks(locks): CurrentLocks| format!("{} locks", locks.len()))
+///     .wrap(LockLayer::by_path_params(["from", "to"]));
+/// let app = App::new().service(transfer).app_data(web::Data::new(Store::memory()));
+/// let app = init_service(app).await;
+///
+/// let request = TestRequest::post().uri("/transfers/1/2").to_request();
+/// assert_eq!(call_and_read_body(&app, request).await, "2 locks");
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct CurrentLocks(pub HeldLocks);
 
 /// The fence of [`CurrentLock`], larger than the fence of every earlier grant.
 ///
 /// Rejected if the request was admitted without a lock because the store was unavailable.
+///
+/// ```
+/// # use actix_web::{App, test::{TestRequest, call_and_read_body, init_service}, web};
+/// # use lockgate_actix_web::{Fence, LockLayer, Store};
+/// # #[actix_web::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let pay = web::resource("/orders/{id}/pay")
+///     .post(async |Fence(fence): Fence| fence.to_string())
+///     .wrap(LockLayer::by_path_param("id"));
+/// let app = App::new().service(pay).app_data(web::Data::new(Store::memory()));
+/// let app = init_service(app).await;
+///
+/// let mut fences = Vec::new();
+/// for _ in 0..2 {
+///     let request = TestRequest::post().uri("/orders/7/pay").to_request();
+///     let body = call_and_read_body(&app, request).await;
+///     fences.push(std::str::from_utf8(&body)?.parse::<u64>()?);
+/// }
+/// assert!(fences[0] < fences[1]);
+/// # Ok(()) }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fence(pub u64);
 
@@ -42,11 +95,54 @@ pub struct Fence(pub u64);
 ///
 /// Extract an `Option<CurrentRate>` on a route that may be deferred, or that has to work during an
 /// outage.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use actix_web::{App, test::{TestRequest, call_and_read_body, init_service}, web};
+/// # use lockgate_actix_web::{CurrentRate, Quota, RateLimitLayer, Store};
+/// # #[actix_web::main]
+/// # async fn main() {
+/// let remaining = async |CurrentRate(rate): CurrentRate| rate.decision().remaining().to_string();
+/// let quota = Quota::requests(10).per(Duration::from_secs(60));
+/// let app = App::new()
+///     .route("/", web::get().to(remaining))
+///     .wrap(RateLimitLayer::by_header("x-api-key", quota))
+///     .app_data(web::Data::new(Store::memory()));
+/// let app = init_service(app).await;
+///
+/// let request = TestRequest::get().insert_header(("x-api-key", "abc")).to_request();
+/// assert_eq!(call_and_read_body(&app, request).await, "9");
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct CurrentRate(pub RateStatus);
 
 /// The job of the deferred request that runs now. Usually optional, since a request that found its
 /// lock free has none.
+///
+/// ```
+/// # use actix_web::{App, test::{TestRequest, call_and_read_body, init_service}, web};
+/// # use lockgate_actix_web::{CurrentJob, DeferLayer, LockLayer, Store};
+/// async fn refund(job: Option<CurrentJob>) -> String {
+///     match job {
+///         Some(CurrentJob(job)) => format!("attempt {} of {}", job.attempt, job.id.as_str()),
+///         None => "the lock was free".to_owned(),
+///     }
+/// }
+///
+/// # #[actix_web::main]
+/// # async fn main() {
+/// let refund = web::resource("/orders/{id}/refund")
+///     .post(refund)
+///     .wrap(LockLayer::by_path_param("id"))
+///     .wrap(DeferLayer::new());
+/// let app = App::new().service(refund).app_data(web::Data::new(Store::memory()));
+/// let app = init_service(app).await;
+///
+/// let request = TestRequest::post().uri("/orders/7/refund").to_request();
+/// assert_eq!(call_and_read_body(&app, request).await, "the lock was free");
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct CurrentJob(pub RunningJob);
 
@@ -73,14 +169,14 @@ impl ResponseError for MissingLayerRejection {
 
     // Logs here and not where the rejection arises, since `Option<T>` creates and drops one too.
     fn error_response(&self) -> HttpResponse {
-        let Self { extractor, required_layer: needs } = self;
-        lockgate::driver::log_missing_layer(extractor, needs);
+        let Self { extractor, required_layer } = self;
+        lockgate::driver::log_missing_layer(extractor, required_layer);
         response_from_reply(Reply::misconfigured())
     }
 }
 
 macro_rules! impl_extractor {
-    ($name:ident, $needs:literal, |$request:ident| $find:expr) => {
+    ($name:ident, $required_layer:literal, |$request:ident| $find:expr) => {
         impl FromRequest for $name {
             type Error = MissingLayerRejection;
             type Future = Ready<Result<Self, MissingLayerRejection>>;
@@ -88,7 +184,7 @@ macro_rules! impl_extractor {
             fn from_request($request: &HttpRequest, _: &mut Payload) -> Self::Future {
                 ready($find.ok_or(MissingLayerRejection {
                     extractor: stringify!($name),
-                    required_layer: $needs,
+                    required_layer: $required_layer,
                 }))
             }
         }
@@ -139,24 +235,27 @@ mod tests {
     async fn allow_listed_request_has_no_current_rate() {
         let quota = Quota::requests(1).per(std::time::Duration::from_secs(3600));
         let lists = AccessLists::new().allow(["192.0.2.1"]);
-        let perhaps = async |rate: Option<CurrentRate>| rate.is_none().to_string();
-        let why =
+        let optional = async |rate: Option<CurrentRate>| rate.is_none().to_string();
+        let rejection =
             async |rate: Result<CurrentRate, MissingLayerRejection>| rate.unwrap_err().to_string();
         let app = App::new()
-            .route("/never", web::get().to(async |_: CurrentRate| "charged"))
-            .route("/perhaps", web::get().to(perhaps))
-            .route("/why", web::get().to(why))
+            .route("/required", web::get().to(async |_: CurrentRate| "charged"))
+            .route("/optional", web::get().to(optional))
+            .route("/rejection", web::get().to(rejection))
             .wrap(RateLimitLayer::by_ip(quota).access_lists(lists).store(&Store::memory()));
         let app = init_service(app).await;
-        let ask = async |path| {
+        let get_body = async |path| {
             let get = TestRequest::get().uri(path).peer_addr(([192, 0, 2, 1], 7).into());
-            let answer = try_call_service(&app, get.to_request()).await.expect("an answer");
-            let body = actix_web::test::read_body(answer).await;
+            let response = try_call_service(&app, get.to_request()).await.expect("a response");
+            let body = actix_web::test::read_body(response).await;
             String::from_utf8_lossy(&body).into_owned()
         };
-        assert!(ask("/never").await.contains("\"status\":500"));
-        assert_eq!(ask("/perhaps").await, "true");
-        let why = ask("/why").await;
-        assert!(why.contains("allow list") && why.contains("Option<CurrentRate>"), "{why}");
+        assert!(get_body("/required").await.contains("\"status\":500"));
+        assert_eq!(get_body("/optional").await, "true");
+        let message = get_body("/rejection").await;
+        assert!(
+            message.contains("allow list") && message.contains("Option<CurrentRate>"),
+            "{message}"
+        );
     }
 }

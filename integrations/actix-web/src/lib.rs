@@ -230,7 +230,7 @@
 //! | `quorum` | `Store::quorum`: locks over several independent stores |
 //! | `seal` | encryption of stored requests, responses and tasks: `Store::with_keyring` |
 //! | `webhook` | `Webhooks`: signed webhooks when deferred requests have ended |
-//! | `http-replay` | `remote`: runs of deferred requests in another process |
+//! | `http-replay` | `http_replay`: runs of deferred requests in another process |
 //! | `http-replay-tls` | the same over `https` |
 //! | `test-kit` | `testing`, for tests of applications; not for production |
 
@@ -255,19 +255,22 @@ mod actix_framework;
 mod app_replayer;
 mod defer_layer;
 mod defer_worker;
+mod detached_body;
 mod detached_call;
 mod early_response;
 mod extractors;
 mod gate_middleware;
+mod local_gate_driver;
 mod lock_layer;
 mod measured_payload;
-mod path_param;
-mod payload_slot;
+mod parked_payload;
 mod rate_limit_layer;
 mod reply_response;
 mod request_view;
+mod route_pattern_and_params;
 mod status_routes;
 mod ticketed_body;
+mod unsent_body;
 
 pub use lockgate::HttpRequestHead;
 #[cfg(feature = "seal")]
@@ -281,7 +284,7 @@ pub use lockgate::defer::{
     ParseCursorError, PendingRun, RetainedRequest, RunAuthorization,
 };
 #[cfg(feature = "http-replay")]
-pub use lockgate::remote;
+pub use lockgate::http_replay;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;
 pub use lockgate::{

@@ -1,4 +1,4 @@
-//! Request payload with a read timeout and a fingerprint.
+//! `MeasuredPayload`: request payload with a read timeout and a fingerprint.
 
 use std::{
     io,
@@ -18,40 +18,41 @@ use lockgate::driver::{BodyTimer, BodyTimerHandle, RequestFingerprint};
 
 /// Times the payload of a request, if it has one, and adds the chunks that are read to the
 /// fingerprint.
-pub(crate) fn time_payload(
+pub(crate) fn measure_payload(
     request: &mut ServiceRequest,
-    limit: Option<Duration>,
-    print: Option<RequestFingerprint>,
+    read_timeout: Option<Duration>,
+    fingerprint: Option<RequestFingerprint>,
 ) -> Option<BodyTimerHandle> {
-    if limit.is_none() && print.is_none() {
+    if read_timeout.is_none() && fingerprint.is_none() {
         return None;
     }
     let mut payload = request.take_payload();
-    let first = match (&print, &mut payload) {
+    let first_poll = match (&fingerprint, &mut payload) {
         (_, Payload::None) => Some(None),
         // Over HTTP/2 every request has a payload, and handlers do not read an absent body to its
         // end.
         (Some(_), payload) => payload.next().now_or_never(),
         (None, _) => None,
     };
-    if let Some(None) = first {
-        print.iter().for_each(RequestFingerprint::finish);
+    if let Some(None) = first_poll {
+        fingerprint.iter().for_each(RequestFingerprint::finish);
         return None;
     }
-    // Without a limit the handle is dropped, and nothing is counted.
-    let (reading, patience) = BodyTimerHandle::new(limit.unwrap_or_default());
-    let reading = limit.map(|_| reading);
+    // Without a timeout the handle is dropped, and no time is counted.
+    let (timer_handle, body_timer) = BodyTimerHandle::new(read_timeout.unwrap_or_default());
+    let timer_handle = read_timeout.map(|_| timer_handle);
     request.set_payload(Payload::Stream {
         payload: Box::pin(MeasuredPayload {
-            first_chunk: first.flatten(),
+            first_chunk: first_poll.flatten(),
             payload: Some(payload),
-            body_timer: patience,
-            fingerprint: print,
+            body_timer,
+            fingerprint,
         }),
     });
-    reading
+    timer_handle
 }
 
+/// Payload that counts the time which its reader waits, and adds its chunks to the fingerprint.
 struct MeasuredPayload {
     /// Chunk that was polled before.
     first_chunk: Option<Result<Bytes, PayloadError>>,
@@ -65,29 +66,28 @@ impl Stream for MeasuredPayload {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let Self { first_chunk: first, payload: place, body_timer: patience, fingerprint: print } =
-            &mut *self;
-        let Some(payload) = place else {
+        let Self { first_chunk, payload: open_payload, body_timer, fingerprint } = &mut *self;
+        let Some(payload) = open_payload else {
             return Poll::Ready(None);
         };
-        let next = |cx: &mut Context<'_>| match first.take() {
-            Some(first) => Poll::Ready(Some(first)),
+        let poll_chunk = |cx: &mut Context<'_>| match first_chunk.take() {
+            Some(chunk) => Poll::Ready(Some(chunk)),
             None => Pin::new(payload).poll_next(cx),
         };
-        match patience.poll_body(cx, next) {
+        match body_timer.poll_body(cx, poll_chunk) {
             Ok(polled) => {
-                match (print, &polled) {
-                    (Some(print), Poll::Ready(Some(Ok(bytes)))) => print.update(bytes),
-                    (Some(print), Poll::Ready(Some(Err(_)))) => print.mark_truncated(),
-                    (Some(print), Poll::Ready(None)) => print.finish(),
+                match (fingerprint, &polled) {
+                    (Some(fingerprint), Poll::Ready(Some(Ok(bytes)))) => fingerprint.update(bytes),
+                    (Some(fingerprint), Poll::Ready(Some(Err(_)))) => fingerprint.mark_truncated(),
+                    (Some(fingerprint), Poll::Ready(None)) => fingerprint.finish(),
                     _ => {}
                 }
                 polled
             }
-            Err(too_slow) => {
-                print.iter().for_each(RequestFingerprint::mark_truncated);
-                *place = None;
-                let error = io::Error::new(io::ErrorKind::TimedOut, too_slow);
+            Err(timeout) => {
+                fingerprint.iter().for_each(RequestFingerprint::mark_truncated);
+                *open_payload = None;
+                let error = io::Error::new(io::ErrorKind::TimedOut, timeout);
                 Poll::Ready(Some(Err(PayloadError::Io(error))))
             }
         }

@@ -1,4 +1,4 @@
-//! Conversion of replies to actix responses and errors.
+//! Conversion of replies to actix responses and errors, and the headers of responses and errors.
 
 use std::{borrow::Cow, cell::Cell, fmt};
 
@@ -17,6 +17,7 @@ use lockgate::{HeaderSet, Reply, SharedReply};
 
 use crate::request_view::header_pairs;
 
+/// Converts a reply to a response of actix.
 pub(crate) fn response_from_reply(reply: Reply) -> HttpResponse {
     let status = StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = if reply.body.is_empty() || forbids_body(status) {
@@ -43,14 +44,14 @@ struct CachedResponseParts {
 
 /// Converts a reply that many requests share.
 pub(crate) fn shared_response(reply: &SharedReply) -> HttpResponse {
-    let made = reply.get_or_convert(|reply| {
+    let cached_parts = reply.get_or_convert(|reply| {
         let body = reply.body.clone();
         let response = response_from_reply(reply);
-        let fields = response.headers().iter();
-        let fields = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
-        CachedResponseParts { status: response.status(), headers: fields, body }
+        let headers = response.headers().iter();
+        let headers = headers.map(|(name, value)| (name.clone(), value.clone())).collect();
+        CachedResponseParts { status: response.status(), headers, body }
     });
-    let Some(CachedResponseParts { status, headers: fields, body }) = made else {
+    let Some(CachedResponseParts { status, headers, body }) = cached_parts else {
         return response_from_reply(reply.reply().clone());
     };
     let mut response = if body.is_empty() || forbids_body(*status) {
@@ -58,7 +59,7 @@ pub(crate) fn shared_response(reply: &SharedReply) -> HttpResponse {
     } else {
         HttpResponse::with_body(*status, BoxBody::new(body.clone()))
     };
-    for (name, value) in fields {
+    for (name, value) in headers {
         response.headers_mut().append(name.clone(), value.clone());
     }
     response
@@ -76,8 +77,8 @@ fn forbids_body(status: StatusCode) -> bool {
 }
 
 /// Appends headers, so that the policies of two layers form one list (RFC 9651 section 4.2).
-pub(crate) fn append_headers(headers: &mut HeaderMap, fields: HeaderSet) {
-    for (name, value) in fields.into_iter().filter(|(_, value)| value.is_ascii()) {
+pub(crate) fn append_headers(headers: &mut HeaderMap, added: HeaderSet) {
+    for (name, value) in added.into_iter().filter(|(_, value)| value.is_ascii()) {
         // Moves the text without a copy.
         let value = match value {
             Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
@@ -144,14 +145,14 @@ impl fmt::Debug for ReplyError {
 
 /// Returns the headers of a response, with the `Content-Length` that the server will add.
 pub(crate) fn response_headers<B: MessageBody>(
-    answer: &ServiceResponse<B>,
+    response: &ServiceResponse<B>,
 ) -> Vec<(String, Vec<u8>)> {
-    let mut told = header_pairs(answer.headers());
-    let known = answer.headers().contains_key(CONTENT_LENGTH);
-    if let (BodySize::Sized(length), false) = (answer.response().body().size(), known) {
-        told.push((CONTENT_LENGTH.as_str().to_owned(), length.to_string().into_bytes()));
+    let mut headers = header_pairs(response.headers());
+    let has_length = response.headers().contains_key(CONTENT_LENGTH);
+    if let (BodySize::Sized(length), false) = (response.response().body().size(), has_length) {
+        headers.push((CONTENT_LENGTH.as_str().to_owned(), length.to_string().into_bytes()));
     }
-    told
+    headers
 }
 
 /// Returns the headers of the response that an error will become.
@@ -165,21 +166,21 @@ pub(crate) fn error_headers(error: &mut Error) -> Vec<(String, Vec<u8>)> {
 /// Like [`error_headers`], with the body of the response if it is complete.
 pub(crate) fn error_headers_and_body(error: &mut Error) -> (Vec<(String, Vec<u8>)>, Option<Bytes>) {
     let status = error.as_response_error().status_code();
-    let answer = error.error_response();
-    let told = header_pairs(answer.headers());
-    let (answer, body) = answer.into_parts();
+    let response = error.error_response();
+    let headers = header_pairs(response.headers());
+    let (response, body) = response.into_parts();
     let body = body.try_into_bytes();
-    let (body, answer) = match body {
-        Ok(bytes) => (Some(bytes.clone()), answer.set_body(BoxBody::new(bytes))),
-        Err(body) => (None, answer.set_body(body)),
+    let (body, response) = match body {
+        Ok(bytes) => (Some(bytes.clone()), response.set_body(BoxBody::new(bytes))),
+        Err(body) => (None, response.set_body(body)),
     };
     if error.as_response_error().status_code() == status {
-        let answer = Cell::new(Some(answer));
-        error.add_response_mapper(move |another| answer.take().unwrap_or(another));
+        let response = Cell::new(Some(response));
+        error.add_response_mapper(move |later| response.take().unwrap_or(later));
     } else {
-        *error = InternalError::from_response(error.to_string(), answer).into();
+        *error = InternalError::from_response(error.to_string(), response).into();
     }
-    (told, body)
+    (headers, body)
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! actix-web's implementation of `GateRequest`: routes, path parameters and headers of a request.
+//! `RequestView`, actix-web's implementation of `GateRequest`: route, path parameters, headers,
+//! store and extensions of a request.
 
 use std::{
     net::SocketAddr,
@@ -19,7 +20,7 @@ use lockgate::{
     driver::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
 };
 
-use crate::path_param::{decode_param, matched_pattern, raw_param};
+use crate::route_pattern_and_params::{decode_param, matched_pattern, raw_param};
 
 /// Request as a gate sees it.
 ///
@@ -67,17 +68,17 @@ pub(crate) fn apply_header_changes(
     if changes.is_empty() {
         return Ok(());
     }
-    let change = || {
-        let fields = request.headers_mut();
+    let apply = || {
+        let headers = request.headers_mut();
         for (name, value) in changes {
             match value {
-                Some(value) => drop(fields.insert(name, value)),
-                None => drop(fields.remove(name)),
+                Some(value) => drop(headers.insert(name, value)),
+                None => drop(headers.remove(name)),
             }
         }
     };
     // actix panics before it changes anything.
-    catch_unwind(AssertUnwindSafe(change)).map_err(|_| SharedRequestError)
+    catch_unwind(AssertUnwindSafe(apply)).map_err(|_| SharedRequestError)
 }
 
 // No borrow of the request's extensions outlives a method, since actix shares them in a `RefCell`.
@@ -110,8 +111,8 @@ impl GateRequest for RequestView<'_> {
 
     // A lookup by text parses and copies the name; scanning the few headers is faster.
     fn single_header(&self, name: &http::HeaderName) -> Result<Option<&[u8]>, DuplicateHeader> {
-        let fields = self.request.headers().iter();
-        let mut values = fields.filter(|(other, _)| other.as_str() == name.as_str());
+        let headers = self.request.headers().iter();
+        let mut values = headers.filter(|(found, _)| found.as_str() == name.as_str());
         match (values.next(), values.next()) {
             (value, None) => Ok(value.map(|(_, value)| value.as_bytes())),
             _ => Err(DuplicateHeader),
@@ -189,9 +190,9 @@ pub(crate) fn request_head(request: &HttpRequest) -> HttpRequestHead {
 }
 
 /// Returns the headers as a gate sees them: in order, with repetitions.
-pub(crate) fn header_pairs(fields: &HeaderMap) -> Vec<(String, Vec<u8>)> {
-    let fields = fields.iter();
-    fields.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
+pub(crate) fn header_pairs(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
+    let headers = headers.iter();
+    headers.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
 }
 
 #[cfg(test)]
@@ -224,10 +225,10 @@ mod tests {
             .append_header(("host", "here"))
             .to_http_request();
         let view = RequestView::new(&request);
-        let sole = |name: &'static str| view.single_header(&http::HeaderName::from_static(name));
-        assert_eq!(sole("x-key"), Ok(Some(&b"one"[..])));
-        assert_eq!(sole("host"), Ok(Some(&b"here"[..])), "a name that everybody knows");
-        assert_eq!(sole("x-none"), Ok(None));
-        assert_eq!(sole("x-twice"), Err(DuplicateHeader));
+        let single = |name: &'static str| view.single_header(&http::HeaderName::from_static(name));
+        assert_eq!(single("x-key"), Ok(Some(&b"one"[..])));
+        assert_eq!(single("host"), Ok(Some(&b"here"[..])), "a standard header");
+        assert_eq!(single("x-none"), Ok(None));
+        assert_eq!(single("x-twice"), Err(DuplicateHeader));
     }
 }

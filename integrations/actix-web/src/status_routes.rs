@@ -23,7 +23,7 @@ use crate::{reply_response::response_from_reply, request_view::RequestView};
 #[must_use = "the routes must be mounted"]
 pub struct DeferredRoutes {
     path: String,
-    gate: StatusResource<HttpRequest>,
+    resource: StatusResource<HttpRequest>,
 }
 
 /// Creates the status resource at this path, to which the `Location` of a 202 points.
@@ -48,10 +48,23 @@ pub struct DeferredRoutes {
 /// At the root (`"/"`) every path of one segment is taken for an id, and so is every path of two
 /// segments that ends with `response`. In actix-web the first route that matches is used, so mount
 /// this one after the others; in axum it is the most specific one.
+///
+/// ```
+/// # use actix_web::{App, test::{TestRequest, call_service, init_service}};
+/// # use lockgate_actix_web::{Store, deferred_routes};
+/// # #[actix_web::main]
+/// # async fn main() {
+/// let routes = deferred_routes("/deferred").store(&Store::memory());
+/// let app = init_service(App::new().service(routes)).await;
+///
+/// let unknown = TestRequest::get().uri("/deferred/0123456789abcdef").to_request();
+/// assert_eq!(call_service(&app, unknown).await.status(), 404);
+/// # }
+/// ```
 pub fn deferred_routes(path: &str) -> DeferredRoutes {
     let path = path.trim_matches('/');
     let path = if path.is_empty() { String::new() } else { format!("/{path}") };
-    DeferredRoutes { path, gate: StatusResource::new() }
+    DeferredRoutes { path, resource: StatusResource::new() }
 }
 
 impl DeferredRoutes {
@@ -59,18 +72,32 @@ impl DeferredRoutes {
     ///
     /// See the core's [`store`](lockgate::defer::StatusResource::store).
     pub fn store(self, store: &Store) -> Self {
-        Self { gate: self.gate.store(store), ..self }
+        Self { resource: self.resource.store(store), ..self }
     }
 
     /// Shows a job only to its [owner](crate::DeferLayer::owner), or to the
     /// [identity](crate::DeferLayer::carry_identity) that was carried with it.
     ///
     /// See the core's [`visible_to`](lockgate::defer::StatusResource::visible_to).
+    ///
+    /// ```
+    /// # use actix_web::{App, HttpMessage as _};
+    /// # use lockgate_actix_web::{Store, deferred_routes};
+    /// # #[derive(Clone)]
+    /// # struct User { id: u64 }
+    /// let routes = deferred_routes("/deferred").store(&Store::memory()).visible_to(|request| {
+    ///     let extensions = request.extensions();
+    ///     let user = extensions.get::<User>()?; // by an authentication outside
+    ///     Some(format!("user:{}", user.id)) // as in `DeferLayer::carry_identity`
+    /// });
+    /// let app = App::new().service(routes);
+    /// # drop(app);
+    /// ```
     pub fn visible_to(
         self,
         viewer: impl Fn(&HttpRequest) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        Self { gate: self.gate.visible_to(viewer), ..self }
+        Self { resource: self.resource.visible_to(viewer), ..self }
     }
 
     /// Like [`visible_to`](Self::visible_to), for a viewer that has to be looked up, such as in a
@@ -84,37 +111,42 @@ impl DeferredRoutes {
     where
         F: Future<Output = Option<String>> + Send + 'static,
     {
-        Self { gate: self.gate.visible_to_async(viewer), ..self }
+        Self { resource: self.resource.visible_to_async(viewer), ..self }
     }
 }
 
 impl HttpServiceFactory for DeferredRoutes {
     fn register(self, config: &mut AppService) {
-        let Self { path, gate } = self;
-        status_resource(&format!("{path}/{{id}}"), gate.clone(), false).register(config);
-        status_resource(&format!("{path}/{{id}}/response"), gate, true).register(config);
+        let Self { path, resource } = self;
+        status_resource(&format!("{path}/{{id}}"), resource.clone(), false).register(config);
+        status_resource(&format!("{path}/{{id}}/response"), resource, true).register(config);
     }
 }
 
-fn status_resource(path: &str, gate: StatusResource<HttpRequest>, whole: bool) -> Resource {
+/// Creates the resource of the status document, or of the stored response if `wants_response` is
+/// set.
+fn status_resource(
+    path: &str,
+    resource: StatusResource<HttpRequest>,
+    wants_response: bool,
+) -> Resource {
     web::resource(path)
-        .to(move |request: HttpRequest| status_response(gate.clone(), request, whole))
+        .to(move |request: HttpRequest| status_response(resource.clone(), request, wants_response))
 }
 
 async fn status_response(
-    gate: StatusResource<HttpRequest>,
+    resource: StatusResource<HttpRequest>,
     request: HttpRequest,
-    whole: bool,
+    wants_response: bool,
 ) -> HttpResponse {
     let mut view = RequestView::new(&request);
     // An unreadable value is not an id, and gets the 404 of an unknown one.
     let id = view.path_param("id").ok().flatten().unwrap_or_default();
-    let asked = gate.parse_request(&mut view, &id, whole);
-    let answer = match asked {
+    let status_reply = match resource.parse_request(&mut view, &id, wants_response) {
         Ok(request) => request.execute().await,
         Err(reply) => return response_from_reply(reply),
     };
-    match answer {
+    match status_reply {
         StatusReply::Complete(reply) => response_from_reply(reply),
         StatusReply::Events(head, events) => {
             let body = BodyStream::new(events.map(Ok::<_, Infallible>));

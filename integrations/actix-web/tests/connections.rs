@@ -1,4 +1,4 @@
-//! What a client sees of the layers on a connection, byte by byte.
+//! Responses of the layers on a raw connection, byte by byte.
 
 use std::{
     future::ready,
@@ -31,7 +31,7 @@ fn order_key() -> Key {
     Key::path_param("id", "7")
 }
 
-/// One thread that serves these routes.
+/// Starts a server with one thread for these routes.
 fn start_server(
     store: &Store,
     routes: impl Fn(&mut ServiceConfig) + Send + Clone + 'static,
@@ -46,7 +46,7 @@ fn start_server(
     Ok((address, handle))
 }
 
-/// Writes, and reads up to this text.
+/// Writes a request, and reads up to this text.
 async fn send_and_read_until(stream: &mut TcpStream, request: &str, until: &str) -> String {
     stream.write_all(request.as_bytes()).await.expect("it is open");
     let mut read = Vec::new();
@@ -62,7 +62,7 @@ async fn send_and_read_until(stream: &mut TcpStream, request: &str, until: &str)
     String::from_utf8(read).expect("text")
 }
 
-/// Works on and on as it is read. Says that it was dropped by a permit.
+/// Body without an end. It adds a permit when it is dropped.
 struct EndlessBody(BodySize, Arc<Semaphore>);
 
 impl MessageBody for EndlessBody {
@@ -83,7 +83,7 @@ impl Drop for EndlessBody {
     }
 }
 
-/// hyper drops such a body, and actix reads it to its end: it would do its work without the lock.
+/// hyper drops such a body, but actix would read it to its end, without the lock.
 #[actix_web::test]
 async fn unsent_body_is_dropped_with_its_lock() {
     let (store, dropped) = (Store::memory(), Arc::new(Semaphore::new(0)));
@@ -116,15 +116,15 @@ async fn unsent_body_is_dropped_with_its_lock() {
         let fields = ["transfer-encoding: chunked", "content-length: 4"];
         let found = fields.into_iter().find(|field| answer.contains(field));
         assert_eq!(found, field, "{request}: {answer}");
-        let gone = timeout(TEST_TIMEOUT, dropped.acquire()).await.expect("its body was dropped");
-        gone.expect("open").forget();
+        let permit = timeout(TEST_TIMEOUT, dropped.acquire()).await.expect("the body is dropped");
+        permit.expect("open").forget();
         let lock = store.lock(order_key()).wait(TEST_TIMEOUT).acquire().await;
-        lock.expect("it was given back").release().await;
+        lock.expect("the lock was released").release().await;
     }
     server.stop(false).await;
 }
 
-/// The server sees a body that came with its head, and the next request behind it.
+/// The server reads the body of a refused request, and then the next request.
 #[actix_web::test]
 async fn early_refusal_keeps_the_connection_open() {
     let store = Store::memory();
@@ -139,7 +139,7 @@ async fn early_refusal_keeps_the_connection_open() {
     let (address, server) = start_server(&store, routes).expect("a free port");
     let _held = store.lock(order_key()).acquire().await.expect("free");
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    // What the store has refused once is refused from memory.
+    // A second refusal comes from the refusal cache.
     for (path, status) in [
         ("/limited", 200),
         ("/limited", 429),

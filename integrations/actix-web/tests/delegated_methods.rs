@@ -1,4 +1,4 @@
-//! The layers of this crate delegate to the core's: none of their methods may be missing here.
+//! The layers of this crate delegate to the core's: none of their methods may be missing actix.
 
 use std::{
     collections::BTreeSet,
@@ -41,34 +41,38 @@ fn rust_files(path: &Path) -> Vec<PathBuf> {
 
 #[test]
 fn the_rate_limit_layer_has_all_methods_of_the_core() {
-    let here = ["integrations/actix-web/src/rate_limit_layer.rs"];
+    let actix = [
+        "integrations/actix-web/src/rate_limit_layer.rs",
+        "integrations/actix-web/src/rate_limit_layer",
+    ];
     let core = public_methods("RateLimitLayer", &["src/rate_limit/gate"]);
-    assert_eq!(public_methods("RateLimitLayer", &here), core);
+    assert_eq!(public_methods("RateLimitLayer", &actix), core);
 }
 
 #[test]
 fn the_lock_layer_has_all_methods_of_the_core() {
-    let here =
+    let actix =
         ["integrations/actix-web/src/lock_layer.rs", "integrations/actix-web/src/lock_layer"];
     let core = public_methods("LockLayer", &["src/lock/gate"]);
-    assert_eq!(public_methods("LockLayer", &here), core);
+    assert_eq!(public_methods("LockLayer", &actix), core);
 }
 
 #[test]
 fn the_defer_layer_has_all_methods_of_the_core() {
-    let here =
+    let actix =
         ["integrations/actix-web/src/defer_layer.rs", "integrations/actix-web/src/defer_layer"];
-    let core = public_methods("DeferLayer", &["src/defer/gate"]);
-    assert_eq!(public_methods("DeferLayer", &here), core);
+    let core = public_methods("DeferLayer", &["src/defer/busy_lock_gate"]);
+    assert_eq!(public_methods("DeferLayer", &actix), core);
 }
 
-/// `new` and `try_new` are this crate's own, and `restore_with` is for replayers without a framework.
+/// `new` and `try_new` are this crate's own, and `restore_with` is for replayers without a
+/// framework.
 #[test]
 fn the_worker_has_all_methods_of_the_core() {
-    let mut here = public_methods("DeferWorker", &["integrations/actix-web/src/defer_worker.rs"]);
+    let mut actix = public_methods("DeferWorker", &["integrations/actix-web/src/defer_worker.rs"]);
     let mut core = public_methods("DeferWorker", &["src/defer/worker"]);
-    assert!(here.remove("new") && here.remove("try_new") && core.remove("restore_with"));
-    assert_eq!(here, core);
+    assert!(actix.remove("new") && actix.remove("try_new") && core.remove("restore_with"));
+    assert_eq!(actix, core);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A worker that stops while its routes' thread is busy: what it hands back must not run beside those who take it over.
+//! A worker that stops while the thread of its routes is blocked: the jobs that it returns must not
+//! run twice.
 
 use std::{
     collections::HashMap,
@@ -20,7 +21,7 @@ use tokio::sync::{Notify, oneshot};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A handler that doesn't let go of its thread until it is opened.
+/// Barrier that blocks the thread of a handler until it is opened.
 #[derive(Default)]
 struct ThreadBarrier {
     entered: Notify,
@@ -33,7 +34,7 @@ impl ThreadBarrier {
         self.entered.notify_one();
         let open = self.is_open.lock().unwrap_or_else(PoisonError::into_inner);
         let open = self.opened.wait_timeout_while(open, 2 * TEST_TIMEOUT, |open| !*open);
-        assert!(open.is_ok_and(|(open, _)| *open), "nobody has opened it");
+        assert!(open.is_ok_and(|(open, _)| *open), "the barrier was not opened in time");
     }
 
     fn release_thread(&self) {
@@ -48,7 +49,7 @@ struct RouteState {
     barriers: [ThreadBarrier; 2],
 }
 
-/// Says when the last of its thread's services is gone.
+/// Closes its channel when the last service of its thread is dropped.
 struct ThreadEndNotifier(#[expect(dead_code, reason = "it is dropped")] oneshot::Sender<()>);
 
 async fn count_run(id: web::Path<String>, seen: Data<RouteState>) -> &'static str {
@@ -88,7 +89,7 @@ async fn enqueue_job<B: MessageBody>(
 }
 
 async fn wait_for_job_state(store: &Store, id: &JobId, fits: impl Fn(JobState) -> bool) {
-    let looks = async {
+    let polling = async {
         loop {
             let job =
                 store.deferred_jobs().get(id).await.expect("it is there").expect("it is kept");
@@ -98,17 +99,17 @@ async fn wait_for_job_state(store: &Store, id: &JobId, fits: impl Fn(JobState) -
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(TEST_TIMEOUT, looks).await.expect("it comes to it");
+    timeout(TEST_TIMEOUT, polling).await.expect("the job reaches the state");
 }
 
-/// The thread has taken the runs on, and one of them keeps it from the others until their worker is gone.
+/// The thread has received the runs, and one of them blocks the others until the worker has ended.
 #[actix_web::test]
 async fn returned_jobs_run_once_while_the_old_thread_is_blocked() {
     let (store, seen) = (Store::memory(), Data::new(RouteState::default()));
     let app = App::new().configure(routes(&seen)).app_data(Data::new(store.clone()));
     let app = init_service(app).await;
-    let (tell, gone) = oneshot::channel();
-    let thread = Arc::new(Mutex::new(Some(ThreadEndNotifier(tell))));
+    let (end_sender, thread_end) = oneshot::channel();
+    let thread = Arc::new(Mutex::new(Some(ThreadEndNotifier(end_sender))));
     let first = {
         let routes = routes(&seen);
         DeferWorker::new(&store, move |config| {
@@ -141,13 +142,13 @@ async fn returned_jobs_run_once_while_the_old_thread_is_blocked() {
     for id in &jobs {
         wait_for_job_state(&store, id, |state| state == JobState::Done).await;
     }
-    // The thread of the one that was stopped goes on with what it had.
+    // The thread of the stopped worker continues with its commands.
     seen.barriers[1].release_thread();
-    let gone = timeout(TEST_TIMEOUT, gone).await.expect("it ends");
-    assert!(gone.is_err(), "it tells nothing else");
+    let thread_end = timeout(TEST_TIMEOUT, thread_end).await.expect("the thread ends");
+    assert!(thread_end.is_err(), "the channel is closed without a message");
     let runs = seen.runs.lock().unwrap_or_else(PoisonError::into_inner).clone();
     assert!(runs.len() == 10 && runs.values().all(|&runs| runs == 1), "{runs:?}");
-    // Its own run is nobody's any more: it may have run.
+    // The blocked run has no worker any more, and may have run.
     wait_for_job_state(&store, &blocks, |state| state == JobState::Dead).await;
     second.abort();
 }

@@ -1,4 +1,5 @@
-//! Errors of middlewares are answers to come: actix-web makes them at the server, with a status of their own.
+//! Errors of middlewares: actix-web turns them into responses at the server, with a status of their
+//! own.
 
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ async fn deny_request(
     Err::<ServiceResponse, _>(ErrorUnauthorized("who are you?"))
 }
 
-/// How many of so many are let in to be denied.
+/// Returns the number of requests that the limit admits and the middleware denies.
 async fn count_denied(limit: RateLimitLayer, times: usize) -> usize {
     let app = App::new()
         .route("/", web::get().to(async || "in"))
@@ -43,7 +44,7 @@ async fn count_denied(limit: RateLimitLayer, times: usize) -> usize {
     denied
 }
 
-/// Else failed log-ins would be free wherever failures of the server are.
+/// Otherwise failed log-ins would be free for a limit that refunds failures of the server.
 #[actix_web::test]
 async fn middleware_error_is_settled_with_its_own_status() {
     let quota = Quota::requests(2).per(Duration::from_secs(3600));
@@ -52,7 +53,7 @@ async fn middleware_error_is_settled_with_its_own_status() {
     assert_eq!(count_denied(limit().refund_on(|status| status == 401), 5).await, 5);
 }
 
-/// It becomes an answer further out, and tells of the quota as every answer does.
+/// An outer layer turns the error into a response, which has rate headers like every other one.
 #[actix_web::test]
 async fn middleware_error_response_has_rate_headers() {
     let quota = Quota::requests(2).per(Duration::from_secs(3600));
@@ -64,14 +65,14 @@ async fn middleware_error_response_has_rate_headers() {
             .app_data(Data::new(Store::memory()));
         let get = TestRequest::get().peer_addr(([192, 0, 2, 1], 7).into()).to_request();
         let denied = try_call_service(&init_service(app).await, get).await;
-        let answer = denied.expect_err("it is an error until then").error_response();
+        let answer = denied.expect_err("an error, until the server converts it").error_response();
         assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
-        let told = answer.headers().get("ratelimit").expect("it is told");
-        assert!(told.to_str().expect("text").contains("r=1"), "{told:?}");
+        let quota = answer.headers().get("ratelimit").expect("a rate header");
+        assert!(quota.to_str().expect("text").contains("r=1"), "{quota:?}");
     }
 }
 
-/// An answer that can be made but once, as of a middleware that has one already.
+/// Error whose response can be produced only once, as of a middleware that has built it already.
 async fn fail_with_response(
     _: ServiceRequest,
     _: Next<impl MessageBody + 'static>,
@@ -80,7 +81,7 @@ async fn fail_with_response(
     Err::<ServiceResponse, _>(InternalError::from_response("no such order", answer).into())
 }
 
-/// What is remembered of it is what the client was told, and that is still the whole answer.
+/// The stored response is that which the client got, and the client gets all of it.
 #[actix_web::test]
 async fn middleware_error_is_stored_as_its_response() {
     let order = web::resource("/orders/{id}")
@@ -107,7 +108,7 @@ async fn middleware_error_is_stored_as_its_response() {
     assert!(document.contains("/no-such-order"), "{document}");
 }
 
-/// Ends at its first step, so that nobody can stop it, but after the lock is lost.
+/// Ends in its first poll, so that it cannot be stopped, but after the lock is lost.
 async fn fail_after_lock_loss(
     _: ServiceRequest,
     _: Next<impl MessageBody + 'static>,
@@ -116,7 +117,7 @@ async fn fail_after_lock_loss(
     Err::<ServiceResponse, _>(ErrorNotFound("no such order"))
 }
 
-/// It may say what is not so any more, as an answer may.
+/// Like a response, it may describe a state that no longer holds.
 #[actix_web::test]
 async fn middleware_error_after_lock_loss_is_replaced() {
     for (on_loss, status) in [
@@ -131,10 +132,10 @@ async fn middleware_error_after_lock_loss_is_replaced() {
         let app = App::new().service(order.wrap(lock)).app_data(Data::new(Store::memory()));
         let post = TestRequest::post().uri("/orders/7").to_request();
         let ended = try_call_service(&init_service(app).await, post).await;
-        let error = ended.expect_err("the request has gone with it");
+        let error = ended.expect_err("the request was dropped with the call");
         let answer = error.error_response();
         assert_eq!(answer.status(), status, "{on_loss:?}");
-        let is_told = answer.headers().contains_key("lock-lost");
-        assert_eq!(is_told, on_loss == OnLoss::Finish, "{on_loss:?}");
+        let has_loss_header = answer.headers().contains_key("lock-lost");
+        assert_eq!(has_loss_header, on_loss == OnLoss::Finish, "{on_loss:?}");
     }
 }

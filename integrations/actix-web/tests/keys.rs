@@ -1,4 +1,5 @@
-//! The key of a request: the same wherever the layer stands, and of the value the handler sees.
+//! The key of a request: the same in each placement of the layer, and of the value that the handler
+//! sees.
 
 use actix_web::{
     App, HttpRequest, HttpResponse,
@@ -35,7 +36,7 @@ async fn post_status<B: MessageBody>(
     call_service(app, TestRequest::post().uri(path).to_request()).await.status()
 }
 
-/// The body, which is the key of the lock the handler ran under.
+/// Body of the response, which is the key of the lock that the handler ran under.
 macro_rules! key_of {
     ($app:expr, $path:expr) => {{
         let request = TestRequest::post().uri($path).to_request();
@@ -45,7 +46,8 @@ macro_rules! key_of {
     }};
 }
 
-/// A field that the layer takes out can't be taken out while somebody else has the request: that is told, and no panic.
+/// The layer cannot remove a header while a middleware keeps a clone of the request. The response is
+/// 500, and nothing panics.
 #[actix_web::test]
 async fn request_kept_by_a_middleware_is_500_not_a_panic() {
     let keeps = from_fn(async |kept: HttpRequest, request: ServiceRequest, next: Next<_>| {
@@ -62,7 +64,7 @@ async fn request_kept_by_a_middleware_is_500_not_a_panic() {
         let answer = call_service(&app, request.to_request()).await;
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR, "{field}");
     }
-    assert_eq!(post_status(&app, "/orders/7").await, StatusCode::OK, "nothing stays behind");
+    assert_eq!(post_status(&app, "/orders/7").await, StatusCode::OK, "no state is left behind");
 }
 
 #[actix_web::test]

@@ -1,4 +1,4 @@
-//! The test kit, as an application would use it.
+//! The test kit, used as in an application.
 
 use actix_web::{
     App, HttpRequest,
@@ -24,7 +24,7 @@ async fn body_text(response: ServiceResponse<BoxBody>) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// Behind the others: the first that fits is the one.
+/// They are mounted after the other routes, since the first route that matches is used.
 #[actix_web::test]
 async fn status_routes_can_be_at_the_root() {
     for root in ["/", ""] {
@@ -42,13 +42,13 @@ async fn status_routes_can_be_at_the_root() {
         let send = async |request: test::TestRequest| {
             app.call(request.to_request()).await.expect("an answer").map_into_boxed_body()
         };
-        let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
+        let guard = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
         let accepted = send(test::TestRequest::post().uri("/orders/7/refund")).await;
         let location = accepted.headers().get("location").expect("one").to_str().expect("a path");
         assert!(location.starts_with('/') && !location.starts_with("//"), "{location}");
         assert_eq!(send(test::TestRequest::get().uri(location)).await.status(), 200);
         assert_eq!(body_text(send(test::TestRequest::get().uri("/healthz")).await).await, "well");
-        drop(somebody);
+        drop(guard);
     }
 }
 
@@ -65,7 +65,7 @@ fn host_echo_routes(config: &mut ServiceConfig) {
     config.service(refund);
 }
 
-/// HTTP/2 tells the host in the request's URI alone.
+/// Over HTTP/2 only the URI of a request has the host.
 #[actix_web::test]
 async fn run_has_the_host_of_the_original_request() {
     let kit = TestKit::new();
@@ -75,23 +75,24 @@ async fn run_has_the_host_of_the_original_request() {
         .app_data(web::Data::new(kit.store().clone()));
     let app = test::init_service(app).await;
     let worker = kit.defer_worker(DeferWorker::new(kit.store(), host_echo_routes)).await;
-    let mut worker = worker.expect("an embedded store is never away");
+    let mut worker = worker.expect("an embedded store is always available");
     let send = async |request: test::TestRequest| {
         app.call(request.to_request()).await.expect("an answer").map_into_boxed_body()
     };
-    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
+    let guard = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     let target = "http://user:secret@tenant.example:8080/orders/7/refund";
     let accepted = send(test::TestRequest::post().uri(target)).await;
     assert_eq!(accepted.status(), 202);
     let location = accepted.headers().get("location").expect("one").to_str().expect("a path");
     let location = format!("{location}/response");
-    drop(somebody);
+    drop(guard);
     assert_eq!(worker.run_due().await.expect("it is there").len(), 1);
     let answer = send(test::TestRequest::get().uri(&location)).await;
     assert_eq!(body_text(answer).await, "tenant.example:8080");
 }
 
-/// Around a resource a wrong method is answered under its lock, for actix knows of methods further in; around a route not.
+/// A layer around a resource answers a wrong method under its lock, since actix selects the method
+/// further inside. A layer around a route does not.
 #[actix_web::test]
 async fn wrong_method_around_a_route_takes_no_lock() {
     let kit = TestKit::new();
@@ -103,7 +104,7 @@ async fn wrong_method_around_a_route_takes_no_lock() {
         .service(web::resource("/inside/{id}").route(inside))
         .app_data(web::Data::new(kit.store().clone()));
     let app = test::init_service(app).await;
-    let _somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
+    let _guard = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     for (request, path, status) in [
         (test::TestRequest::put(), "/outside/7", 202),
         (test::TestRequest::put(), "/inside/7", 405),
@@ -123,20 +124,20 @@ async fn deferred_request_runs_after_the_lock_is_released() {
         .app_data(web::Data::new(kit.store().clone()));
     let app = test::init_service(app).await;
     let worker = DeferWorker::new(kit.store(), order_routes);
-    let mut worker = kit.defer_worker(worker).await.expect("an embedded store is never away");
+    let mut worker = kit.defer_worker(worker).await.expect("an embedded store is always available");
     let send = async |request: test::TestRequest| {
         let response = app.call(request.to_request()).await.expect("an answer");
         response.map_into_boxed_body()
     };
 
     let refund = || test::TestRequest::post().uri("/orders/7/refund");
-    assert_eq!(send(refund()).await.status(), 200, "nobody is there");
-    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
+    assert_eq!(send(refund()).await.status(), 200, "the lock is free");
+    let guard = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     let accepted = send(refund()).await;
     assert_eq!(accepted.status(), 202);
     let location = accepted.headers().get("location").expect("one").to_str().expect("a path");
-    assert_eq!(worker.run_due().await.expect("it is there"), [], "it has to wait");
-    drop(somebody);
+    assert_eq!(worker.run_due().await.expect("it is there"), [], "the lock is held");
+    drop(guard);
     let ran = worker.run_due().await.expect("it is there");
     assert_eq!(ran.len(), 1, "{ran:?}");
     assert_eq!((&*ran[0].target, ran[0].status), ("/orders/7/refund", Some(200)));

@@ -1,4 +1,5 @@
-//! axum's implementation of `Framework`: routes, path parameters and addresses of a request.
+//! `AxumFramework`, axum's implementation of `Framework`: routes, path parameters and addresses of
+//! a request, and its bodies.
 
 use std::{net::SocketAddr, sync::LazyLock};
 
@@ -51,8 +52,8 @@ impl Framework for AxumFramework {
     fn path_param(parts: &mut Parts, name: &str) -> Result<Option<String>, PathParamError> {
         match raw_path_params(parts) {
             Ok(params) => {
-                let mut found = params.iter().filter(|(found, _)| *found == name);
-                match (found.next(), found.next()) {
+                let mut matches = params.iter().filter(|(found, _)| *found == name);
+                match (matches.next(), matches.next()) {
                     (_, Some(_)) => Err(PathParamError::Duplicate),
                     (found, None) => Ok(found.map(|(_, value)| value.to_owned())),
                 }
@@ -107,9 +108,9 @@ fn is_entering_nested_service(extensions: &Extensions) -> bool {
     let mut request = Request::new(Body::empty());
     // The probe modifies the extensions, so it gets a copy.
     *request.extensions_mut() = extensions.clone();
-    let told = NEST_PROBE.clone().call(request).now_or_never().and_then(Result::ok);
-    let told = told.and_then(|told| told.extensions().get::<MatchedPath>().cloned());
-    let matched = told.as_ref().map_or("", |matched| matched.as_str().trim_end_matches('/'));
+    let response = NEST_PROBE.clone().call(request).now_or_never().and_then(Result::ok);
+    let matched = response.and_then(|response| response.extensions().get::<MatchedPath>().cloned());
+    let matched = matched.as_ref().map_or("", |matched| matched.as_str().trim_end_matches('/'));
     // Path with which the nested service was called.
     let entered = extensions.get::<NestedPath>().map_or("", NestedPath::as_str);
     !entered.trim_end_matches('/').ends_with(matched)
@@ -136,8 +137,8 @@ mod tests {
             .layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 7))));
         for status in [200, 429] {
             let request = Request::new(Body::empty());
-            let answer = app.clone().oneshot(request).await.expect("a router has no errors");
-            assert_eq!(answer.status(), status);
+            let response = app.clone().oneshot(request).await.expect("a router has no errors");
+            assert_eq!(response.status(), status);
         }
     }
 }

@@ -62,7 +62,7 @@ impl IntoResponse for MissingLayerRejection {
 }
 
 macro_rules! impl_extractor {
-    ($name:ident, $layer:literal, |$parts:ident| $find:expr) => {
+    ($name:ident, $required_layer:literal, |$parts:ident| $find:expr) => {
         impl<S: Send + Sync> FromRequestParts<S> for $name {
             type Rejection = MissingLayerRejection;
 
@@ -71,7 +71,7 @@ macro_rules! impl_extractor {
                 _: &S,
             ) -> Result<Self, MissingLayerRejection> {
                 $find.ok_or_else(|| {
-                    lockgate::driver::log_missing_layer(stringify!($name), $layer);
+                    lockgate::driver::log_missing_layer(stringify!($name), $required_layer);
                     MissingLayerRejection
                 })
             }
@@ -132,21 +132,22 @@ mod tests {
         async fn optional_lock(lock: Option<CurrentLock>) -> String {
             format!("{lock:?}")
         }
-        let app =
-            Router::new().route("/never", get(require_lock)).route("/perhaps", get(optional_lock));
-        let ask = async |path| {
+        let app = Router::new()
+            .route("/required", get(require_lock))
+            .route("/optional", get(optional_lock));
+        let get_response = async |path| {
             let request = Request::get(path).body(Body::empty()).expect("valid");
             let (parts, body) =
                 app.clone().oneshot(request).await.expect("it does not fail").into_parts();
             let body = to_bytes(body, 1000).await.expect("short");
             (parts, String::from_utf8(body.into()).expect("text"))
         };
-        let (head, problem) = ask("/never").await;
+        let (head, problem) = get_response("/required").await;
         assert_eq!(head.status, 500);
         assert_eq!(head.headers["content-type"], "application/problem+json");
         assert!(problem.contains("\"status\":500"), "{problem}");
         assert!(!problem.contains("LockLayer"), "the client learns nothing: {problem}");
-        let (head, none) = ask("/perhaps").await;
-        assert_eq!((head.status.as_u16(), &*none), (200, "None"));
+        let (head, body) = get_response("/optional").await;
+        assert_eq!((head.status.as_u16(), &*body), (200, "None"));
     }
 }

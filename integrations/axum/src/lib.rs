@@ -190,7 +190,7 @@
 //! | `quorum` | `Store::quorum`: locks over several independent stores |
 //! | `seal` | encryption of stored requests, responses and tasks: `Store::with_keyring` |
 //! | `webhook` | `Webhooks`: signed webhooks when deferred requests have ended |
-//! | `http-replay` | `remote`: runs of deferred requests in another process |
+//! | `http-replay` | `http_replay`: runs of deferred requests in another process |
 //! | `http-replay-tls` | the same over `https` |
 //! | `test-kit` | `testing`, for tests of applications; not for production |
 
@@ -227,9 +227,9 @@ pub use lockgate::defer::{
     DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
     ParseCursorError, PendingRun, RetainedRequest, RunAuthorization,
 };
-pub use lockgate::middleware::GateService;
 #[cfg(feature = "http-replay")]
-pub use lockgate::remote;
+pub use lockgate::http_replay;
+pub use lockgate::middleware::GateService;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;
 pub use lockgate::{

@@ -18,7 +18,7 @@ use crate::axum_framework::AxumFramework;
 #[must_use = "the routes must be mounted"]
 pub struct DeferredRoutes {
     path: String,
-    gate: StatusResource<Parts>,
+    resource: StatusResource<Parts>,
 }
 
 /// Creates the status resource at this path, to which the `Location` of a 202 points.
@@ -59,7 +59,7 @@ pub struct DeferredRoutes {
 pub fn deferred_routes(path: &str) -> DeferredRoutes {
     let path = path.trim_matches('/');
     let path = if path.is_empty() { String::new() } else { format!("/{path}") };
-    DeferredRoutes { path, gate: StatusResource::new() }
+    DeferredRoutes { path, resource: StatusResource::new() }
 }
 
 impl DeferredRoutes {
@@ -67,7 +67,7 @@ impl DeferredRoutes {
     ///
     /// See the core's [`store`](lockgate::defer::StatusResource::store).
     pub fn store(self, store: &Store) -> Self {
-        Self { gate: self.gate.store(store), ..self }
+        Self { resource: self.resource.store(store), ..self }
     }
 
     /// Shows a job only to its [owner](crate::DeferLayer::owner), or to the
@@ -93,7 +93,7 @@ impl DeferredRoutes {
         self,
         viewer: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        Self { gate: self.gate.visible_to(viewer), ..self }
+        Self { resource: self.resource.visible_to(viewer), ..self }
     }
 
     /// Like [`visible_to`](Self::visible_to), for a viewer that has to be looked up, such as in a
@@ -104,36 +104,42 @@ impl DeferredRoutes {
     where
         F: Future<Output = Option<String>> + Send + 'static,
     {
-        Self { gate: self.gate.visible_to_async(viewer), ..self }
+        Self { resource: self.resource.visible_to_async(viewer), ..self }
     }
 }
 
 impl<S: Clone + Send + Sync + 'static> From<DeferredRoutes> for Router<S> {
     fn from(routes: DeferredRoutes) -> Self {
-        let DeferredRoutes { path, gate } = routes;
-        let document = gate.clone();
+        let DeferredRoutes { path, resource } = routes;
+        let document_resource = resource.clone();
         Self::new()
             .route(
                 &format!("{path}/{{id}}"),
-                any(move |request: Request| status_response(document.clone(), request, false)),
+                any(move |request: Request| {
+                    status_response(document_resource.clone(), request, false)
+                }),
             )
             .route(
                 &format!("{path}/{{id}}/response"),
-                any(move |request: Request| status_response(gate.clone(), request, true)),
+                any(move |request: Request| status_response(resource.clone(), request, true)),
             )
     }
 }
 
-async fn status_response(gate: StatusResource<Parts>, request: Request, whole: bool) -> Response {
+async fn status_response(
+    resource: StatusResource<Parts>,
+    request: Request,
+    wants_response: bool,
+) -> Response {
     let (mut parts, _) = request.into_parts();
     // An id that is not valid UTF-8 is an unknown id.
     let id = AxumFramework::path_param(&mut parts, "id").ok().flatten().unwrap_or_default();
-    let asked = gate.parse_request(&mut PartsView::<AxumFramework>::new(&mut parts), &id, whole);
-    let answer = match asked {
+    let mut view = PartsView::<AxumFramework>::new(&mut parts);
+    let status_reply = match resource.parse_request(&mut view, &id, wants_response) {
         Ok(request) => request.execute().await,
         Err(reply) => return reply_response(reply),
     };
-    match answer {
+    match status_reply {
         StatusReply::Complete(reply) => reply_response(reply),
         StatusReply::Events(head, events) => {
             reply_response(head).map(|_| Body::from_stream(events.map(Ok::<_, Infallible>)))

@@ -1,4 +1,4 @@
-//! The bodies of requests under a lock, and of their answers, are what they were.
+//! Bodies of requests under a lock and of their responses: the layers preserve them and their errors.
 
 use std::{error::Error, io, iter::successors};
 
@@ -26,7 +26,7 @@ async fn post_status(app: &Router, body: &'static str) -> StatusCode {
     app.clone().oneshot(request).await.expect("a router has no errors").status()
 }
 
-/// axum looks for the reason inside the body's error, at a depth it knows.
+/// axum looks for the cause inside the error of the body, at a fixed depth.
 #[tokio::test]
 async fn body_over_inner_or_outer_limit_is_413() {
     let store = Store::memory();
@@ -41,7 +41,7 @@ async fn body_over_inner_or_outer_limit_is_413() {
     }
 }
 
-/// A body that nobody has to look after is the handler's own, and in none of ours, as its error shows.
+/// A response body is passed on unwrapped unless it holds the lock. Its error shows the wrapper.
 #[tokio::test]
 async fn response_body_is_wrapped_only_while_it_holds_the_lock() {
     let store = Store::memory();

@@ -1,4 +1,5 @@
-//! A layer before a service that is nested knows no route yet, and says so: nothing passes it unlocked.
+//! A layer around a nested service does not know its routes yet: the response is 500, and no request
+//! passes unlocked.
 
 use std::{
     sync::{
@@ -12,7 +13,7 @@ use axum::{Router, body::Body, extract::Request, http::StatusCode, routing::post
 use lockgate_axum::{CurrentLock, LockLayer, Quota, RateLimitLayer, Store};
 use tower::ServiceExt as _;
 
-/// Routes under which a handler counts its calls, and says whether it had a lock.
+/// Routes whose handler counts its calls and returns whether it runs under a lock.
 fn order_routes(calls: &Arc<AtomicU32>) -> Router {
     let calls = Arc::clone(calls);
     let pay = async move |lock: Option<CurrentLock>| {
@@ -55,7 +56,8 @@ async fn lock_around_a_nested_service_is_500_not_404() {
     assert_eq!(calls.load(Ordering::Relaxed), 0, "a handler ran without its lock");
 }
 
-/// Inside of it the routes are known again, and so is what is none of them; a nested router's are known all along.
+/// Inside the nested service the routes are known, and so are paths without a route. The routes of a
+/// nested router are always known.
 #[tokio::test]
 async fn lock_inside_a_nested_service_matches_its_routes() {
     let (store, calls) = (Store::memory(), Arc::default());
@@ -74,7 +76,8 @@ async fn lock_inside_a_nested_service_matches_its_routes() {
     }
 }
 
-/// axum has matched it as a route of its own, and does not say whether anything further in has: the safe side.
+/// axum matches the bare prefix as a route, and does not show whether an inner route matches. 500 is
+/// the safe response.
 #[tokio::test]
 async fn bare_prefix_of_a_nested_service_is_500() {
     let (store, calls) = (Store::memory(), Arc::default());
@@ -85,7 +88,7 @@ async fn bare_prefix_of_a_nested_service_is_500() {
     }
 }
 
-/// A parameter of the prefix is there, whatever comes behind it.
+/// A parameter of the prefix is known, whichever inner route matches.
 #[tokio::test]
 async fn lock_uses_a_parameter_of_the_nested_prefix() {
     let (store, calls) = (Store::memory(), Arc::default());
@@ -95,7 +98,7 @@ async fn lock_uses_a_parameter_of_the_nested_prefix() {
     assert_eq!(paid, (StatusCode::OK, "locked".to_owned()));
 }
 
-/// What lies behind a nested service is no 404 that a quota may leave out.
+/// A request to a nested service is no 404, so the quota does not skip it.
 #[tokio::test]
 async fn quota_around_a_nested_service_requires_its_header() {
     let (store, calls) = (Store::memory(), Arc::default());

@@ -1,4 +1,4 @@
-//! The test kit, as an application would use it.
+//! The test kit, used as in an application.
 
 use std::{
     sync::{
@@ -22,12 +22,13 @@ use lockgate_axum::{
 };
 use tower::ServiceExt as _;
 
-/// An application of two routes, and what it does: `PUT` fails as often as it is told to.
+/// Application with two routes; the `PUT` fails as often as `failures` says.
 fn order_app(kit: &TestKit, failures: &Arc<AtomicU32>) -> Router {
     let failures = Arc::clone(failures);
     let set = move || async move {
-        let left = failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
-        left.map_or(StatusCode::OK, |_| StatusCode::INTERNAL_SERVER_ERROR)
+        let remaining =
+            failures.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        remaining.map_or(StatusCode::OK, |_| StatusCode::INTERNAL_SERVER_ERROR)
     };
     Router::new()
         .route("/orders/{id}/refund", post(|Path(id): Path<String>| async move { id }))
@@ -41,7 +42,7 @@ fn order_app(kit: &TestKit, failures: &Arc<AtomicU32>) -> Router {
 async fn start_app(kit: &TestKit, failures: u32) -> (Router, TestDeferWorker) {
     let app = order_app(kit, &Arc::new(AtomicU32::new(failures)));
     let worker = kit.defer_worker(DeferWorker::new(kit.store(), app.clone())).await;
-    (app, worker.expect("an embedded store is never away"))
+    (app, worker.expect("an embedded store is always available"))
 }
 
 async fn send_request(app: &Router, method: &str, target: &str) -> Response {
@@ -64,17 +65,17 @@ async fn status_routes_can_be_at_the_root() {
             .layer(DeferLayer::new().status_path(root))
             .merge(deferred_routes(root))
             .layer(Extension(kit.store().clone()));
-        let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
+        let guard = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
         let accepted = send_request(&app, "POST", "/orders/7/refund").await;
         let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
-        // Two slashes would be another host.
+        // Two slashes would name another host.
         assert!(location.starts_with('/') && !location.starts_with("//"), "{location}");
         assert_eq!(send_request(&app, "GET", &location).await.status(), 200);
-        drop(somebody);
+        drop(guard);
     }
 }
 
-/// HTTP/2 tells the host in the request's URI alone.
+/// Over HTTP/2 only the URI of a request has the host.
 #[tokio::test]
 async fn run_has_the_host_of_the_original_request() {
     let kit = TestKit::new();
@@ -90,13 +91,13 @@ async fn run_has_the_host_of_the_original_request() {
         .merge(deferred_routes("/deferred"))
         .layer(Extension(kit.store().clone()));
     let worker = kit.defer_worker(DeferWorker::new(kit.store(), app.clone())).await;
-    let mut worker = worker.expect("an embedded store is never away");
-    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
+    let mut worker = worker.expect("an embedded store is always available");
+    let guard = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     let target = "http://user:secret@tenant.example:8080/orders/7/refund";
     let accepted = send_request(&app, "POST", target).await;
     assert_eq!(accepted.status(), 202);
     let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
-    drop(somebody);
+    drop(guard);
     assert_eq!(worker.run_due().await.expect("it is there").len(), 1);
     let answer = send_request(&app, "GET", &format!("{location}/response")).await;
     assert_eq!(body_text(answer).await, "tenant.example:8080");
@@ -120,7 +121,8 @@ async fn fence_extractor_yields_growing_fences() {
     assert_eq!(send_request(&app, "POST", "/bare").await.status(), 500, "there is no lock");
 }
 
-/// `layer` answers a wrong method under its lock, for axum knows of methods further in; `route_layer` without.
+/// `layer` answers a wrong method under its lock, since axum selects the method further inside;
+/// `route_layer` does not.
 #[tokio::test]
 async fn wrong_method_under_route_layer_takes_no_lock() {
     let kit = TestKit::new();
@@ -134,14 +136,14 @@ async fn wrong_method_under_route_layer_takes_no_lock() {
         .merge(outside_later)
         .route("/inside-later/{id}", later)
         .layer(Extension(kit.store().clone()));
-    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
+    let guard = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     assert_eq!(send_request(&app, "PUT", "/outside/7").await.status(), 409);
     assert_eq!(send_request(&app, "PUT", "/inside/7").await.status(), 405);
     assert_eq!(send_request(&app, "POST", "/inside/7").await.status(), 409);
     assert_eq!(send_request(&app, "PUT", "/outside-later/7").await.status(), 202);
     assert_eq!(send_request(&app, "PUT", "/inside-later/7").await.status(), 405);
     assert_eq!(send_request(&app, "POST", "/inside-later/7").await.status(), 202);
-    drop(somebody);
+    drop(guard);
 }
 
 #[tokio::test]
@@ -151,15 +153,15 @@ async fn deferred_request_runs_after_the_lock_is_released() {
     assert_eq!(
         send_request(&app, "POST", "/orders/7/refund").await.status(),
         200,
-        "nobody is there"
+        "the lock is free"
     );
 
-    let somebody = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
+    let guard = kit.hold_lock(Key::path_param("id", "7")).await.expect("it is free");
     let accepted = send_request(&app, "POST", "/orders/7/refund").await;
     assert_eq!(accepted.status(), 202);
     let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
-    assert_eq!(worker.run_due().await.expect("it is there"), [], "it has to wait");
-    drop(somebody);
+    assert_eq!(worker.run_due().await.expect("it is there"), [], "the lock is held");
+    drop(guard);
     let ran = worker.run_due().await.expect("it is there");
     assert_eq!(ran.len(), 1, "{ran:?}");
     assert_eq!((&*ran[0].method, &*ran[0].target), ("POST", "/orders/7/refund"));
@@ -195,14 +197,14 @@ async fn failed_run_is_retried_after_its_backoff() {
     let (app, mut worker) = start_app(&kit, 2).await;
     kit.pretend_busy(true);
     assert_eq!(send_request(&app, "PUT", "/orders/7").await.status(), 202);
-    let mut told = Vec::new();
+    let mut runs = Vec::new();
     for _ in 0..4 {
         let ran = worker.run_due().await.expect("it is there");
-        told.extend(ran.into_iter().map(|run| (run.attempt, run.status)));
+        runs.extend(ran.into_iter().map(|run| (run.attempt, run.status)));
         // Longer than any backoff.
         kit.advance(Duration::from_secs(60 * 60));
     }
-    assert_eq!(told, [(1, Some(500)), (2, Some(500)), (3, Some(200))]);
+    assert_eq!(runs, [(1, Some(500)), (2, Some(500)), (3, Some(200))]);
 }
 
 #[tokio::test]
@@ -210,7 +212,7 @@ async fn queue_rate_and_pause_follow_the_test_clock() {
     let kit = TestKit::new();
     let app = order_app(&kit, &Arc::default());
     let worker = DeferWorker::new(kit.store(), app.clone()).queue_rate(10, Duration::from_secs(1));
-    let mut worker = kit.defer_worker(worker).await.expect("an embedded store is never away");
+    let mut worker = kit.defer_worker(worker).await.expect("an embedded store is always available");
     kit.pretend_busy(true);
     for order in 0..3 {
         assert_eq!(send_request(&app, "PUT", &format!("/orders/{order}")).await.status(), 202);

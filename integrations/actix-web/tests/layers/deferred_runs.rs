@@ -1,4 +1,4 @@
-//! Deferred requests, run later by a worker of the application's own routes.
+//! Deferred requests that a worker runs through the application's own routes.
 
 use actix_web::{
     App, Error, HttpMessage as _, HttpResponse,
@@ -14,8 +14,8 @@ use lockgate_actix_web::{DeferLayer, DeferWorker, LockLayer, Store, deferred_rou
 
 use crate::{client_error_to_error, header_text, order_key, refund_request, stored_response};
 
-/// A middleware that fails, as many do to refuse: the server makes an answer of its error, so a run has it
-/// for its answer too.
+/// A middleware that refuses by an error: the server converts the error to a response, so it is the
+/// response of a run too.
 #[actix_web::test]
 async fn middleware_error_is_the_response_of_a_run() {
     let store = Store::memory();
@@ -48,7 +48,7 @@ async fn middleware_error_is_the_response_of_a_run() {
     assert!(problem.contains(r#""reason":"auth""#), "{problem}");
 }
 
-/// An authentication that knows no runs.
+/// Authentication that denies runs.
 async fn deny_runs(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,

@@ -1,4 +1,5 @@
-//! The three layers around handlers, where actix-web differs from axum: the rest is in the rows of `tests/rows`.
+//! The three layers around handlers, where actix-web differs from axum. Common behaviour is tested
+//! in `tests/rows`.
 
 use std::{
     sync::{
@@ -75,7 +76,7 @@ async fn middleware_between_layers_keeps_or_disables_deferral() {
     let data = Data::new(store.clone());
     let _held = store.lock(order_key()).acquire().await.expect("free");
 
-    // An error page instead of the busy answer: same status, other body.
+    // An error page instead of the busy response: same status, other body.
     let page = ErrorHandlers::new().handler(StatusCode::CONFLICT, |response| {
         let (request, _) = response.into_parts();
         let response = HttpResponse::Conflict().body("our own page").map_into_right_body();
@@ -85,12 +86,12 @@ async fn middleware_between_layers_keeps_or_disables_deferral() {
     let app = init_service(app.app_data(data.clone())).await;
     assert_eq!(call_service(&app, refund_request("x")).await.status(), StatusCode::ACCEPTED);
 
-    // The layer outside stands around the app.
+    // The outer layer is around the app.
     let app = App::new().service(lock()).wrap(DeferLayer::new()).app_data(data.clone());
     let app = init_service(app).await;
     assert_eq!(call_service(&app, refund_request("x")).await.status(), StatusCode::ACCEPTED);
 
-    // An error instead of a response: it goes out as it is.
+    // An error instead of a response: it is passed on unchanged.
     let app = App::new().service(lock().wrap(from_fn(conflict_to_error)).wrap(DeferLayer::new()));
     let app = init_service(app.app_data(data)).await;
     let error = app.call(refund_request("x")).await.expect_err("the middleware's own error");
@@ -140,15 +141,15 @@ async fn extractor_without_its_layer_is_500() {
     let problem = read_body(answer).await;
     let problem = std::str::from_utf8(&problem).unwrap();
     assert!(problem.contains("\"status\":500"), "{problem}");
-    assert!(!problem.contains("LockLayer"), "the client learns nothing: {problem}");
+    assert!(!problem.contains("LockLayer"), "the client gets no internals: {problem}");
 }
 
-/// A client that sends nothing more.
+/// Payload of a client that sends no further data.
 fn stalled_payload() -> actix_http::Payload {
     actix_http::Payload::Stream { payload: Box::pin(futures_util::stream::pending()) }
 }
 
-/// Whatever a middleware inside the lock makes of a body that broke off.
+/// Also if a middleware inside the lock turns the response to a broken body into an error.
 #[actix_web::test]
 async fn slow_client_is_408() {
     let store = Store::memory();

@@ -1,4 +1,4 @@
-//! Connections that have become something else, under a lock.
+//! Upgraded connections under a lock.
 
 use std::{future::poll_fn, pin::pin, time::Duration};
 
@@ -15,7 +15,7 @@ use lockgate_actix_web::{HoldUntil, LockLayer, Store};
 
 use crate::{order_key, stalled_payload};
 
-/// Its two directions are the payload and the body, and neither need have anything to say.
+/// The two directions of the socket are the payload and the body, and both may be silent.
 #[actix_web::test]
 async fn websocket_holds_its_lock_until_it_ends() {
     let store = Store::memory();
@@ -36,10 +36,10 @@ async fn websocket_holds_its_lock_until_it_ends() {
     assert_eq!(answer.status(), StatusCode::SWITCHING_PROTOCOLS);
     {
         let mut socket = pin!(answer.into_body());
-        let said = poll_fn(|cx| socket.as_mut().poll_next(cx));
-        let said = timeout(Duration::from_millis(200), said).await;
-        assert!(said.is_err(), "it is idle, and lives: {:?}", said.map(|said| said.is_some()));
-        assert!(store.lock(order_key()).acquire().await.is_err(), "it has its lock still");
+        let chunk = poll_fn(|cx| socket.as_mut().poll_next(cx));
+        let chunk = timeout(Duration::from_millis(200), chunk).await;
+        assert!(chunk.is_err(), "silent, and open: {:?}", chunk.map(|chunk| chunk.is_some()));
+        assert!(store.lock(order_key()).acquire().await.is_err(), "the socket holds its lock");
     }
     let lock = store.lock(order_key()).wait(Duration::from_secs(5)).acquire().await;
     assert!(lock.is_ok(), "{lock:?}");

@@ -36,6 +36,17 @@ impl LockLayer {
         Self { inner: lockgate::lock::LockLayer::by_header(name) }
     }
 
+    /// Like [`by_header`](Self::by_header), for a name from a configuration.
+    ///
+    /// See the core's [`try_by_header`](lockgate::lock::LockLayer::try_by_header).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if `name` is not a valid header name.
+    pub fn try_by_header(name: &str) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: lockgate::lock::LockLayer::try_by_header(name)? })
+    }
+
     /// One lock for each client address: the address of the peer's socket.
     ///
     /// See the core's [`by_ip`](lockgate::lock::LockLayer::by_ip).
@@ -76,12 +87,38 @@ impl LockLayer {
     /// One lock for each value that the function returns.
     ///
     /// See the core's [`by_key`](lockgate::lock::LockLayer::by_key).
+    ///
+    /// ```
+    /// # use actix_web::{HttpRequest, web};
+    /// # use lockgate_actix_web::LockLayer;
+    /// let tenant = |request: &HttpRequest| {
+    ///     let tenant = request.headers().get("x-tenant")?;
+    ///     Some(tenant.to_str().ok()?.to_owned())
+    /// };
+    /// let lock = LockLayer::by_key("tenant", tenant);
+    /// let settings = web::resource("/settings").put(async || "saved").wrap(lock);
+    /// # drop(settings);
+    /// ```
     #[must_use]
     pub fn by_key(
         name: &str,
         key: impl Fn(&HttpRequest) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
         Self { inner: lockgate::lock::LockLayer::by_key(name, key) }
+    }
+
+    /// Like [`by_key`](Self::by_key), for a name from a configuration.
+    ///
+    /// See the core's [`try_by_key`](lockgate::lock::LockLayer::try_by_key).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_by_key(
+        name: &str,
+        key: impl Fn(&HttpRequest) -> Option<String> + Send + Sync + 'static,
+    ) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: lockgate::lock::LockLayer::try_by_key(name, key)? })
     }
 
     /// Several locks: one for each of these parameters, which identify resources of one kind, such

@@ -1,4 +1,5 @@
-//! Callbacks as an application has them: a layer that says whom, a worker that makes the calls, a receiver that checks them.
+//! Webhooks as in an application: a layer that names the receiver, a worker that delivers, and a
+//! receiver that checks the signature.
 
 use std::{
     net::SocketAddr,
@@ -22,16 +23,16 @@ use tower::ServiceExt as _;
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the receiver was sent, in order.
+/// Deliveries to the receiver, in order.
 type ReceivedWebhooks = Arc<Mutex<Vec<(HeaderMap, Bytes)>>>;
 
-/// Answers each end at first as one that is overloaded.
+/// Responds 503 to the first delivery of each end, and 204 to the second.
 async fn fail_first_delivery(
     State(sent): State<ReceivedWebhooks>,
     fields: HeaderMap,
     body: Bytes,
 ) -> StatusCode {
-    let mut sent = sent.lock().expect("nobody panics here");
+    let mut sent = sent.lock().expect("no thread panics under the lock");
     let again = sent.iter().any(|(other, _)| other["webhook-id"] == fields["webhook-id"]);
     sent.push((fields, body));
     if again { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE }
@@ -46,7 +47,7 @@ async fn start_receiver() -> (SocketAddr, ReceivedWebhooks) {
     (addr, sent)
 }
 
-/// Of the specification, and not of the library: `v1,` and the base64 of the HMAC.
+/// Signature by the specification, without code of the library: `v1,` and the base64 of the HMAC.
 fn expected_signature(id: &str, timestamp: &str, body: &[u8]) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(SECRET).expect("a key of any length");
     mac.update(format!("{id}.{timestamp}.").as_bytes());
@@ -97,9 +98,9 @@ async fn each_job_end_is_delivered_until_the_receiver_accepts() {
         .layer(DeferLayer::new().webhook(named))
         .merge(deferred_routes("/deferred"))
         .layer(Extension(store.clone()));
-    let callbacks = Webhooks::new(SECRET).allow_http().allow_network("127.0.0.0/8");
+    let webhooks = Webhooks::new(SECRET).allow_http().allow_network("127.0.0.0/8");
     let worker = DeferWorker::new(&store, app.clone())
-        .webhooks(callbacks)
+        .webhooks(webhooks)
         .backoff(Duration::from_millis(10), Duration::from_millis(20));
     let (stop, stopped) = oneshot::channel::<()>();
 
@@ -126,26 +127,27 @@ async fn each_job_end_is_delivered_until_the_receiver_accepts() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(TEST_TIMEOUT, all).await.expect("all have ended, calls too");
+    timeout(TEST_TIMEOUT, all).await.expect("all jobs and deliveries end");
     drop(stop);
     worker.await.expect("it drains");
 
-    let sent = sent.lock().expect("nobody panics here");
-    assert_eq!(sent.len(), 6, "three ends, each told twice: {sent:?}");
+    let sent = sent.lock().expect("no thread panics under the lock");
+    assert_eq!(sent.len(), 6, "three ends, each delivered twice: {sent:?}");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_secs();
     for (fields, body) in sent.iter() {
         let field = |name: &str| fields[name].to_str().expect("text");
         let (id, at) = (field("webhook-id"), field("webhook-timestamp"));
         assert_eq!(field("webhook-signature"), expected_signature(id, at, body));
         assert!(now - at.parse::<u64>().expect("seconds") < 60, "{at} {now}");
-        let twins = sent.iter().filter(|(other, told)| other["webhook-id"] == id && told == body);
+        let twins =
+            sent.iter().filter(|(headers, sent)| headers["webhook-id"] == id && sent == body);
         assert_eq!(twins.count(), 2, "one end is one id and one body");
     }
     for (order, id) in ends {
         let of = |(_, body): &&(HeaderMap, Bytes)| String::from_utf8_lossy(body).contains(&id);
-        let told: Vec<_> = sent.iter().filter(of).collect();
-        assert_eq!(told.len(), if order == "quiet" { 0 } else { 2 }, "{order}");
-        for (_, body) in told {
+        let deliveries: Vec<_> = sent.iter().filter(of).collect();
+        assert_eq!(deliveries.len(), if order == "quiet" { 0 } else { 2 }, "{order}");
+        for (_, body) in deliveries {
             let body = String::from_utf8_lossy(body);
             let wanted = match order {
                 "7" => [r#""state":"done""#, r#""status":201"#, r#""attempts":1"#],

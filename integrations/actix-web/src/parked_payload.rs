@@ -1,4 +1,5 @@
-//! Slot for the unread payload of a request, which an inner layer leaves to an outer one.
+//! `ParkedPayload`: the unread payload of a request, which an inner layer leaves to an outer one,
+//! and how the outer one reads it.
 
 use std::{cell::RefCell, fmt, rc::Rc};
 
@@ -12,19 +13,19 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt as _;
 use lockgate::driver::BodyBudget;
 
-/// Slot for a payload. It travels in the request's extensions, and is removed from them before it
-/// is filled.
+/// Payload that an inner layer has parked, or the empty slot for it. The slot travels in the
+/// request's extensions, and is removed from them before it is filled.
 ///
 /// Only the payload is parked, since the rest of the request comes back with the response.
 #[derive(Clone, Default)]
-pub(crate) struct PayloadSlot(Rc<RefCell<Option<Payload>>>);
+pub(crate) struct ParkedPayload(Rc<RefCell<Option<Payload>>>);
 
-impl PayloadSlot {
+impl ParkedPayload {
     /// Parks the payload of a request if an outer layer has provided a slot.
     pub(crate) fn park_payload(request: &mut ServiceRequest) {
-        let parking = request.extensions_mut().remove::<Self>();
-        if let Some(Self(place)) = parking {
-            place.replace(Some(request.take_payload()));
+        let slot = request.extensions_mut().remove::<Self>();
+        if let Some(Self(payload)) = slot {
+            payload.replace(Some(request.take_payload()));
         }
     }
 
@@ -33,25 +34,25 @@ impl PayloadSlot {
     }
 }
 
-impl fmt::Debug for PayloadSlot {
+impl fmt::Debug for ParkedPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PayloadSlot").finish_non_exhaustive()
+        f.debug_struct("ParkedPayload").finish_non_exhaustive()
     }
 }
 
 /// Reads a payload completely. Returns `None` if the budget is exhausted, the payload breaks off,
 /// or reading takes too long.
-pub(crate) async fn read_within_budget(
+pub(crate) async fn read_parked_payload(
     request: &HttpRequest,
     payload: Payload,
-    room: &mut BodyBudget,
+    budget: &mut BodyBudget,
 ) -> Option<Bytes> {
     // The declared length avoids reading a body that will be refused.
     let length = if matches!(payload, Payload::None) { Some(0) } else { declared_length(request) };
-    if !room.try_declare_length(length) {
+    if !budget.try_declare_length(length) {
         return None;
     }
-    timeout(room.read_timeout(), collect_payload(payload, room)).await.ok()?
+    timeout(budget.read_timeout(), collect_payload(payload, budget)).await.ok()?
 }
 
 /// Returns the `Content-Length`, if there is one. actix has refused values that are not numbers.
@@ -60,14 +61,14 @@ fn declared_length(request: &HttpRequest) -> Option<u64> {
     Some(length.parse().unwrap_or(u64::MAX))
 }
 
-async fn collect_payload(mut payload: Payload, room: &mut BodyBudget) -> Option<Bytes> {
-    let mut whole = BytesMut::new();
+async fn collect_payload(mut payload: Payload, budget: &mut BodyBudget) -> Option<Bytes> {
+    let mut body = BytesMut::new();
     while let Some(chunk) = payload.next().await {
         let chunk = chunk.ok()?;
-        if !room.try_grow_to(whole.len() + chunk.len()) {
+        if !budget.try_grow_to(body.len() + chunk.len()) {
             return None;
         }
-        whole.extend_from_slice(&chunk);
+        body.extend_from_slice(&chunk);
     }
-    Some(whole.freeze())
+    Some(body.freeze())
 }

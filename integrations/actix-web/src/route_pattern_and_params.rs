@@ -20,12 +20,12 @@ pub(crate) fn matched_pattern(request: &HttpRequest) -> Option<String> {
     let path = request.match_info();
     // Not `match_pattern()`, which compares the path as it was sent. The router compares the
     // decoded path, so `/%6frders/7` would be a 404 to the layer and an order to the router.
-    let expected = || request.resource_map().match_pattern(path.as_str());
+    let future_match = || request.resource_map().match_pattern(path.as_str());
     if path.unprocessed().is_empty() {
         // Inside a resource actix knows the match.
-        request.match_pattern().or_else(expected)
+        request.match_pattern().or_else(future_match)
     } else {
-        expected()
+        future_match()
     }
 }
 
@@ -56,19 +56,19 @@ pub(crate) fn raw_param<'a>(
 /// Returns the names of a pattern's parameters. The regular expression after a name may contain
 /// braces.
 fn param_names(pattern: &str) -> impl Iterator<Item = &str> {
-    let (mut depth, mut begin) = (0_usize, 0);
-    pattern.char_indices().filter_map(move |(at, c)| {
+    let (mut depth, mut start) = (0_usize, 0);
+    pattern.char_indices().filter_map(move |(index, c)| {
         match c {
             '{' => {
                 depth += 1;
                 if depth == 1 {
-                    begin = at + 1;
+                    start = index + 1;
                 }
             }
             '}' if depth > 0 => {
                 depth -= 1;
                 if depth == 0 {
-                    return pattern.get(begin..at)?.split(':').next();
+                    return pattern.get(start..index)?.split(':').next();
                 }
             }
             _ => {}
@@ -83,6 +83,7 @@ thread_local! {
     static RESOURCE_CACHE: RefCell<HashMap<String, Option<Rc<ResourceDef>>>> = RefCell::default();
 }
 
+/// Captures a parameter from a path that the router has not matched yet.
 fn capture_param(pattern: &str, path: &str, name: &str) -> Result<Option<String>, PathParamError> {
     let resource = RESOURCE_CACHE.with_borrow_mut(|resources| match resources.get(pattern) {
         Some(resource) => resource.clone(),

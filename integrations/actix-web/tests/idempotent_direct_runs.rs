@@ -1,4 +1,4 @@
-//! The fingerprint of a request that ran at once.
+//! Direct runs with an idempotency key: the fingerprint of their request.
 
 use actix_http::Payload;
 use actix_web::{
@@ -10,7 +10,7 @@ use actix_web::{
 use futures_util::stream;
 use lockgate_actix_web::{DeferLayer, LockLayer, Store};
 
-/// As over HTTP/2, where each request has a payload.
+/// Over HTTP/2 each request has a payload, also without a body.
 #[actix_web::test]
 async fn empty_payload_has_the_fingerprint_of_an_empty_body() {
     let order = |path| {
@@ -35,10 +35,10 @@ async fn empty_payload_has_the_fingerprint_of_an_empty_body() {
         let (status, echo) = post(&format!("{path}?amount=1"), body).await;
         assert_eq!((status, &*echo), (StatusCode::OK, body.concat().as_bytes()), "{path}");
         let (status, _) = post(&format!("{path}?amount=1"), body).await;
-        assert_eq!(status, StatusCode::ACCEPTED, "{path}: it is the same");
+        assert_eq!(status, StatusCode::ACCEPTED, "{path}: same request");
         let (status, _) = post(&format!("{path}?amount=2"), body).await;
-        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{path}: it is another one");
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{path}: another request");
     }
     let (status, _) = post("/read/7?amount=1", &["a", "c"]).await;
-    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "it has another body");
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "another body");
 }

@@ -1,0 +1,72 @@
+//! Settings of `DeferLayer`: which requests are deferred, by their method and under which
+//! conditions.
+
+use std::time::Duration;
+
+use super::DeferLayer;
+
+impl DeferLayer {
+    /// Defers only requests with these methods.
+    ///
+    /// See the core's [`methods`](lockgate::defer::DeferLayer::methods).
+    #[must_use]
+    pub fn methods<M: AsRef<str>>(self, methods: impl IntoIterator<Item = M>) -> Self {
+        Self { inner: self.inner.methods(methods) }
+    }
+
+    /// Like [`methods`](Self::methods), for methods from a configuration.
+    ///
+    /// See the core's [`try_methods`](lockgate::defer::DeferLayer::try_methods).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the list is empty, or if one of the names is not
+    /// a method or is a safe one.
+    pub fn try_methods<M: AsRef<str>>(
+        self,
+        methods: impl IntoIterator<Item = M>,
+    ) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: self.inner.try_methods(methods)? })
+    }
+
+    /// Time that a request waits for its lock before it is deferred.
+    ///
+    /// See the core's [`wait_up_to`](lockgate::defer::DeferLayer::wait_up_to).
+    #[must_use]
+    pub fn wait_up_to(self, wait: Duration) -> Self {
+        Self { inner: self.inner.wait_up_to(wait) }
+    }
+
+    /// Longest wait that a client gets by `Prefer: wait=N` (RFC 7240).
+    ///
+    /// See the core's [`max_preferred_wait`](lockgate::defer::DeferLayer::max_preferred_wait).
+    #[must_use]
+    pub fn max_preferred_wait(self, max_wait: Duration) -> Self {
+        Self { inner: self.inner.max_preferred_wait(max_wait) }
+    }
+
+    /// Honors `Prefer: respond-async` (RFC 7240): such a request is accepted at once even if its
+    /// lock is free, or after the wait of its `wait=N`.
+    ///
+    /// See the core's [`honor_respond_async`](lockgate::defer::DeferLayer::honor_respond_async).
+    #[must_use]
+    pub fn honor_respond_async(self) -> Self {
+        Self { inner: self.inner.honor_respond_async() }
+    }
+
+    /// Defers every request without trying its lock, for work that is only done in the background.
+    ///
+    /// See the core's [`defer_always`](lockgate::defer::DeferLayer::defer_always).
+    #[must_use]
+    pub fn defer_always(self) -> Self {
+        Self { inner: self.inner.defer_always() }
+    }
+
+    /// Defers nothing while no worker is alive.
+    ///
+    /// See the core's [`require_worker`](lockgate::defer::DeferLayer::require_worker).
+    #[must_use]
+    pub fn require_worker(self) -> Self {
+        Self { inner: self.inner.require_worker() }
+    }
+}
