@@ -1,4 +1,4 @@
-//! `lockgate-fsck` as operators run it: what it says, and what it ends with.
+//! `lockgate-fsck` as operators run it: its output and its exit codes.
 
 #[path = "fsck/tls.rs"]
 mod tls;
@@ -11,49 +11,49 @@ use std::{
 use lockgate::Store;
 use redis_test::server::RedisServer;
 
-/// Only what never comes takes this long.
+/// Reached only by an event that never happens.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The program's exit code, and all that it has said.
-fn run_fsck(words: &[&str]) -> (Option<i32>, String) {
-    run_fsck_with_store_variable(None, words)
+/// Runs the program and returns its exit code and its output.
+fn run_fsck(args: &[&str]) -> (Option<i32>, String) {
+    run_fsck_with_store_variable(None, args)
 }
 
-/// The same, with this in `LOCKGATE_STORE`.
-fn run_fsck_with_store_variable(store: Option<&str>, words: &[&str]) -> (Option<i32>, String) {
+/// Like `run_fsck`, with a value for `LOCKGATE_STORE`.
+fn run_fsck_with_store_variable(store: Option<&str>, args: &[&str]) -> (Option<i32>, String) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
     program.env_remove("LOCKGATE_STORE").envs(store.map(|url| ("LOCKGATE_STORE", url)));
-    run_program(program, words)
+    run_program(program, args)
 }
 
-fn run_program(mut program: Command, words: &[&str]) -> (Option<i32>, String) {
-    let Output { status, stdout, stderr } = program.args(words).output().expect("it is built");
+fn run_program(mut program: Command, args: &[&str]) -> (Option<i32>, String) {
+    let Output { status, stdout, stderr } = program.args(args).output().expect("it is built");
     let text = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     (status.code(), text)
 }
 
-/// Its exit code where nobody reads what it says, as behind `| head -1`.
-fn run_fsck_with_closed_output(words: &[&str]) -> Option<i32> {
+/// Runs the program with a closed output, as before `| head -1`, and returns its exit code.
+fn run_fsck_with_closed_output(args: &[&str]) -> Option<i32> {
     let closed = || {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         writer
     };
     let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
-    program.env_remove("LOCKGATE_STORE").args(words).stdout(closed()).stderr(closed());
+    program.env_remove("LOCKGATE_STORE").args(args).stdout(closed()).stderr(closed());
     program.status().expect("it is built").code()
 }
 
-async fn send_command(server: &RedisServer, words: &[&str]) {
+async fn send_command(server: &RedisServer, args: &[&str]) {
     let client = redis::Client::open(server.connection_info()).expect("an address");
-    // A loaded machine is no outage: by default an answer has half a second.
+    // A loaded machine is no outage: the default timeout of a reply is half a second.
     let patient = redis::AsyncConnectionConfig::new()
         .set_connection_timeout(Some(TEST_TIMEOUT))
         .set_response_timeout(Some(TEST_TIMEOUT));
     let connection = client.get_multiplexed_async_connection_with_config(&patient);
     let mut connection = connection.await.expect("it runs");
-    let mut command = redis::cmd(words[0]);
-    command.arg(&words[1..]);
+    let mut command = redis::cmd(args[0]);
+    command.arg(&args[1..]);
     command.query_async::<redis::Value>(&mut connection).await.expect("the command is right");
 }
 
@@ -77,13 +77,13 @@ async fn exit_code_reports_faults_repairs_and_empty_namespace() {
     assert_eq!(run_fsck_with_closed_output(&[&url("shop")]), Some(0));
     held.release().await;
 
-    // An argument is for all to see who may list the processes; a variable is not.
+    // Other users can list the arguments of a process, but not its variables.
     let (code, text) = run_fsck_with_store_variable(Some(&url("shop")), &["--repair"]);
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = run_fsck_with_store_variable(Some(&url("shop")), &[&url("shpo")]);
-    assert_eq!(code, Some(3), "the argument goes before: {text}");
+    assert_eq!(code, Some(3), "the argument takes precedence: {text}");
 
-    // A name that nobody has used is no success, and stays none however often it was looked for.
+    // An unused namespace is no success, and a check does not create it.
     for _ in 0..2 {
         let (code, text) = run_fsck(&[&url("shpo")]);
         assert_eq!(code, Some(3), "{text}");
@@ -91,12 +91,12 @@ async fn exit_code_reports_faults_repairs_and_empty_namespace() {
         assert_eq!(run_fsck_with_closed_output(&[&url("shpo")]), Some(3));
     }
 
-    // A shard's numbers never end; one that does is a fault that can be mended.
+    // An unknown key is not repaired. A key of a shard's numbers that expires is repaired.
     send_command(&server, &["SET", "lg:1:shop:{3}:odd", "1"]).await;
     let (code, text) = run_fsck(&[&url("shop")]);
     assert_eq!((code, run_fsck_with_closed_output(&[&url("shop")])), (Some(1), Some(1)), "{text}");
     let (code, text) = run_fsck(&[&url("shop"), "--repair"]);
-    assert_eq!(code, Some(1), "a key it does not know is left to a person: {text}");
+    assert_eq!(code, Some(1), "an unknown key is left to the operator: {text}");
     send_command(&server, &["DEL", "lg:1:shop:{3}:odd"]).await;
     send_command(&server, &["SET", "lg:1:shop:{3}:replicas", "1"]).await;
     let (code, text) = run_fsck(&[&url("shop")]);
@@ -108,19 +108,19 @@ async fn exit_code_reports_faults_repairs_and_empty_namespace() {
 
 #[test]
 fn invalid_arguments_or_unreachable_store_exit_with_2() {
-    for words in [&[][..], &["--mend", "redis://127.0.0.1/"], &["redis://127.0.0.1/?name=shop"]] {
+    for args in [&[][..], &["--mend", "redis://127.0.0.1/"], &["redis://127.0.0.1/?name=shop"]] {
         assert_eq!(
-            (run_fsck(words).0, run_fsck_with_closed_output(words)),
+            (run_fsck(args).0, run_fsck_with_closed_output(args)),
             (Some(2), Some(2)),
-            "{words:?}"
+            "{args:?}"
         );
     }
-    for words in [&["redis://a/", "redis://:secret@b/"][..], &["--repair=redis://:secret@b/"]] {
-        let (code, text) = run_fsck(words);
+    for args in [&["redis://a/", "redis://:secret@b/"][..], &["--repair=redis://:secret@b/"]] {
+        let (code, text) = run_fsck(args);
         assert_eq!(code, Some(2), "{text}");
         assert!(!text.contains("secret"), "the error shows a password: {text}");
     }
-    // Nobody listens there.
+    // No server listens there.
     let (code, text) = run_fsck(&["redis://127.0.0.1:1/?ns=shop"]);
     assert_eq!(code, Some(2), "{text}");
 }
@@ -128,10 +128,9 @@ fn invalid_arguments_or_unreachable_store_exit_with_2() {
 #[test]
 fn help_option_prints_usage_and_exits_with_0() {
     let program = || Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
-    for words in [&["-h"][..], &["--help"], &["redis://127.0.0.1/", "--repair", "--help"]] {
-        let Output { status, stdout, stderr } =
-            program().args(words).output().expect("it is built");
-        assert_eq!((status.code(), stderr), (Some(0), Vec::new()), "{words:?}");
+    for args in [&["-h"][..], &["--help"], &["redis://127.0.0.1/", "--repair", "--help"]] {
+        let Output { status, stdout, stderr } = program().args(args).output().expect("it is built");
+        assert_eq!((status.code(), stderr), (Some(0), Vec::new()), "{args:?}");
         let text = String::from_utf8_lossy(&stdout);
         assert!(text.contains("Usage: lockgate-fsck ") && text.contains("Exit codes:"), "{text}");
     }

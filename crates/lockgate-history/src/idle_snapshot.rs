@@ -64,94 +64,106 @@ impl IdleSnapshot {
     /// Checks N1.
     #[must_use]
     pub fn check(&self) -> Vec<Violation> {
-        let mut wrong: Vec<_> =
-            self.keys.iter().flat_map(|kept| describe_leftovers(kept, self.locks_only)).collect();
+        let mut descriptions: Vec<_> =
+            self.keys.iter().flat_map(|key| describe_leftovers(key, self.locks_only)).collect();
         let Self {
-            live_processes: processes,
-            subscribed_clients: subscriptions,
+            live_processes,
+            subscribed_clients,
             clients,
-            heartbeats: signs,
-            max_heartbeats: most_signs,
+            script_calls,
+            heartbeats,
+            max_heartbeats,
             ..
         } = *self;
-        if subscriptions > processes {
-            wrong.push(format!("{subscriptions} subscriptions of {processes} processes"));
+        if subscribed_clients > live_processes {
+            descriptions.push(format!(
+                "{subscribed_clients} subscribed clients for {live_processes} processes, at most one \
+                 each"
+            ));
         }
-        wrong.extend(
-            self.subscribed_channels
-                .iter()
-                .filter_map(|channel| self.describe_extra_subscribers(channel)),
-        );
-        let own = self.subscribed_channels.iter().filter(|(name, _)| key_kind(name) == "w").count()
-            as u64;
-        if own > processes {
-            wrong.push(format!("{own} channels of {processes} processes"));
+        let channels = &self.subscribed_channels;
+        descriptions
+            .extend(channels.iter().filter_map(|channel| self.describe_extra_subscribers(channel)));
+        let is_process_channel = |(name, _): &&(String, u64)| key_kind(name) == "w";
+        let process_channels = channels.iter().filter(is_process_channel).count() as u64;
+        if process_channels > live_processes {
+            descriptions.push(format!(
+                "{process_channels} channels for {live_processes} processes, at most one each"
+            ));
         }
-        let most = self.max_clients_per_process.map(|sockets| sockets.saturating_mul(processes));
-        if let Some(most) = most.filter(|most| clients > *most) {
-            wrong.push(format!("{clients} clients of {processes} processes, at most {most}"));
+        let max_clients =
+            self.max_clients_per_process.map(|max| max.saturating_mul(live_processes));
+        if let Some(max_clients) = max_clients.filter(|max| clients > *max) {
+            descriptions.push(format!(
+                "{clients} clients, at most {max_clients} for {live_processes} processes"
+            ));
         }
-        if self.script_calls > 0 {
-            wrong.push(format!("{} calls while nobody does anything", self.script_calls));
+        if script_calls > 0 {
+            descriptions.push(format!("{script_calls} script calls while idle, at most 0"));
         }
-        if signs > most_signs {
-            wrong.push(format!("{signs} signs of life, at most {most_signs}"));
+        if heartbeats > max_heartbeats {
+            descriptions
+                .push(format!("{heartbeats} heartbeats while idle, at most {max_heartbeats}"));
         }
-        wrong.into_iter().map(|told| Violation::new(Guarantee::N1, told)).collect()
+        let violation = |description: String| Violation::new(Guarantee::N1, description);
+        descriptions.into_iter().map(violation).collect()
     }
-}
 
-impl IdleSnapshot {
     /// Describes a channel with more subscribers than allowed; a channel that no living process
     /// uses may have none.
-    fn describe_extra_subscribers(&self, (name, hear): &(String, u64)) -> Option<String> {
-        let most = match key_kind(name) {
+    fn describe_extra_subscribers(&self, (name, subscribers): &(String, u64)) -> Option<String> {
+        let max_subscribers = match key_kind(name) {
             "w" => 1,
             "e" | "c" => self.live_processes,
             _ => 0,
         };
-        (*hear > most).then(|| format!("left behind: {hear} hear {name}, where {most} may"))
+        (*subscribers > max_subscribers).then(|| {
+            format!("{subscribers} subscribers of channel {name}, at most {max_subscribers}")
+        })
     }
 }
 
-fn describe_leftovers(kept: &LeftoverKey, only_locks: bool) -> Vec<String> {
-    let LeftoverKey { name: key, has_expiry: ends, counters } = kept;
-    let kind = key_kind(key);
-    if TRANSIENT_KINDS.contains(&kind) || (only_locks && !PERMANENT_KINDS.contains(&kind)) {
-        return vec![format!("left behind: {key}")];
+fn describe_leftovers(leftover: &LeftoverKey, locks_only: bool) -> Vec<String> {
+    let LeftoverKey { name, has_expiry, counters } = leftover;
+    let kind = key_kind(name);
+    if TRANSIENT_KINDS.contains(&kind) || (locks_only && !PERMANENT_KINDS.contains(&kind)) {
+        return vec![format!("leftover key {name}")];
     }
-    if !PERMANENT_KINDS.contains(&kind) && !ends {
-        return vec![format!("left behind, without an end: {key}")];
+    if !PERMANENT_KINDS.contains(&kind) && !has_expiry {
+        return vec![format!("leftover key without an expiry, {name}")];
     }
-    let of = |(name, _): &&(String, i64)| LIVE_COUNTERS.contains(&&**name);
-    let wrong = counters.iter().filter(of).filter(|(_, count)| *count != 0);
-    wrong.map(|(name, count)| format!("left behind: {key} {name}={count}")).collect()
+    let is_live = |(counter, _): &&(String, i64)| LIVE_COUNTERS.contains(&&**counter);
+    let leftover_counts = counters.iter().filter(is_live).filter(|(_, count)| *count != 0);
+    let describe =
+        |(counter, count): &(String, i64)| format!("leftover count {counter}={count} in {name}");
+    leftover_counts.map(describe).collect()
 }
 
 /// Returns the kind of a key `lg:1:<namespace>:{<shard>}:<kind>[:<name>]`, or of one without a
 /// shard.
 fn key_kind(key: &str) -> &str {
-    let rest = match key.split_once("}:") {
-        Some((_, rest)) => rest,
+    let kind_and_name = match key.split_once("}:") {
+        Some((_, kind_and_name)) => kind_and_name,
         None => key.splitn(4, ':').nth(3).unwrap_or(key),
     };
-    rest.split(':').next().unwrap_or(rest)
+    kind_and_name.split(':').next().unwrap_or(kind_and_name)
 }
 
 /// Checks N2: at most `ceiling` commands for each acquisition or request.
 #[must_use]
 pub fn check_command_cost(commands: u64, acquisitions: u64, ceiling: u64) -> Option<Violation> {
-    let most = acquisitions.max(1).saturating_mul(ceiling);
-    let told = format!("{commands} commands for {acquisitions} acquisitions, at most {most}");
-    (commands > most).then(|| Violation::new(Guarantee::N2, told))
+    let max_commands = acquisitions.max(1).saturating_mul(ceiling);
+    let description =
+        format!("{commands} commands for {acquisitions} acquisitions, at most {max_commands}");
+    (commands > max_commands).then(|| Violation::new(Guarantee::N2, description))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn leftover_key(key: &str, ends: bool) -> LeftoverKey {
-        LeftoverKey { name: key.to_owned(), has_expiry: ends, counters: Vec::new() }
+    fn leftover_key(name: &str, has_expiry: bool) -> LeftoverKey {
+        LeftoverKey { name: name.to_owned(), has_expiry, counters: Vec::new() }
     }
 
     fn idle_snapshot_with_keys(keys: Vec<LeftoverKey>) -> IdleSnapshot {
@@ -160,10 +172,10 @@ mod tests {
 
     #[test]
     fn permanent_and_expiring_keys_are_allowed() {
-        let mut facts = leftover_key("lg:1:ns:{3}:f", false);
-        facts.counters = vec![("jobs".into(), 0), ("fence".into(), 7)];
+        let mut shard_counters = leftover_key("lg:1:ns:{3}:f", false);
+        shard_counters.counters = vec![("jobs".into(), 0), ("fence".into(), 7)];
         let keys = vec![
-            facts,
+            shard_counters,
             leftover_key("lg:1:ns:meta", false),
             leftover_key("lg:1:ns:{3}:watch:x", false),
             leftover_key("lg:1:ns:{3}:r:1-ab", true),
@@ -174,11 +186,11 @@ mod tests {
     #[test]
     fn n1_transient_and_unexpiring_keys_are_reported() {
         for key in ["h:7", "l:7", "q:7", "g:7", "due", "late", "exp", "lease"] {
-            let wrong =
+            let violations =
                 idle_snapshot_with_keys(vec![leftover_key(&format!("lg:1:ns:{{3}}:{key}"), true)])
                     .check();
-            assert_eq!(wrong.len(), 1, "{key}");
-            assert_eq!(wrong[0].guarantee, Guarantee::N1);
+            assert_eq!(violations.len(), 1, "{key}");
+            assert_eq!(violations[0].guarantee, Guarantee::N1);
         }
         assert_eq!(
             idle_snapshot_with_keys(vec![leftover_key("lg:1:ns:{3}:j:1-ab", false)]).check().len(),
@@ -186,9 +198,9 @@ mod tests {
         );
         let response = idle_snapshot_with_keys(vec![leftover_key("lg:1:ns:{3}:r:1-ab", true)]);
         assert_eq!(IdleSnapshot { locks_only: true, ..response }.check().len(), 1);
-        let mut facts = leftover_key("lg:1:ns:{3}:f", false);
-        facts.counters = vec![("jobs".into(), 1)];
-        assert_eq!(idle_snapshot_with_keys(vec![facts]).check().len(), 1);
+        let mut shard_counters = leftover_key("lg:1:ns:{3}:f", false);
+        shard_counters.counters = vec![("jobs".into(), 1)];
+        assert_eq!(idle_snapshot_with_keys(vec![shard_counters]).check().len(), 1);
     }
 
     #[test]
@@ -205,8 +217,8 @@ mod tests {
 
     #[test]
     fn n1_extra_subscribers_of_channels_are_reported() {
-        let heard = |channels: &[(&str, u64)]| {
-            let channels = channels.iter().map(|(name, hear)| ((*name).to_owned(), *hear));
+        let violation_count = |channels: &[(&str, u64)]| {
+            let channels = channels.iter().map(|(name, count)| ((*name).to_owned(), *count));
             IdleSnapshot {
                 subscribed_channels: channels.collect(),
                 ..idle_snapshot_with_keys(vec![])
@@ -214,13 +226,16 @@ mod tests {
             .check()
             .len()
         };
-        let (one, two, all) = ("lg:1:ns:w:one", "lg:1:ns:w:two", "lg:1:ns:e");
-        assert_eq!(heard(&[(one, 1), (two, 1), (all, 2)]), 0);
-        assert_eq!(heard(&[(one, 2)]), 1);
-        assert_eq!(heard(&[(all, 3)]), 1);
-        assert_eq!(heard(&[(one, 1), (two, 1), ("lg:1:ns:w:three", 1)]), 1);
-        assert_eq!(heard(&[("lg:1:ns:{3}:job:1-ab", 1)]), 1);
-        assert_eq!(heard(&[("lg:1:ns:{3}:w:one", 1), ("lg:1:ns:{3}:e", 2), ("lg:1:ns:c", 2)]), 0);
+        let (first, second, common) = ("lg:1:ns:w:one", "lg:1:ns:w:two", "lg:1:ns:e");
+        assert_eq!(violation_count(&[(first, 1), (second, 1), (common, 2)]), 0);
+        assert_eq!(violation_count(&[(first, 2)]), 1);
+        assert_eq!(violation_count(&[(common, 3)]), 1);
+        assert_eq!(violation_count(&[(first, 1), (second, 1), ("lg:1:ns:w:three", 1)]), 1);
+        assert_eq!(violation_count(&[("lg:1:ns:{3}:job:1-ab", 1)]), 1);
+        assert_eq!(
+            violation_count(&[("lg:1:ns:{3}:w:one", 1), ("lg:1:ns:{3}:e", 2), ("lg:1:ns:c", 2)]),
+            0
+        );
     }
 
     #[test]
@@ -235,18 +250,21 @@ mod tests {
             .len()
         };
         assert_eq!([clients(6), clients(7)], [0, 1]);
-        let signs = |signs| {
-            IdleSnapshot { heartbeats: signs, max_heartbeats: 2, ..idle_snapshot_with_keys(vec![]) }
+        let heartbeats = |heartbeats| {
+            IdleSnapshot { heartbeats, max_heartbeats: 2, ..idle_snapshot_with_keys(vec![]) }
                 .check()
                 .len()
         };
-        assert_eq!([signs(2), signs(3)], [0, 1]);
+        assert_eq!([heartbeats(2), heartbeats(3)], [0, 1]);
     }
 
     #[test]
     fn n2_commands_beyond_the_ceiling_are_reported() {
         assert_eq!(check_command_cost(40, 10, 4), None);
-        assert_eq!(check_command_cost(41, 10, 4).map(|wrong| wrong.guarantee), Some(Guarantee::N2));
+        assert_eq!(
+            check_command_cost(41, 10, 4).map(|violation| violation.guarantee),
+            Some(Guarantee::N2)
+        );
         assert_eq!(check_command_cost(4, 0, 4), None);
     }
 }

@@ -24,14 +24,16 @@
 //!     locks::{LockEvent, LockHistory, RecordedLockMode},
 //! };
 //!
-//! let request = LockEvent::Requested(1, "order:7".to_owned(), RecordedLockMode::Exclusive);
+//! let acquisition = 1;
+//! let mode = RecordedLockMode::Exclusive;
+//! let request = LockEvent::Requested { acquisition, lock: "order:7".to_owned(), mode };
 //! let mut history = LockHistory::default();
 //! for process in 0..2 {
 //!     // Both are granted the lock at 20, with the fences 5 and 6, valid until 90.
-//!     let grant = LockEvent::Granted(1, 5 + process, 90);
+//!     let grant = LockEvent::Granted { acquisition, fence: 5 + process, valid_until: 90 };
 //!     let text = format_line(10, 0, &request)
 //!         + &format_line(20, 0, &grant)
-//!         + &format_line(80, 0, &LockEvent::Releasing(1));
+//!         + &format_line(80, 0, &LockEvent::Releasing { acquisition });
 //!     let incarnation = ProcessIncarnation { process: process as usize, generation: 0 };
 //!     history.add_log(incarnation, &text);
 //! }
@@ -73,10 +75,10 @@ pub fn format_line(at: u64, wall: u64, event: &impl fmt::Display) -> String {
 
 /// Parses the time and the event of each complete line.
 fn parse_lines(text: &str) -> impl Iterator<Item = (u64, &str)> {
-    let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-    whole.filter_map(|line| {
-        let (at, rest) = line.split_once(' ')?;
-        let (wall, event) = rest.split_once(' ')?;
+    let complete_lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    complete_lines.filter_map(|line| {
+        let (at, wall_and_event) = line.split_once(' ')?;
+        let (wall, event) = wall_and_event.split_once(' ')?;
         wall.parse::<u64>().ok()?;
         Some((at.parse().ok()?, event))
     })

@@ -51,13 +51,13 @@ impl fmt::Display for Guarantee {
 pub struct Violation {
     /// The violated guarantee.
     pub guarantee: Guarantee,
-    /// A sentence, and lines of the history.
+    /// Cause as a sentence, and lines of the history.
     pub description: String,
 }
 
 impl Violation {
-    pub(super) fn new(check: Guarantee, told: impl Into<String>) -> Self {
-        Self { guarantee: check, description: told.into() }
+    pub(super) fn new(guarantee: Guarantee, description: impl Into<String>) -> Self {
+        Self { guarantee, description: description.into() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! By TLS, with an authority that the environment names.
+//! A store over TLS, with an authority from the environment.
 
 use std::{
     env, fs,
@@ -10,18 +10,21 @@ use std::{
 
 use super::{TEST_TIMEOUT, run_program};
 
-/// A server, and the directory of its certificates.
-struct TlsRedisServer(Child, PathBuf);
+/// Server with the directory of its certificates.
+struct TlsRedisServer {
+    process: Child,
+    directory: PathBuf,
+}
 
 impl Drop for TlsRedisServer {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-        let _ = fs::remove_dir_all(&self.1);
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// An authority `ca`, and a server for which it vouches.
+/// Commands that create an authority `ca` and a server certificate that it signs.
 const CERTIFICATE_COMMANDS: [&str; 3] = [
     "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",
     "req -newkey rsa:2048 -nodes -subj /CN=lockgate -keyout server.key -out server.csr",
@@ -29,29 +32,30 @@ const CERTIFICATE_COMMANDS: [&str; 3] = [
 ];
 
 fn start_tls_server() -> (TlsRedisServer, u16) {
-    let place = env::temp_dir().join(format!("lockgate-fsck-{}", std::process::id()));
-    fs::create_dir(&place).expect("a place for temporary files");
-    fs::write(place.join("names"), "subjectAltName=IP:127.0.0.1").expect("it can be written to");
+    let directory = env::temp_dir().join(format!("lockgate-fsck-{}", std::process::id()));
+    fs::create_dir(&directory).expect("a directory for temporary files");
+    fs::write(directory.join("names"), "subjectAltName=IP:127.0.0.1")
+        .expect("it can be written to");
     for step in CERTIFICATE_COMMANDS {
         let mut openssl = Command::new("openssl");
-        openssl.args(step.split(' ')).current_dir(&place).stderr(Stdio::null());
+        openssl.args(step.split(' ')).current_dir(&directory).stderr(Stdio::null());
         assert!(openssl.status().expect("these tests need openssl").success(), "{step}");
     }
     let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
     let port = free.expect("a free port").port();
-    let words = format!(
+    let args = format!(
         "--port 0 --tls-port {port} --bind 127.0.0.1 --save  --tls-auth-clients no \
          --tls-cert-file server.crt --tls-key-file server.key --tls-ca-cert-file ca.crt"
     );
     let mut server = Command::new("redis-server");
-    server.args(words.split(' ')).current_dir(&place).stdout(Stdio::null());
-    let child = server.spawn().expect("these tests need a redis-server that was built with TLS");
-    (TlsRedisServer(child, place), port)
+    server.args(args.split(' ')).current_dir(&directory).stdout(Stdio::null());
+    let process = server.spawn().expect("these tests need a redis-server that was built with TLS");
+    (TlsRedisServer { process, directory }, port)
 }
 
 #[test]
 fn tls_store_is_checked_with_authority_from_environment() {
-    // The chosen server was built without TLS.
+    // The tests run with a server that was built without TLS.
     if env::var_os("LOCKGATE_TESTS_WITHOUT_TLS").is_some() {
         return;
     }
@@ -65,12 +69,12 @@ fn tls_store_is_checked_with_authority_from_environment() {
     };
     let started = Instant::now();
     let (code, text) = loop {
-        let answer = fsck(Some(server.1.join("ca.crt")));
-        if answer.0 != Some(2) || started.elapsed() > TEST_TIMEOUT {
-            break answer;
+        let result = fsck(Some(server.directory.join("ca.crt")));
+        if result.0 != Some(2) || started.elapsed() > TEST_TIMEOUT {
+            break result;
         }
     };
-    assert_eq!(code, Some(3), "it has looked, and nobody has used the namespace: {text}");
+    assert_eq!(code, Some(3), "the check ran, and the namespace is empty: {text}");
 
     let (code, text) = fsck(None);
     assert_eq!(code, Some(2), "{text}");

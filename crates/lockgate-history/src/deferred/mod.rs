@@ -11,12 +11,14 @@
 
 mod check;
 mod deferred_history;
+mod deferred_records;
 mod run_event;
 
 pub use self::{
     check::DeferredCheckStats,
-    deferred_history::{
-        AcceptedJob, AcceptedTerms, ClientAnswer, ClientExchange, DeferredHistory, ObservedStatus,
+    deferred_history::DeferredHistory,
+    deferred_records::{
+        AcceptedJob, AcceptedTerms, ClientAnswer, ClientExchange, ObservedStatus,
         ProcessDisturbance, RecordedRun, RunEnd,
     },
     run_event::RunEvent,

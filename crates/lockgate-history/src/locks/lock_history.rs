@@ -1,4 +1,4 @@
-//! `LockHistory`, the merged logs of all processes, with one entry for each acquisition.
+//! `LockHistory`: the merged logs of all processes, with one entry for each acquisition.
 
 use std::{collections::HashMap, fmt};
 
@@ -79,8 +79,8 @@ pub struct LockHistory {
 
 impl LockHistory {
     /// Adds the log of one process; an incomplete last line is ignored.
-    pub fn add_log(&mut self, life: ProcessIncarnation, text: &str) {
-        self.add_events(life, lock_event::parse_events(text));
+    pub fn add_log(&mut self, incarnation: ProcessIncarnation, text: &str) {
+        self.add_events(incarnation, lock_event::parse_events(text));
     }
 
     /// Checks M1, M2, M3, P1, R1, F1 and L1.
@@ -92,74 +92,67 @@ impl LockHistory {
     /// Returns the number of grants.
     #[must_use]
     pub fn grant_count(&self) -> usize {
-        self.acquisitions.iter().filter(|op| op.grant.is_some()).count()
+        self.acquisitions.iter().filter(|a| a.grant.is_some()).count()
     }
 
     /// Adds the events of one process, with the time of each of them in ns.
-    pub fn add_events(&mut self, life: ProcessIncarnation, events: Vec<(u64, LockEvent)>) {
-        let mut ops = HashMap::new();
+    pub fn add_events(&mut self, incarnation: ProcessIncarnation, events: Vec<(u64, LockEvent)>) {
+        let mut acquisitions = HashMap::new();
         for (at, event) in events {
             match event {
-                LockEvent::Requested(id, lock, mode) => {
-                    let (answered, grant) = (None, None);
-                    ops.insert(
+                LockEvent::Requested { acquisition: id, lock, mode } => {
+                    let acquisition = LockAcquisition {
+                        incarnation,
                         id,
-                        LockAcquisition {
-                            incarnation: life,
-                            id,
-                            lock,
-                            mode,
-                            requested_at: at,
-                            answered_at: answered,
-                            grant,
-                        },
-                    );
+                        lock,
+                        mode,
+                        requested_at: at,
+                        answered_at: None,
+                        grant: None,
+                    };
+                    acquisitions.insert(id, acquisition);
                 }
-                LockEvent::Stalled(since) => {
+                LockEvent::Stalled { since } => {
                     // After a stall, messages are received late and waiters poll late.
                     self.disturbances
                         .push(DisturbedInterval { from: since, to: at + 400 * NANOS_PER_MILLI });
                 }
-                LockEvent::Granted(id, ..)
-                | LockEvent::Refused(id)
-                | LockEvent::Failed(id)
-                | LockEvent::Cancelled(id)
-                | LockEvent::Renewed(id, _)
-                | LockEvent::LossReported(id)
-                | LockEvent::Written(id, _)
-                | LockEvent::Releasing(id)
-                | LockEvent::Released(id, _) => {
-                    if let Some(op) = ops.get_mut(&id) {
-                        op.apply_event(at, &event);
+                LockEvent::Granted { acquisition: id, .. }
+                | LockEvent::Refused { acquisition: id }
+                | LockEvent::Failed { acquisition: id }
+                | LockEvent::Cancelled { acquisition: id }
+                | LockEvent::Renewed { acquisition: id, .. }
+                | LockEvent::LossReported { acquisition: id }
+                | LockEvent::Written { acquisition: id, .. }
+                | LockEvent::Releasing { acquisition: id }
+                | LockEvent::Released { acquisition: id, .. } => {
+                    if let Some(acquisition) = acquisitions.get_mut(&id) {
+                        acquisition.apply_event(at, &event);
                     }
                 }
             }
         }
-        self.acquisitions.extend(ops.into_values());
+        self.acquisitions.extend(acquisitions.into_values());
     }
 
     /// Returns the holds of a lock, in the order of their start.
     pub(super) fn hold_intervals(&self, lock: &str) -> Vec<HoldInterval<'_>> {
-        let ops = self.acquisitions.iter().filter(|op| op.lock == lock);
-        let mut holds: Vec<_> = ops.filter_map(|op| self.hold_interval(op)).collect();
+        let acquisitions = self.acquisitions.iter().filter(|a| a.lock == lock);
+        let mut holds: Vec<_> = acquisitions.filter_map(|a| self.hold_interval(a)).collect();
         holds.sort_by_key(|hold| hold.from);
         holds
     }
 
-    fn hold_interval<'a>(&self, op: &'a LockAcquisition) -> Option<HoldInterval<'a>> {
-        let grant = op.grant.as_ref()?;
-        let killed = self.killed_at.get(&op.incarnation).copied();
-        let ends = [grant.release_started_at, grant.lost_at, killed];
+    fn hold_interval<'a>(&self, acquisition: &'a LockAcquisition) -> Option<HoldInterval<'a>> {
+        let grant = acquisition.grant.as_ref()?;
+        let killed_at = self.killed_at.get(&acquisition.incarnation).copied();
+        let ends = [grant.release_started_at, grant.lost_at, killed_at];
         let to = ends.into_iter().flatten().fold(grant.valid_until, u64::min);
-        (grant.granted_at < to).then_some(HoldInterval {
-            acquisition: op,
-            from: grant.granted_at,
-            to,
-        })
+        (grant.granted_at < to).then_some(HoldInterval { acquisition, from: grant.granted_at, to })
     }
 
     pub(super) fn lock_names(&self) -> Vec<String> {
-        let mut locks: Vec<_> = self.acquisitions.iter().map(|op| op.lock.clone()).collect();
+        let mut locks: Vec<_> = self.acquisitions.iter().map(|a| a.lock.clone()).collect();
         locks.sort();
         locks.dedup();
         locks
@@ -168,11 +161,14 @@ impl LockHistory {
     /// Formats acquisitions, one line each, with times relative to the start.
     pub(super) fn format_acquisitions<'a>(
         &self,
-        ops: impl IntoIterator<Item = &'a LockAcquisition>,
+        acquisitions: impl IntoIterator<Item = &'a LockAcquisition>,
     ) -> String {
-        let mut ops: Vec<_> = ops.into_iter().collect();
-        ops.sort_by_key(|op| op.requested_at);
-        ops.into_iter().map(|op| format!("\n  {}", AcquisitionDisplay(self, op))).collect()
+        let mut acquisitions: Vec<_> = acquisitions.into_iter().collect();
+        acquisitions.sort_by_key(|acquisition| acquisition.requested_at);
+        let lines = acquisitions.into_iter().map(|acquisition| {
+            format!("\n  {}", AcquisitionDisplay { history: self, acquisition })
+        });
+        lines.collect()
     }
 }
 
@@ -180,60 +176,65 @@ impl LockAcquisition {
     fn apply_event(&mut self, at: u64, event: &LockEvent) {
         let grant = self.grant.as_mut();
         match (event, grant) {
-            (LockEvent::Granted(_, fence, valid), _) => {
+            (LockEvent::Granted { fence, valid_until, .. }, _) => {
                 self.answered_at = Some(at);
-                let (fence, valid) = (*fence, *valid);
                 self.grant = Some(RecordedGrant {
                     granted_at: at,
-                    fence,
-                    valid_until: valid,
+                    fence: *fence,
+                    valid_until: *valid_until,
                     ..RecordedGrant::default()
                 });
             }
-            (LockEvent::Refused(_) | LockEvent::Failed(_) | LockEvent::Cancelled(_), _) => {
+            (
+                LockEvent::Refused { .. } | LockEvent::Failed { .. } | LockEvent::Cancelled { .. },
+                _,
+            ) => {
                 self.answered_at = Some(at);
             }
-            (LockEvent::Renewed(_, valid), Some(grant)) => grant.valid_until = *valid,
-            (LockEvent::LossReported(_), Some(grant)) => {
+            (LockEvent::Renewed { valid_until, .. }, Some(grant)) => {
+                grant.valid_until = *valid_until;
+            }
+            (LockEvent::LossReported { .. }, Some(grant)) => {
                 grant.lost_at = Some(grant.lost_at.unwrap_or(at));
             }
-            (LockEvent::Releasing(_), Some(grant)) => grant.release_started_at = Some(at),
-            (LockEvent::Written(_, value), Some(grant)) => grant.written_values.push(*value),
+            (LockEvent::Releasing { .. }, Some(grant)) => grant.release_started_at = Some(at),
+            (LockEvent::Written { value, .. }, Some(grant)) => grant.written_values.push(*value),
             _ => {}
         }
     }
 }
 
-struct AcquisitionDisplay<'a>(&'a LockHistory, &'a LockAcquisition);
+/// Acquisition as a line of a violation.
+struct AcquisitionDisplay<'a> {
+    history: &'a LockHistory,
+    acquisition: &'a LockAcquisition,
+}
 
 impl fmt::Display for AcquisitionDisplay<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(history, op) = self;
-        let us = |at: u64| at.saturating_sub(history.started_at) / 1000;
-        let ProcessIncarnation { process, generation: number } = op.incarnation;
-        let (lock, mode) = (&op.lock, op.mode);
-        write!(
-            f,
-            "process {process}.{number} op {}: {lock} {mode} asked {} us",
-            op.id,
-            us(op.requested_at)
-        )?;
-        let Some(grant) = &op.grant else {
-            return match op.answered_at {
-                Some(at) => write!(f, ", refused {} us", us(at)),
-                None => f.write_str(", no answer"),
+        let Self { history, acquisition } = self;
+        let micros = |at: u64| at.saturating_sub(history.started_at) / 1000;
+        let ProcessIncarnation { process, generation } = acquisition.incarnation;
+        let LockAcquisition { id, lock, mode, .. } = acquisition;
+        let requested_at = micros(acquisition.requested_at);
+        write!(f, "process {process}.{generation}, acquisition {id}: ")?;
+        write!(f, "lock {lock}, mode {mode}, requested at {requested_at} us")?;
+        let Some(grant) = &acquisition.grant else {
+            return match acquisition.answered_at {
+                Some(at) => write!(f, ", not granted at {} us", micros(at)),
+                None => f.write_str(", unanswered"),
             };
         };
-        write!(f, ", granted {} us, fence {}", us(grant.granted_at), grant.fence)?;
-        write!(f, ", sure until {} us", us(grant.valid_until))?;
+        write!(f, ", granted at {} us, fence {}", micros(grant.granted_at), grant.fence)?;
+        write!(f, ", valid until {} us", micros(grant.valid_until))?;
         let ends = [
-            ("told of its loss", grant.lost_at),
-            ("given back", grant.release_started_at),
-            ("killed", history.killed_at.get(&op.incarnation).copied()),
+            ("loss reported", grant.lost_at),
+            ("release started", grant.release_started_at),
+            ("process killed", history.killed_at.get(&acquisition.incarnation).copied()),
         ];
-        for (what, at) in ends {
+        for (end, at) in ends {
             if let Some(at) = at {
-                write!(f, ", {what} {} us", us(at))?;
+                write!(f, ", {end} at {} us", micros(at))?;
             }
         }
         Ok(())

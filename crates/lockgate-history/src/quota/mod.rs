@@ -14,7 +14,8 @@
 //!
 //! Each living client is admitted or refused by the store again soon after the last fault (L1).
 
-mod client_requests;
+mod client_liveness;
+mod excess_admissions;
 mod quota_bound;
 mod quota_event;
 mod quota_history;

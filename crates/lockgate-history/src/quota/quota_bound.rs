@@ -1,4 +1,4 @@
-//! Bounds on the admissions of a quota.
+//! `QuotaBound`: most units that a quota admits within a period.
 
 /// Bound on the admissions of a quota, in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,15 +41,15 @@ impl QuotaBound {
 
     /// Returns the most units that are admitted within a period of this length in ns.
     #[must_use]
-    pub fn max_admitted(&self, time: u64) -> u64 {
+    pub fn max_admitted(&self, period: u64) -> u64 {
         match *self {
             // Windows that such a period touches: the one in which it begins, and each that begins
             // within it.
             Self::Fixed { limit, window } | Self::Sliding { limit, window } => {
-                limit.saturating_mul(time / window.max(1) + 2)
+                limit.saturating_mul(period / window.max(1) + 2)
             }
             Self::Gcra { burst, limit, window } => {
-                let paced = u128::from(time) * u128::from(limit) / u128::from(window.max(1));
+                let paced = u128::from(period) * u128::from(limit) / u128::from(window.max(1));
                 burst.saturating_add(u64::try_from(paced).unwrap_or(u64::MAX)).saturating_add(1)
             }
         }

@@ -1,45 +1,100 @@
-//! Events of rate limits that processes log.
+//! `QuotaEvent`: events of rate limits that processes log, one line each.
 
 use std::{fmt, str::FromStr};
 
-/// Event of one process, written and parsed as one line of words. The first number identifies the
-/// client within its process; each client makes one request after the other.
+/// Event of one process, written and parsed as one line of space-separated parts. `client`
+/// identifies the client within its process; each client makes one request after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuotaEvent {
-    /// A client sends a request: client, key.
-    Requested(u64, String),
-    /// The store admitted it: client, key, time of the call in ns, and the least cost that may
-    /// remain after later adjustments.
-    Admitted(u64, String, u64, u64),
-    /// The store refused it: client, key.
-    Refused(u64, String),
-    /// The process admitted it on its own while the store was unavailable: fields as in
-    /// [`Admitted`](Self::Admitted).
-    AdmittedLocally(u64, String, u64, u64),
-    /// Error: it was not admitted, but may have been charged: client, key.
-    Failed(u64, String),
-    /// Most that a request may cost with any outcome: client, key, cost. Logged before the request
-    /// is sent.
-    CostLimit(u64, String, u64),
-    /// The store reported the units spent of a key: client, key, time of the call in ns, units.
-    SpentRead(u64, String, u64, u64),
-    /// The process was stalled since this time in ns.
-    Stalled(u64),
+    /// A client sends a request.
+    Requested {
+        /// Number of the client.
+        client: u64,
+        /// Key of the counter.
+        key: String,
+    },
+    /// The store admitted the request.
+    Admitted {
+        /// Number of the client.
+        client: u64,
+        /// Key of the counter.
+        key: String,
+        /// Time of the call in ns.
+        sent_at: u64,
+        /// Least cost that may remain after later adjustments.
+        cost: u64,
+    },
+    /// The store refused the request.
+    Refused {
+        /// Number of the client.
+        client: u64,
+        /// Key of the counter.
+        key: String,
+    },
+    /// The process admitted the request on its own while the store was unavailable.
+    AdmittedLocally {
+        /// Number of the client.
+        client: u64,
+        /// Key of the counter.
+        key: String,
+        /// Time of the call in ns.
+        sent_at: u64,
+        /// Least cost that may remain after later adjustments.
+        cost: u64,
+    },
+    /// Error: the request was not admitted, but may have been charged.
+    Failed {
+        /// Number of the client.
+        client: u64,
+        /// Key of the counter.
+        key: String,
+    },
+    /// Most that a request may cost with any outcome. Logged before the request is sent.
+    CostLimit {
+        /// Number of the client.
+        client: u64,
+        /// Key of the counter.
+        key: String,
+        /// The largest possible cost.
+        max_cost: u64,
+    },
+    /// The store reported the units spent of a key.
+    SpentRead {
+        /// Number of the client.
+        client: u64,
+        /// Key of the counter.
+        key: String,
+        /// Time of the call in ns.
+        sent_at: u64,
+        /// The reported units.
+        spent: u64,
+    },
+    /// The process was stalled.
+    Stalled {
+        /// Start of the stall in ns.
+        since: u64,
+    },
 }
 
 impl fmt::Display for QuotaEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Requested(who, key) => write!(f, "ask {who} {key}"),
-            Self::Admitted(who, key, sent, cost) => write!(f, "in {who} {key} {sent} {cost}"),
-            Self::Refused(who, key) => write!(f, "out {who} {key}"),
-            Self::AdmittedLocally(who, key, sent, cost) => {
-                write!(f, "local {who} {key} {sent} {cost}")
+            Self::Requested { client, key } => write!(f, "ask {client} {key}"),
+            Self::Admitted { client, key, sent_at, cost } => {
+                write!(f, "in {client} {key} {sent_at} {cost}")
             }
-            Self::Failed(who, key) => write!(f, "fault {who} {key}"),
-            Self::CostLimit(who, key, most) => write!(f, "may {who} {key} {most}"),
-            Self::SpentRead(who, key, sent, spent) => write!(f, "spent {who} {key} {sent} {spent}"),
-            Self::Stalled(since) => write!(f, "stall {since}"),
+            Self::Refused { client, key } => write!(f, "out {client} {key}"),
+            Self::AdmittedLocally { client, key, sent_at, cost } => {
+                write!(f, "local {client} {key} {sent_at} {cost}")
+            }
+            Self::Failed { client, key } => write!(f, "fault {client} {key}"),
+            Self::CostLimit { client, key, max_cost } => {
+                write!(f, "may {client} {key} {max_cost}")
+            }
+            Self::SpentRead { client, key, sent_at, spent } => {
+                write!(f, "spent {client} {key} {sent_at} {spent}")
+            }
+            Self::Stalled { since } => write!(f, "stall {since}"),
         }
     }
 }
@@ -48,25 +103,36 @@ impl FromStr for QuotaEvent {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let words: Vec<_> = text.split(' ').collect();
-        let number = |word: &str| word.parse().map_err(drop);
-        let [verb, who, rest @ ..] = &words[..] else { return Err(()) };
-        let (who, verb) = (number(who)?, *verb);
-        Ok(match (verb, rest) {
-            ("ask", [key]) => Self::Requested(who, (*key).to_owned()),
-            ("in", [key, sent, cost]) => {
-                Self::Admitted(who, (*key).to_owned(), number(sent)?, number(cost)?)
+        let parts: Vec<_> = text.split(' ').collect();
+        let number = |part: &str| part.parse().map_err(drop);
+        let [verb, client, arguments @ ..] = &parts[..] else { return Err(()) };
+        let (client, verb) = (number(client)?, *verb);
+        Ok(match (verb, arguments) {
+            ("ask", [key]) => Self::Requested { client, key: (*key).to_owned() },
+            ("in", [key, sent_at, cost]) => Self::Admitted {
+                client,
+                key: (*key).to_owned(),
+                sent_at: number(sent_at)?,
+                cost: number(cost)?,
+            },
+            ("out", [key]) => Self::Refused { client, key: (*key).to_owned() },
+            ("local", [key, sent_at, cost]) => Self::AdmittedLocally {
+                client,
+                key: (*key).to_owned(),
+                sent_at: number(sent_at)?,
+                cost: number(cost)?,
+            },
+            ("fault", [key]) => Self::Failed { client, key: (*key).to_owned() },
+            ("may", [key, max_cost]) => {
+                Self::CostLimit { client, key: (*key).to_owned(), max_cost: number(max_cost)? }
             }
-            ("out", [key]) => Self::Refused(who, (*key).to_owned()),
-            ("local", [key, sent, cost]) => {
-                Self::AdmittedLocally(who, (*key).to_owned(), number(sent)?, number(cost)?)
-            }
-            ("fault", [key]) => Self::Failed(who, (*key).to_owned()),
-            ("may", [key, most]) => Self::CostLimit(who, (*key).to_owned(), number(most)?),
-            ("spent", [key, sent, spent]) => {
-                Self::SpentRead(who, (*key).to_owned(), number(sent)?, number(spent)?)
-            }
-            ("stall", []) => Self::Stalled(who),
+            ("spent", [key, sent_at, spent]) => Self::SpentRead {
+                client,
+                key: (*key).to_owned(),
+                sent_at: number(sent_at)?,
+                spent: number(spent)?,
+            },
+            ("stall", []) => Self::Stalled { since: client },
             _ => return Err(()),
         })
     }
@@ -78,16 +144,16 @@ mod tests {
 
     #[test]
     fn quota_events_round_trip_through_text() {
-        let key = || "k".to_owned();
+        let (client, key) = (3, || "k".to_owned());
         for event in [
-            QuotaEvent::Requested(3, key()),
-            QuotaEvent::Admitted(3, key(), 5, 2),
-            QuotaEvent::Refused(3, key()),
-            QuotaEvent::AdmittedLocally(3, key(), 5, 1),
-            QuotaEvent::Failed(3, key()),
-            QuotaEvent::CostLimit(3, key(), 4),
-            QuotaEvent::SpentRead(3, key(), 5, 7),
-            QuotaEvent::Stalled(9),
+            QuotaEvent::Requested { client, key: key() },
+            QuotaEvent::Admitted { client, key: key(), sent_at: 5, cost: 2 },
+            QuotaEvent::Refused { client, key: key() },
+            QuotaEvent::AdmittedLocally { client, key: key(), sent_at: 5, cost: 1 },
+            QuotaEvent::Failed { client, key: key() },
+            QuotaEvent::CostLimit { client, key: key(), max_cost: 4 },
+            QuotaEvent::SpentRead { client, key: key(), sent_at: 5, spent: 7 },
+            QuotaEvent::Stalled { since: 9 },
         ] {
             assert_eq!(event.to_string().parse(), Ok(event));
         }

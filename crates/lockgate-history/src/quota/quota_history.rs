@@ -1,18 +1,15 @@
-//! `QuotaHistory`, the merged logs of rate limits, and RL1: admissions never exceed the quotas.
+//! `QuotaHistory`: the merged logs of rate limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     QuotaBound, QuotaEvent,
-    client_requests::{AnswerSource, ClientRequests},
+    client_liveness::{AnswerSource, ClientRequests},
     quota_ledger::QuotaLedger,
 };
-use crate::{Guarantee, NANOS_PER_MILLI, ProcessIncarnation, Violation, parse_lines};
+use crate::{ProcessIncarnation, Violation, parse_lines};
 
-/// Length of the periods that are checked from each request on, in windows. The complete history is
-/// checked too.
-const MAX_WINDOWS: u64 = 4;
-
+/// Admission of one request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct QuotaAdmission {
     pub(super) incarnation: ProcessIncarnation,
@@ -44,7 +41,7 @@ pub struct QuotaHistory {
     /// Times in ns at which the store lost its data, so that quotas start again.
     pub data_losses: Vec<u64>,
     pub(super) admitted: BTreeMap<String, Vec<QuotaAdmission>>,
-    admitted_locally: BTreeMap<String, Vec<QuotaAdmission>>,
+    pub(super) admitted_locally: BTreeMap<String, Vec<QuotaAdmission>>,
     refused_count: u64,
     error_count: u64,
     pub(super) clients: ClientRequests,
@@ -76,268 +73,67 @@ pub struct QuotaCheckStats {
 
 impl QuotaHistory {
     /// Adds the log of one process; an incomplete last line is ignored.
-    pub fn add_log(&mut self, life: ProcessIncarnation, text: &str) {
-        self.clients_per_process.entry(life).or_default();
-        for (told, event) in parse_lines(text) {
-            let Ok(event) = event.parse() else { continue };
-            let mut by = |who, by| self.clients.add_answer(life, who, told, by);
-            match event {
-                QuotaEvent::Requested(who, key) => self.clients.add_request(life, who, key, told),
-                QuotaEvent::Admitted(who, key, sent, cost) => {
-                    by(who, AnswerSource::Store);
-                    self.admitted.entry(key).or_default().push(QuotaAdmission {
-                        incarnation: life,
-                        sent_at: sent,
-                        answered_at: told,
-                        cost,
-                    });
-                }
-                QuotaEvent::AdmittedLocally(who, key, sent, cost) => {
-                    by(who, AnswerSource::Process);
-                    self.admitted_locally.entry(key).or_default().push(QuotaAdmission {
-                        incarnation: life,
-                        sent_at: sent,
-                        answered_at: told,
-                        cost,
-                    });
-                }
-                QuotaEvent::Refused(who, _) => {
-                    by(who, AnswerSource::Store);
-                    self.refused_count += 1;
-                }
-                QuotaEvent::Failed(who, _) => {
-                    by(who, AnswerSource::Failed);
-                    self.error_count += 1;
-                }
-                QuotaEvent::CostLimit(_, key, most) => self.ledger.add_cost_limit(key, told, most),
-                QuotaEvent::SpentRead(_, key, sent, spent) => {
-                    self.ledger.add_reading(key, sent, told, spent);
-                }
-                QuotaEvent::Stalled(since) => self.stalls.push((since, told)),
+    pub fn add_log(&mut self, incarnation: ProcessIncarnation, text: &str) {
+        self.clients_per_process.entry(incarnation).or_default();
+        for (at, event) in parse_lines(text) {
+            if let Ok(event) = event.parse() {
+                self.add_event(incarnation, at, event);
             }
+        }
+    }
+
+    fn add_event(&mut self, incarnation: ProcessIncarnation, at: u64, event: QuotaEvent) {
+        let mut add_answer =
+            |client, source| self.clients.add_answer(incarnation, client, at, source);
+        let admission =
+            |sent_at, cost| QuotaAdmission { incarnation, sent_at, answered_at: at, cost };
+        match event {
+            QuotaEvent::Requested { client, key } => {
+                self.clients.add_request(incarnation, client, key, at);
+            }
+            QuotaEvent::Admitted { client, key, sent_at, cost } => {
+                add_answer(client, AnswerSource::Store);
+                self.admitted.entry(key).or_default().push(admission(sent_at, cost));
+            }
+            QuotaEvent::AdmittedLocally { client, key, sent_at, cost } => {
+                add_answer(client, AnswerSource::Process);
+                self.admitted_locally.entry(key).or_default().push(admission(sent_at, cost));
+            }
+            QuotaEvent::Refused { client, .. } => {
+                add_answer(client, AnswerSource::Store);
+                self.refused_count += 1;
+            }
+            QuotaEvent::Failed { client, .. } => {
+                add_answer(client, AnswerSource::Failed);
+                self.error_count += 1;
+            }
+            QuotaEvent::CostLimit { key, max_cost, .. } => {
+                self.ledger.add_cost_limit(key, at, max_cost);
+            }
+            QuotaEvent::SpentRead { key, sent_at, spent, .. } => {
+                self.ledger.add_reading(key, sent_at, at, spent);
+            }
+            QuotaEvent::Stalled { since } => self.stalls.push((since, at)),
         }
     }
 
     /// Checks RL1, RL2 and L1.
     #[must_use]
     pub fn check(&self) -> (QuotaCheckStats, Vec<Violation>) {
-        let count = |all: &BTreeMap<String, Vec<QuotaAdmission>>| {
-            all.values().map(|all| all.len() as u64).sum()
+        let count = |admissions: &BTreeMap<String, Vec<QuotaAdmission>>| {
+            admissions.values().map(|of_key| of_key.len() as u64).sum()
         };
-        let mut looked = QuotaCheckStats {
+        let mut stats = QuotaCheckStats {
             admitted: count(&self.admitted),
             admitted_locally: count(&self.admitted_locally),
             refused: self.refused_count,
             errors: self.error_count,
             ..QuotaCheckStats::default()
         };
-        let mut wrong;
-        (looked.longest_wait, wrong) = self.check_liveness();
-        wrong.extend(self.check_ledger(&mut looked));
-        for (key, limit) in &self.quotas {
-            let of = |all: &BTreeMap<String, Vec<QuotaAdmission>>| {
-                all.get(key).cloned().unwrap_or_default()
-            };
-            let sum: u64 = of(&self.admitted).iter().map(|entry| entry.cost).sum();
-            looked.exhausted_keys += u64::from(sum >= limit.max_admitted(0));
-            let (over, shown) = self.max_excess(limit, of(&self.admitted));
-            looked.max_excess = looked.max_excess.max(over);
-            wrong.extend(
-                shown.map(|shown| Violation::new(Guarantee::RL1, format!("{key}: {shown}"))),
-            );
-            let mut each: BTreeMap<ProcessIncarnation, Vec<QuotaAdmission>> = BTreeMap::new();
-            for entry in of(&self.admitted_locally) {
-                each.entry(entry.incarnation).or_default().push(entry);
-            }
-            for (ProcessIncarnation { process, generation: number }, entries) in each {
-                let (over, shown) = self.max_excess(&self.quota_share_bound(limit), entries);
-                looked.max_excess = looked.max_excess.max(over);
-                wrong.extend(shown.map(|shown| {
-                    let told = format!("{key}: process {process}.{number} alone: {shown}");
-                    Violation::new(Guarantee::RL1, told)
-                }));
-            }
-        }
-        (looked, wrong)
-    }
-
-    /// Returns the bound of one process on its own while the store is unavailable.
-    fn quota_share_bound(&self, limit: &QuotaBound) -> QuotaBound {
-        let part = |limit: u64| self.quota_share.map_or(limit, |share| share.min(limit));
-        match *limit {
-            QuotaBound::Fixed { limit, window } => QuotaBound::Fixed { limit: part(limit), window },
-            QuotaBound::Sliding { limit, window } => {
-                QuotaBound::Sliding { limit: part(limit), window }
-            }
-            QuotaBound::Gcra { burst, limit, window } => {
-                QuotaBound::Gcra { burst: part(burst), limit: part(limit), window }
-            }
-        }
-    }
-
-    /// Returns the largest excess of any period, and a sentence about it.
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "a point of partition is a place in it, or its end"
-    )]
-    fn max_excess(
-        &self,
-        limit: &QuotaBound,
-        mut entries: Vec<QuotaAdmission>,
-    ) -> (u64, Option<String>) {
-        entries.sort_by_key(|entry| entry.answered_at);
-        let mut begins: Vec<u64> = entries.iter().map(|entry| entry.sent_at).collect();
-        begins.sort_unstable();
-        begins.dedup();
-        let far = limit.window().saturating_mul(MAX_WINDOWS);
-        let mut worst: (u64, Option<String>) = (0, None);
-        let mut judge = |from: u64, to: u64, sum: u64| {
-            let anew =
-                self.data_losses.iter().filter(|at| (from..=to).contains(*at)).count() as u64;
-            let may = limit.max_admitted(to - from) + limit.max_admitted(0) * anew;
-            if sum > may && sum - may > worst.0 {
-                let ms = (to - from) / NANOS_PER_MILLI;
-                let shown = format!("{sum} let in within {ms} ms, where {may} may be");
-                worst = (sum - may, Some(shown));
-            }
-        };
-        for &from in &begins {
-            let mut sum = 0;
-            let first = entries.partition_point(|entry| entry.answered_at < from);
-            let near = entries[first..].iter().take_while(|entry| entry.answered_at - from <= far);
-            for entry in near.filter(|entry| entry.sent_at >= from) {
-                sum += entry.cost;
-                judge(from, entry.answered_at, sum);
-            }
-        }
-        if let (Some(from), Some(last)) = (begins.first(), entries.last()) {
-            judge(*from, last.answered_at, entries.iter().map(|entry| entry.cost).sum());
-        }
-        worst
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::format_line;
-
-    fn quota_history_of(limit: QuotaBound, events: &[(usize, u64, QuotaEvent)]) -> QuotaHistory {
-        let mut history = QuotaHistory::default();
-        history.quotas.insert("k".to_owned(), limit);
-        for (process, at, event) in events {
-            history.add_log(
-                ProcessIncarnation { process: *process, generation: 0 },
-                &format_line(at * NANOS_PER_MILLI, 7, event),
-            );
-        }
-        history
-    }
-
-    /// This number of admissions at a time, each sent 1 ms before its response.
-    fn admissions_at(ms: u64, many: u64) -> Vec<(usize, u64, QuotaEvent)> {
-        let one = |n| {
-            (
-                usize::try_from(n % 3).unwrap(),
-                ms,
-                QuotaEvent::Admitted(0, "k".into(), (ms - 1) * NANOS_PER_MILLI, 1),
-            )
-        };
-        (0..many).map(one).collect()
-    }
-
-    #[test]
-    fn exhausted_quotas_are_counted() {
-        let spent =
-            |many| quota_history_of(GCRA_BOUND, &admissions_at(50, many)).check().0.exhausted_keys;
-        assert_eq!([spent(5), spent(6)], [0, 1]);
-    }
-
-    fn excess_of(limit: QuotaBound, events: &[(usize, u64, QuotaEvent)]) -> u64 {
-        let (looked, wrong) = quota_history_of(limit, events).check();
-        assert_eq!(looked.max_excess == 0, wrong.is_empty());
-        assert!(wrong.iter().all(|wrong| wrong.guarantee == Guarantee::RL1));
-        looked.max_excess
-    }
-
-    const FIXED_BOUND: QuotaBound = QuotaBound::Fixed { limit: 10, window: 1000 * NANOS_PER_MILLI };
-    const GCRA_BOUND: QuotaBound =
-        QuotaBound::Gcra { burst: 5, limit: 10, window: 1000 * NANOS_PER_MILLI };
-
-    #[test]
-    fn rl1_admission_beyond_the_touched_windows_is_reported() {
-        assert_eq!(
-            excess_of(FIXED_BOUND, &[admissions_at(999, 10), admissions_at(1001, 10)].concat()),
-            0
-        );
-        assert_eq!(
-            excess_of(FIXED_BOUND, &[admissions_at(999, 10), admissions_at(1001, 11)].concat()),
-            1
-        );
-        // Three windows.
-        assert_eq!(
-            excess_of(
-                FIXED_BOUND,
-                &[admissions_at(999, 10), admissions_at(1500, 10), admissions_at(2100, 10)]
-                    .concat()
-            ),
-            0
-        );
-    }
-
-    #[test]
-    fn rl1_admissions_beyond_the_gcra_bound_are_reported() {
-        assert_eq!(excess_of(GCRA_BOUND, &admissions_at(50, 6)), 0);
-        assert_eq!(excess_of(GCRA_BOUND, &admissions_at(50, 8)), 2);
-        assert_eq!(
-            excess_of(GCRA_BOUND, &[admissions_at(50, 5), admissions_at(550, 5)].concat()),
-            0
-        );
-        assert_eq!(
-            excess_of(GCRA_BOUND, &[admissions_at(50, 5), admissions_at(550, 9)].concat()),
-            3
-        );
-    }
-
-    /// Refused and unanswered requests were not admitted.
-    #[test]
-    fn rl1_refusals_and_errors_are_not_admissions() {
-        let none = |event: QuotaEvent| (0..100).map(|_| (0, 60, event.clone())).collect::<Vec<_>>();
-        let all = [
-            admissions_at(50, 5),
-            none(QuotaEvent::Refused(0, "k".into())),
-            none(QuotaEvent::Failed(0, "k".into())),
-        ]
-        .concat();
-        assert_eq!(excess_of(GCRA_BOUND, &all), 0);
-        let (looked, _) = quota_history_of(GCRA_BOUND, &all).check();
-        assert_eq!((looked.admitted, looked.refused, looked.errors), (5, 100, 100));
-    }
-
-    #[test]
-    fn rl1_data_loss_allows_the_quota_again() {
-        let mut history = quota_history_of(
-            FIXED_BOUND,
-            &[admissions_at(999, 10), admissions_at(1001, 25)].concat(),
-        );
-        assert_eq!(history.check().0.max_excess, 15);
-        history.data_losses.push(1000 * NANOS_PER_MILLI);
-        assert_eq!(history.check().0.max_excess, 0);
-    }
-
-    /// While the store is unavailable, each process is limited to its share.
-    #[test]
-    fn rl1_local_admissions_are_limited_per_process() {
-        let local = |process, many| {
-            let one = move |_| {
-                (process, 50, QuotaEvent::AdmittedLocally(0, "k".into(), 49 * NANOS_PER_MILLI, 1))
-            };
-            (0..many).map(one).collect::<Vec<_>>()
-        };
-        assert_eq!(excess_of(GCRA_BOUND, &[local(0, 6), local(1, 6)].concat()), 0);
-        assert_eq!(excess_of(GCRA_BOUND, &local(0, 7)), 1);
-        let mut history = quota_history_of(GCRA_BOUND, &local(0, 6));
-        history.quota_share = Some(2);
-        assert_eq!(history.check().0.max_excess, 3);
+        let mut violations;
+        (stats.longest_wait, violations) = self.check_liveness();
+        violations.extend(self.check_ledger(&mut stats));
+        violations.extend(self.check_admissions(&mut stats));
+        (stats, violations)
     }
 }

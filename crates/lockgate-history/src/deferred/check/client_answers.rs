@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::DeferredCheckStats;
 use crate::{
     Guarantee, NANOS_PER_MILLI, ProcessIncarnation, Violation,
-    deferred::deferred_history::{ClientAnswer, ClientExchange, DeferredHistory, RecordedRun},
+    deferred::{ClientAnswer, ClientExchange, DeferredHistory, RecordedRun},
 };
 
 /// Status of the busy response.
@@ -16,21 +16,22 @@ pub(super) fn check_answers_match_runs(
     history: &DeferredHistory,
     resource: &str,
 ) -> Option<Violation> {
-    let answers = exchanges_for(history, resource);
-    let given = answers.filter_map(|asked| match &asked.answer {
-        ClientAnswer::Response(status @ (200 | 500), body) => Some((*status, body)),
-        _ => None,
-    });
-    for (status, body) in given {
+    let handler_responses =
+        exchanges_for(history, resource).filter_map(|exchange| match &exchange.answer {
+            ClientAnswer::Response { status: status @ (200 | 500), body } => Some((*status, body)),
+            _ => None,
+        });
+    for (status, body) in handler_responses {
         let runs: Vec<_> = runs_for(history, resource)
             .filter(|run| ended_with_response(run, status, body))
             .collect();
         if runs.len() != 1 {
-            let shown = history.format_runs(runs.iter().copied());
-            let many = runs.len();
-            let told =
-                format!("a client of {resource} was told {status} {body:?} of {many} runs:{shown}");
-            return Some(Violation::new(Guarantee::D4, told));
+            let (count, excerpt) = (runs.len(), history.format_runs(runs.iter().copied()));
+            let description = format!(
+                "response of {count} runs instead of one, resource {resource}, status {status}, \
+                 body {body:?}:{excerpt}"
+            );
+            return Some(Violation::new(Guarantee::D4, description));
         }
     }
     None
@@ -42,25 +43,29 @@ pub(super) fn check_direct_runs(history: &DeferredHistory, resource: &str) -> Op
     if history.max_wait == 0 {
         return None;
     }
-    let told: BTreeSet<_> = exchanges_for(history, resource)
-        .filter_map(|asked| handler_response_body(&asked.answer))
+    let response_bodies: BTreeSet<_> = exchanges_for(history, resource)
+        .filter_map(|exchange| handler_response_body(&exchange.answer))
         .collect();
-    let heard = |run: &&RecordedRun| run.end.as_ref().is_some_and(|end| told.contains(&*end.body));
-    let at_once = runs_for(history, resource).filter(|run| run.job_id.is_none());
-    let strange: Vec<_> = at_once.filter(|run| !heard(run)).collect();
+    let has_response = |run: &&RecordedRun| {
+        run.end.as_ref().is_some_and(|end| response_bodies.contains(&*end.body))
+    };
+    let direct_runs = runs_for(history, resource).filter(|run| run.job_id.is_none());
+    let unanswered_runs: Vec<_> = direct_runs.filter(|run| !has_response(run)).collect();
     // The request may have run before its connection ended, or before its lock was lost, which was
     // then the response.
-    let may_be = |asked: &&ClientExchange| match asked.answer {
+    let may_have_run = |exchange: &&ClientExchange| match exchange.answer {
         ClientAnswer::NoResponse => true,
-        ClientAnswer::Response(status, _) => status > 500,
+        ClientAnswer::Response { status, .. } => status > 500,
         ClientAnswer::Accepted | ClientAnswer::PossiblyAccepted => false,
     };
-    let may_be = exchanges_for(history, resource).filter(may_be).count();
-    (strange.len() > may_be).then(|| {
-        let (many, shown) = (strange.len(), history.format_runs(strange));
-        let told =
-            format!("{many} ran at once on {resource} for no client, at most {may_be}:{shown}");
-        Violation::new(Guarantee::D3, told)
+    let max_unanswered = exchanges_for(history, resource).filter(may_have_run).count();
+    (unanswered_runs.len() > max_unanswered).then(|| {
+        let (count, excerpt) = (unanswered_runs.len(), history.format_runs(unanswered_runs));
+        let description = format!(
+            "{count} direct runs of resource {resource} without a response, at most \
+             {max_unanswered}:{excerpt}"
+        );
+        Violation::new(Guarantee::D3, description)
     })
 }
 
@@ -71,71 +76,71 @@ pub(super) fn check_direct_runs(history: &DeferredHistory, resource: &str) -> Op
 /// Such responses are counted.
 pub(super) fn check_liveness(
     history: &DeferredHistory,
-    looked: &mut DeferredCheckStats,
+    stats: &mut DeferredCheckStats,
 ) -> Vec<Violation> {
     if history.max_wait == 0 {
         return Vec::new();
     }
-    let mut wrong = Vec::new();
-    for asked in &history.exchanges {
-        let ClientExchange { incarnation: life, sent_at: sent, answered_at: told, answer, .. } =
-            asked;
-        let served = matches!(
+    let mut violations = Vec::new();
+    for exchange in &history.exchanges {
+        let ClientExchange { incarnation, sent_at, answered_at, answer, .. } = exchange;
+        let is_served = matches!(
             answer,
-            ClientAnswer::Response(200 | 500 | BUSY_STATUS, _) | ClientAnswer::Accepted
+            ClientAnswer::Response { status: 200 | 500 | BUSY_STATUS, .. } | ClientAnswer::Accepted
         );
         // No other 4xx is possible for the requests of the clients, even in a disturbance.
-        let never = !served && matches!(answer, ClientAnswer::Response(400..=499, _));
-        if !never && history.is_process_disturbed(*life, *sent, *told) {
+        let is_impossible =
+            !is_served && matches!(answer, ClientAnswer::Response { status: 400..=499, .. });
+        if !is_impossible && history.is_process_disturbed(*incarnation, *sent_at, *answered_at) {
             continue;
         }
-        let took = told.saturating_sub(*sent);
-        let good = served && took <= history.max_wait;
-        if history.was_stalled(*life, *sent, *told) {
-            if !good && (served || is_outage_answer(answer)) {
-                looked.excused_answers += 1;
+        let waited = answered_at.saturating_sub(*sent_at);
+        let is_in_time = is_served && waited <= history.max_wait;
+        if history.was_stalled(*incarnation, *sent_at, *answered_at) {
+            if !is_in_time && (is_served || is_outage_answer(answer)) {
+                stats.excused_answers += 1;
                 continue;
             }
         } else {
-            looked.checked_answers += 1;
-            looked.longest_wait = looked.longest_wait.max(took);
+            stats.checked_answers += 1;
+            stats.longest_wait = stats.longest_wait.max(waited);
         }
-        if !good {
-            wrong.push(liveness_violation(asked, took));
+        if !is_in_time {
+            violations.push(liveness_violation(exchange, waited));
         }
     }
-    wrong
+    violations
 }
 
 /// Returns true for the response of a process that got no reply from its store in time, or lost its
 /// lock meanwhile.
 fn is_outage_answer(answer: &ClientAnswer) -> bool {
-    matches!(answer, ClientAnswer::Response(503, _) | ClientAnswer::PossiblyAccepted)
+    matches!(answer, ClientAnswer::Response { status: 503, .. } | ClientAnswer::PossiblyAccepted)
 }
 
-fn liveness_violation(asked: &ClientExchange, took: u64) -> Violation {
-    let ClientExchange { resource, incarnation: life, sent_at: sent, answer, .. } = asked;
-    let ProcessIncarnation { process, generation: number } =
-        life.unwrap_or(ProcessIncarnation { process: 0, generation: 0 });
-    let told = format!(
-        "a client of {resource} was told {} by process {process}.{number} after {} ms, sent {}",
+fn liveness_violation(exchange: &ClientExchange, waited: u64) -> Violation {
+    let ClientExchange { resource, incarnation, sent_at, answer, .. } = exchange;
+    let ProcessIncarnation { process, generation } =
+        incarnation.unwrap_or(ProcessIncarnation { process: 0, generation: 0 });
+    let (waited_ms, sent_us) = (waited / NANOS_PER_MILLI, sent_at / 1000);
+    let description = format!(
+        "client not served in time: answer {} of process {process}.{generation} after {waited_ms} \
+         ms, resource {resource}, sent at {sent_us} us",
         describe_answer(answer),
-        took / NANOS_PER_MILLI,
-        sent / 1000,
     );
-    Violation::new(Guarantee::L1, told)
+    Violation::new(Guarantee::L1, description)
 }
 
 fn describe_answer(answer: &ClientAnswer) -> String {
     match answer {
-        ClientAnswer::Response(status, _) => status.to_string(),
+        ClientAnswer::Response { status, .. } => status.to_string(),
         other => format!("{other:?}"),
     }
 }
 
 fn handler_response_body(answer: &ClientAnswer) -> Option<&str> {
     match answer {
-        ClientAnswer::Response(200 | 500, body) => Some(body),
+        ClientAnswer::Response { status: 200 | 500, body } => Some(body),
         _ => None,
     }
 }
@@ -148,7 +153,7 @@ fn exchanges_for<'a>(
     history: &'a DeferredHistory,
     resource: &str,
 ) -> impl Iterator<Item = &'a ClientExchange> {
-    history.exchanges.iter().filter(move |asked| asked.resource == resource)
+    history.exchanges.iter().filter(move |exchange| exchange.resource == resource)
 }
 
 fn runs_for<'a>(

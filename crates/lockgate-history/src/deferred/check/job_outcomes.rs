@@ -4,85 +4,90 @@ use std::collections::BTreeSet;
 
 use crate::{
     Guarantee, Violation,
-    deferred::deferred_history::{
-        AcceptedJob, DeferredHistory, JobRunIndex, ObservedStatus, RecordedRun, RunEnd,
+    deferred::{
+        AcceptedJob, ObservedStatus, RecordedRun, RunEnd,
+        deferred_history::{DeferredHistory, JobRunIndex},
     },
 };
 
 pub(super) fn check_ids_unique(history: &DeferredHistory) -> Option<Violation> {
     let mut ids = BTreeSet::new();
-    let twice = history.accepted.iter().find(|accepted| !ids.insert(&accepted.id))?;
-    Some(Violation::new(Guarantee::D1, format!("one id for two requests: {}", twice.id)))
+    let repeated = history.accepted.iter().find(|accepted| !ids.insert(&accepted.id))?;
+    Some(Violation::new(Guarantee::D1, format!("same id for two requests, job {}", repeated.id)))
 }
 
 /// D1: the status was read at the end of the test, is final, and never was another final one.
 pub(super) fn check_single_outcome(
-    books: &JobRunIndex<'_>,
+    job_runs: &JobRunIndex<'_>,
     accepted: &AcceptedJob,
 ) -> Option<Violation> {
     let AcceptedJob { id, resource, .. } = accepted;
-    let seen = books.observed_statuses.get(id).map_or(&[][..], Vec::as_slice);
-    let Some(last) = seen.last() else {
-        return Some(Violation::new(Guarantee::D1, format!("nobody asked what became of {id}")));
+    let statuses = job_runs.observed_statuses.get(id).map_or(&[][..], Vec::as_slice);
+    let Some(last) = statuses.last() else {
+        return Some(Violation::new(Guarantee::D1, format!("status not read, job {id}")));
     };
     if !last.is_final() {
-        if last.state.is_empty() && !accepted.is_certain && books.runs_of(id).is_empty() {
+        if last.state.is_empty() && !accepted.is_certain && job_runs.runs_of(id).is_empty() {
             return None;
         }
-        let state = if last.state.is_empty() { "gone" } else { &*last.state };
-        let shown = books.format_runs(books.runs_of(id).iter().copied());
+        let state = if last.state.is_empty() { "missing" } else { &*last.state };
+        let excerpt = job_runs.format_runs(job_runs.runs_of(id).iter().copied());
         return Some(Violation::new(
             Guarantee::D1,
-            format!("{id} of {resource} is {state} when all is over:{shown}"),
+            format!("job {id} of resource {resource} is {state} at the end:{excerpt}"),
         ));
     }
-    let other = seen.iter().find(|seen| seen.is_final() && seen.state != last.state)?;
+    let other = statuses.iter().find(|s| s.is_final() && s.state != last.state)?;
     Some(Violation::new(
         Guarantee::D1,
-        format!("{id} was {} first, then {}", other.state, last.state),
+        format!("final state changed from {} to {}, job {id}", other.state, last.state),
     ))
 }
 
 /// D1 and D4: the final status matches the runs, and the stored response is that of the last run.
 pub(super) fn check_outcome_matches_runs(
-    books: &JobRunIndex<'_>,
+    job_runs: &JobRunIndex<'_>,
     accepted: &AcceptedJob,
 ) -> Option<Violation> {
     let id = &accepted.id;
-    let last = books.observed_statuses.get(id)?.last()?;
-    let runs = books.runs_of(id);
+    let last = job_runs.observed_statuses.get(id)?.last()?;
+    let runs = job_runs.runs_of(id);
     if !last.is_final() {
         return None;
     }
     if last.state != "done" {
         // A run that succeeded without a disturbance, but was not counted.
-        let lost = runs.iter().find(|run| is_successful_run(run) && !books.is_disturbed(run));
-        let (what, shown) = match lost {
-            Some(lost) => ("was done", books.format_runs([*lost])),
-            None if is_wrongly_dead(books, accepted, last) => {
-                ("could have run again", books.format_runs(runs.iter().copied()))
+        let ignored = runs.iter().find(|run| is_successful_run(run) && !job_runs.is_disturbed(run));
+        let (cause, excerpt) = match ignored {
+            Some(ignored) => ("successful run ignored", job_runs.format_runs([*ignored])),
+            None if is_wrongly_dead(job_runs, accepted, last) => {
+                ("remaining attempts not used", job_runs.format_runs(runs.iter().copied()))
             }
             None => return None,
         };
+        let (state, reason) = (&last.state, &last.reason);
         return Some(Violation::new(
             Guarantee::D1,
-            format!("{id} is {} {:?}, but {what}:{shown}", last.state, last.reason),
+            format!("{cause}, job {id} is {state} {reason:?}:{excerpt}"),
         ));
     }
     let Some(end) = runs.last().and_then(|run| run.end.as_ref()).filter(|end| end.is_success())
     else {
-        let shown = books.format_runs(runs.iter().copied());
+        let excerpt = job_runs.format_runs(runs.iter().copied());
         return Some(Violation::new(
             Guarantee::D1,
-            format!("{id} is done, but its last run did not end well:{shown}"),
+            format!("last run not successful, job {id} is done:{excerpt}"),
         ));
     };
-    let given = (end.status, end.body.clone());
-    if last.response.as_ref() != Some(&given) {
+    let handler_response = (end.status, end.body.clone());
+    if last.response.as_ref() != Some(&handler_response) {
         let stored = &last.response;
         return Some(Violation::new(
             Guarantee::D4,
-            format!("{id} was answered {given:?}; stored is {stored:?}"),
+            format!(
+                "stored response differs from that of the handler, job {id}: {stored:?} instead of \
+                 {handler_response:?}"
+            ),
         ));
     }
     None
@@ -93,16 +98,21 @@ pub(super) fn check_outcome_matches_runs(
 ///
 /// Legitimate reasons are a refusal by the authentication, an unreadable request, and crashes, some
 /// of them of runs that did not log their start.
-fn is_wrongly_dead(books: &JobRunIndex<'_>, accepted: &AcceptedJob, last: &ObservedStatus) -> bool {
-    let (runs, terms) = (books.runs_of(&accepted.id), accepted.terms);
+fn is_wrongly_dead(
+    job_runs: &JobRunIndex<'_>,
+    accepted: &AcceptedJob,
+    last: &ObservedStatus,
+) -> bool {
+    let (runs, terms) = (job_runs.runs_of(&accepted.id), accepted.terms);
     let attempts = runs.iter().map(|run| run.attempt).max();
-    let refused = |run: &RecordedRun| matches!(run.end, Some(RunEnd { status: 401 | 403, .. }));
-    let by_itself = ["crashed", "unreadable"].iter().any(|cause| last.reason.starts_with(cause));
+    let was_refused = |run: &RecordedRun| matches!(run.end, Some(RunEnd { status: 401 | 403, .. }));
+    let is_legitimate =
+        ["crashed", "unreadable"].iter().any(|cause| last.reason.starts_with(cause));
     last.state == "dead"
         && terms.retry_after_crash
         && attempts.is_some_and(|attempts| attempts < terms.max_runs)
-        && !by_itself
-        && !runs.iter().any(|run| refused(run) || books.is_disturbed(run))
+        && !is_legitimate
+        && !runs.iter().any(|run| was_refused(run) || job_runs.is_disturbed(run))
 }
 
 fn is_successful_run(run: &RecordedRun) -> bool {

@@ -2,14 +2,18 @@
 //! shortest part that shows them.
 
 mod client_answers;
+mod exclusion_and_fences;
 mod job_outcomes;
 mod register_writes;
-mod run_rules;
 mod start_order;
 #[cfg(test)]
 mod tests;
+mod unjustified_runs;
 
-use super::deferred_history::{DeferredHistory, JobRunIndex, RecordedRun};
+use super::{
+    RecordedRun,
+    deferred_history::{DeferredHistory, JobRunIndex},
+};
 use crate::Violation;
 
 /// Statistics of a check.
@@ -41,36 +45,36 @@ pub struct DeferredCheckStats {
 /// Runs all checks. A correct history has no violations.
 #[must_use]
 pub(super) fn check_history(history: &DeferredHistory) -> (DeferredCheckStats, Vec<Violation>) {
-    let direct = history.runs.iter().filter(|run| run.job_id.is_none()).count();
-    let mut looked = DeferredCheckStats {
+    let direct_run_count = history.runs.iter().filter(|run| run.job_id.is_none()).count();
+    let mut stats = DeferredCheckStats {
         accepted: history.accepted.len(),
-        runs: history.runs.len() - direct,
-        direct_runs: direct,
+        runs: history.runs.len() - direct_run_count,
+        direct_runs: direct_run_count,
         ..DeferredCheckStats::default()
     };
-    let (mut wrong, books) = (Vec::new(), JobRunIndex::new(history));
-    let count = |is: fn(&DeferredHistory, &RecordedRun) -> bool| {
-        history.runs.iter().filter(|run| !is(history, run)).count()
+    let (mut violations, job_runs) = (Vec::new(), JobRunIndex::new(history));
+    let count_without = |is_affected: fn(&DeferredHistory, &RecordedRun) -> bool| {
+        history.runs.iter().filter(|run| !is_affected(history, run)).count()
     };
-    looked.undisturbed_runs = count(DeferredHistory::is_disturbed);
-    looked.unfaulted_runs = count(DeferredHistory::is_faulted);
-    wrong.extend(client_answers::check_liveness(history, &mut looked));
+    stats.undisturbed_runs = count_without(DeferredHistory::is_disturbed);
+    stats.unfaulted_runs = count_without(DeferredHistory::is_faulted);
+    violations.extend(client_answers::check_liveness(history, &mut stats));
     for resource in history.resources() {
-        wrong.extend(start_order::check_start_order(&books, resource, &mut looked));
-        wrong.extend(run_rules::check_exclusion(history, resource));
-        wrong.extend(run_rules::check_fences(history, resource));
-        wrong.extend(run_rules::check_runs_belong_to_requests(history, resource));
-        wrong.extend(client_answers::check_answers_match_runs(history, resource));
-        wrong.extend(client_answers::check_direct_runs(history, resource));
+        violations.extend(start_order::check_start_order(&job_runs, resource, &mut stats));
+        violations.extend(exclusion_and_fences::check_exclusion(history, resource));
+        violations.extend(exclusion_and_fences::check_fences(history, resource));
+        violations.extend(unjustified_runs::check_runs_belong_to_requests(history, resource));
+        violations.extend(client_answers::check_answers_match_runs(history, resource));
+        violations.extend(client_answers::check_direct_runs(history, resource));
     }
-    wrong.extend(
-        history.registers.iter().filter_map(|own| register_writes::check_register(history, own)),
-    );
+    for register in &history.registers {
+        violations.extend(register_writes::check_register(history, register));
+    }
     for accepted in &history.accepted {
-        wrong.extend(job_outcomes::check_single_outcome(&books, accepted));
-        wrong.extend(job_outcomes::check_outcome_matches_runs(&books, accepted));
-        wrong.extend(run_rules::check_reruns(&books, accepted, &mut looked));
+        violations.extend(job_outcomes::check_single_outcome(&job_runs, accepted));
+        violations.extend(job_outcomes::check_outcome_matches_runs(&job_runs, accepted));
+        violations.extend(unjustified_runs::check_reruns(&job_runs, accepted, &mut stats));
     }
-    wrong.extend(job_outcomes::check_ids_unique(history));
-    (looked, wrong)
+    violations.extend(job_outcomes::check_ids_unique(history));
+    (stats, violations)
 }

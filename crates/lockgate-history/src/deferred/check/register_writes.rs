@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     Guarantee, Violation,
-    deferred::deferred_history::{DeferredHistory, RecordedRun},
+    deferred::{RecordedRun, deferred_history::DeferredHistory},
     locks::FencedRegister,
 };
 
@@ -16,22 +16,25 @@ pub(super) fn check_register(
 ) -> Option<Violation> {
     let FencedRegister { lock, writes } = register;
     let runs = || history.runs.iter().filter(|run| run.resource == *lock);
-    let mut last = (0, 0);
+    let (mut last_fence, mut last_value) = (0, 0);
     for &(fence, value) in writes {
-        if fence <= last.0 || value != last.1 + 1 {
-            let shown =
-                history.format_runs(runs().filter(|run| [last.0, fence].contains(&run.fence)));
-            let told =
-                format!("the register of {lock} took {last:?}, then {fence}, {value}:{shown}");
-            return Some(Violation::new(Guarantee::M3, told));
+        if fence <= last_fence || value != last_value + 1 {
+            let excerpt =
+                history.format_runs(runs().filter(|run| [last_fence, fence].contains(&run.fence)));
+            let description = format!(
+                "late or lost write in the register of {lock}: value {value} with fence {fence} \
+                 after value {last_value} with fence {last_fence}:{excerpt}"
+            );
+            return Some(Violation::new(Guarantee::M3, description));
         }
-        last = (fence, value);
+        (last_fence, last_value) = (fence, value);
     }
     let written: BTreeSet<_> = writes.iter().map(|(fence, _)| *fence).collect();
-    let sound = |run: &&RecordedRun| {
+    let must_be_written = |run: &&RecordedRun| {
         run.end.is_some() && run.started_at < run.valid_until && !history.is_disturbed(run)
     };
-    let missing = runs().filter(sound).find(|run| !written.contains(&run.fence))?;
-    let shown = history.format_runs([missing]);
-    Some(Violation::new(Guarantee::M3, format!("the register of {lock} has refused a run:{shown}")))
+    let missing = runs().filter(must_be_written).find(|run| !written.contains(&run.fence))?;
+    let excerpt = history.format_runs([missing]);
+    let description = format!("write of a run missing in the register of {lock}:{excerpt}");
+    Some(Violation::new(Guarantee::M3, description))
 }

@@ -3,7 +3,7 @@
 use super::DeferredCheckStats;
 use crate::{
     Guarantee, Violation,
-    deferred::deferred_history::{AcceptedJob, JobRunIndex},
+    deferred::{AcceptedJob, deferred_history::JobRunIndex},
 };
 
 /// Checks the start order of a resource.
@@ -12,37 +12,39 @@ use crate::{
 /// earlier. All of its runs must start before any run of the other one, or only its first run if
 /// later requests may overtake it while it waits for a retry.
 pub(super) fn check_start_order(
-    books: &JobRunIndex<'_>,
+    job_runs: &JobRunIndex<'_>,
     resource: &str,
-    looked: &mut DeferredCheckStats,
+    stats: &mut DeferredCheckStats,
 ) -> Option<Violation> {
-    let of =
+    let is_ordered =
         |accepted: &&AcceptedJob| accepted.resource == resource && !accepted.terms.is_unordered;
-    let mut line: Vec<_> = books.accepted.iter().filter(of).collect();
-    line.sort_by_key(|accepted| accepted.sent_at);
-    let mut told = line.clone();
-    told.sort_by_key(|accepted| accepted.answered_at);
-    let mut before = told.into_iter().peekable();
+    let mut by_sending: Vec<_> = job_runs.accepted.iter().filter(is_ordered).collect();
+    by_sending.sort_by_key(|accepted| accepted.sent_at);
+    let mut by_answer = by_sending.clone();
+    by_answer.sort_by_key(|accepted| accepted.answered_at);
+    let mut earlier_jobs = by_answer.into_iter().peekable();
     // Latest start among the requests accepted earlier, with its request.
     let mut latest: Option<(u64, &AcceptedJob)> = None;
-    for accepted in line {
-        while let Some(earlier) = before.next_if(|earlier| earlier.answered_at < accepted.sent_at) {
-            let runs = books.runs_of(&earlier.id);
+    for accepted in by_sending {
+        while let Some(earlier) =
+            earlier_jobs.next_if(|earlier| earlier.answered_at < accepted.sent_at)
+        {
+            let runs = job_runs.runs_of(&earlier.id);
             let run = if earlier.terms.allows_overtaking { runs.first() } else { runs.last() };
             if let Some(run) = run.filter(|run| latest.is_none_or(|(at, _)| at < run.started_at)) {
                 latest = Some((run.started_at, earlier));
             }
         }
-        let runs = books.runs_of(&accepted.id);
-        let (Some(first), Some((at, earlier))) = (runs.first(), latest) else { continue };
-        looked.ordered_pairs += 1;
-        if first.started_at < at {
-            let shown =
-                books.format_runs(books.runs_of(&earlier.id).iter().copied().chain([*first]));
+        let runs = job_runs.runs_of(&accepted.id);
+        let (Some(first), Some((latest_start, earlier))) = (runs.first(), latest) else { continue };
+        stats.ordered_pairs += 1;
+        if first.started_at < latest_start {
+            let excerpt =
+                job_runs.format_runs(job_runs.runs_of(&earlier.id).iter().copied().chain([*first]));
             let (earlier, later) = (&earlier.id, &accepted.id);
             return Some(Violation::new(
                 Guarantee::D2,
-                format!("{later} ran before its turn, which is after {earlier}:{shown}"),
+                format!("job {later} started before the earlier job {earlier}:{excerpt}"),
             ));
         }
     }

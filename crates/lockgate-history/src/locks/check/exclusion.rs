@@ -19,22 +19,25 @@ pub(super) fn check_exclusion(
         if let Some(other) =
             open.iter().find(|other| !are_compatible(other.acquisition.mode, hold.acquisition.mode))
         {
-            let check = if hold.acquisition.mode == other.acquisition.mode {
+            let guarantee = if hold.acquisition.mode == other.acquisition.mode {
                 Guarantee::M1
             } else {
                 Guarantee::R1
             };
-            let shown = history.format_acquisitions([other.acquisition, hold.acquisition]);
-            let told = format!("two who exclude each other held it at once:{shown}");
-            return Some(Violation::new(check, told));
+            let excerpt = history.format_acquisitions([other.acquisition, hold.acquisition]);
+            return Some(Violation::new(
+                guarantee,
+                format!("incompatible holds overlap:{excerpt}"),
+            ));
         }
         open.push(*hold);
-        let most = open.iter().filter_map(|hold| max_permits(hold.acquisition.mode)).min();
-        if most.is_some_and(|most| open.len() > most) {
-            let shown = history.format_acquisitions(open.iter().map(|hold| hold.acquisition));
+        let permit_limit = open.iter().filter_map(|hold| max_permits(hold.acquisition.mode)).min();
+        if let Some(limit) = permit_limit.filter(|limit| open.len() > *limit) {
+            let excerpt = history.format_acquisitions(open.iter().map(|hold| hold.acquisition));
+            let held = open.len();
             return Some(Violation::new(
                 Guarantee::P1,
-                format!("{} held it at once:{shown}", open.len()),
+                format!("{held} permits held at once, at most {limit}:{excerpt}"),
             ));
         }
     }
@@ -43,14 +46,14 @@ pub(super) fn check_exclusion(
 
 fn max_permits(mode: RecordedLockMode) -> Option<usize> {
     match mode {
-        RecordedLockMode::Permits(most) => usize::try_from(most).ok(),
+        RecordedLockMode::Permits(max_holders) => usize::try_from(max_holders).ok(),
         RecordedLockMode::Exclusive | RecordedLockMode::Shared => None,
     }
 }
 
-fn are_compatible(one: RecordedLockMode, other: RecordedLockMode) -> bool {
+fn are_compatible(first: RecordedLockMode, second: RecordedLockMode) -> bool {
     matches!(
-        (one, other),
+        (first, second),
         (RecordedLockMode::Shared, RecordedLockMode::Shared)
             | (RecordedLockMode::Permits(_), RecordedLockMode::Permits(_))
     )

@@ -11,9 +11,9 @@ use crate::{
 };
 
 pub(super) fn check_fences(history: &LockHistory, lock: &str) -> Option<Violation> {
-    let ops = history.acquisitions.iter().filter(|op| op.lock == lock);
+    let acquisitions = history.acquisitions.iter().filter(|a| a.lock == lock);
     let granted: Vec<(&LockAcquisition, &RecordedGrant)> =
-        ops.filter_map(|op| op.grant.as_ref().map(|grant| (op, grant))).collect();
+        acquisitions.filter_map(|a| a.grant.as_ref().map(|grant| (a, grant))).collect();
     check_fences_unique(history, &granted).or_else(|| check_fences_increase(history, &granted))
 }
 
@@ -22,12 +22,10 @@ fn check_fences_unique(
     granted: &[(&LockAcquisition, &RecordedGrant)],
 ) -> Option<Violation> {
     let mut seen = HashMap::new();
-    granted.iter().find_map(|(op, grant)| {
-        let other = seen.insert(grant.fence, *op)?;
-        Some(Violation::new(
-            Guarantee::M2,
-            format!("one fence for two:{}", history.format_acquisitions([other, op])),
-        ))
+    granted.iter().find_map(|(acquisition, grant)| {
+        let other = seen.insert(grant.fence, *acquisition)?;
+        let excerpt = history.format_acquisitions([other, acquisition]);
+        Some(Violation::new(Guarantee::M2, format!("same fence granted twice:{excerpt}")))
     })
 }
 
@@ -40,34 +38,34 @@ fn check_fences_increase(
     history: &LockHistory,
     granted: &[(&LockAcquisition, &RecordedGrant)],
 ) -> Option<Violation> {
-    let (mut asked, mut got) = (granted.to_vec(), granted.to_vec());
-    asked.sort_by_key(|(op, _)| op.requested_at);
-    got.sort_by_key(|(_, grant)| grant.granted_at);
-    let mut before = got.into_iter().peekable();
+    let (mut by_request, mut by_grant) = (granted.to_vec(), granted.to_vec());
+    by_request.sort_by_key(|(acquisition, _)| acquisition.requested_at);
+    by_grant.sort_by_key(|(_, grant)| grant.granted_at);
+    let mut earlier_grants = by_grant.into_iter().peekable();
     // Highest fences of permits, and of the other modes.
     let mut highest: [Option<(&LockAcquisition, u64)>; 2] = [None; 2];
-    for (op, grant) in asked {
-        while let Some((earlier, its)) =
-            before.next_if(|(_, earlier)| earlier.granted_at < op.requested_at)
+    for (acquisition, grant) in by_request {
+        while let Some((earlier, earlier_grant)) =
+            earlier_grants.next_if(|(_, earlier)| earlier.granted_at < acquisition.requested_at)
         {
-            let of_kind = &mut highest[usize::from(!is_permit(earlier))];
-            if of_kind.is_none_or(|(_, fence)| fence < its.fence) {
-                *of_kind = Some((earlier, its.fence));
+            let highest_of_kind = &mut highest[usize::from(!is_permit(earlier))];
+            if highest_of_kind.is_none_or(|(_, fence)| fence < earlier_grant.fence) {
+                *highest_of_kind = Some((earlier, earlier_grant.fence));
             }
         }
-        let against = if is_permit(op) { &highest[1..] } else { &highest[..] };
-        let larger = against.iter().flatten().find(|(_, fence)| *fence >= grant.fence);
+        let compared = if is_permit(acquisition) { &highest[1..] } else { &highest[..] };
+        let larger = compared.iter().flatten().find(|(_, fence)| *fence >= grant.fence);
         if let Some((other, _)) = larger {
-            let shown = history.format_acquisitions([*other, op]);
+            let excerpt = history.format_acquisitions([*other, acquisition]);
             return Some(Violation::new(
                 Guarantee::M2,
-                format!("the fence of who came later is not larger:{shown}"),
+                format!("fence of a later request is not larger:{excerpt}"),
             ));
         }
     }
     None
 }
 
-fn is_permit(op: &LockAcquisition) -> bool {
-    matches!(op.mode, RecordedLockMode::Permits(_))
+fn is_permit(acquisition: &LockAcquisition) -> bool {
+    matches!(acquisition.mode, RecordedLockMode::Permits(_))
 }

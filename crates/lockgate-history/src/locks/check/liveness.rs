@@ -5,29 +5,32 @@ use crate::{Guarantee, NANOS_PER_MILLI, Violation, locks::lock_history::LockHist
 
 pub(super) fn check_liveness(
     history: &LockHistory,
-    looked: &mut LockCheckStats,
+    stats: &mut LockCheckStats,
 ) -> Option<Violation> {
     if history.max_wait == 0 {
         return None;
     }
-    for op in &history.acquisitions {
-        if history.killed_at.contains_key(&op.incarnation) {
+    for acquisition in &history.acquisitions {
+        if history.killed_at.contains_key(&acquisition.incarnation) {
             continue;
         }
-        let Some(answered) = op.answered_at else {
+        let Some(answered_at) = acquisition.answered_at else {
             return Some(Violation::new(
                 Guarantee::L1,
-                format!("never answered:{}", history.format_acquisitions([op])),
+                format!("request unanswered:{}", history.format_acquisitions([acquisition])),
             ));
         };
-        let since = op.requested_at.max(history.last_fault_end);
-        let waited = answered.saturating_sub(since);
-        looked.longest_wait = looked.longest_wait.max(waited);
+        let wait_start = acquisition.requested_at.max(history.last_fault_end);
+        let waited = answered_at.saturating_sub(wait_start);
+        stats.longest_wait = stats.longest_wait.max(waited);
         if waited > history.max_wait {
-            let shown = history.format_acquisitions([op]);
+            let excerpt = history.format_acquisitions([acquisition]);
+            let (waited, max_wait) = (waited / NANOS_PER_MILLI, history.max_wait / NANOS_PER_MILLI);
             return Some(Violation::new(
                 Guarantee::L1,
-                format!("answered {} ms after the faults:{shown}", waited / NANOS_PER_MILLI),
+                format!(
+                    "request answered {waited} ms after the faults, at most {max_wait} ms:{excerpt}"
+                ),
             ));
         }
     }

@@ -27,18 +27,18 @@ pub struct LockCheckStats {
 
 /// Runs all checks. A correct history has no violations.
 pub(super) fn check_history(history: &LockHistory) -> (LockCheckStats, Vec<Violation>) {
-    let mut looked = LockCheckStats::default();
-    let mut wrong = Vec::new();
+    let mut stats = LockCheckStats::default();
+    let mut violations = Vec::new();
     for lock in history.lock_names() {
         let holds = history.hold_intervals(&lock);
-        looked.hold_count += holds.len();
-        wrong.extend(exclusion::check_exclusion(history, &holds));
-        wrong.extend(fences::check_fences(history, &lock));
+        stats.hold_count += holds.len();
+        violations.extend(exclusion::check_exclusion(history, &holds));
+        violations.extend(fences::check_fences(history, &lock));
     }
     for register in &history.registers {
-        wrong.extend(register_writes::check_register(history, register));
+        violations.extend(register_writes::check_register(history, register));
     }
-    wrong.extend(overtaking::check_overtaking(history, &mut looked));
-    wrong.extend(liveness::check_liveness(history, &mut looked));
-    (looked, wrong)
+    violations.extend(overtaking::check_overtaking(history, &mut stats));
+    violations.extend(liveness::check_liveness(history, &mut stats));
+    (stats, violations)
 }

@@ -25,50 +25,53 @@ const MAX_OVERTAKES: usize = 17;
 /// Checks locks that are always exclusive, since readers overtake each other by design.
 pub(super) fn check_overtaking(
     history: &LockHistory,
-    looked: &mut LockCheckStats,
+    stats: &mut LockCheckStats,
 ) -> Option<Violation> {
     let mut locks = history.lock_names();
-    let only_exclusive = |lock: &String| {
-        let mut of = history.acquisitions.iter().filter(|op| op.lock == *lock);
-        of.all(|op| op.mode == RecordedLockMode::Exclusive)
-    };
-    locks.retain(only_exclusive);
-    locks.iter().find_map(|lock| check_overtaking_of_lock(history, lock, looked))
+    locks.retain(|lock| {
+        let mut acquisitions = history.acquisitions.iter().filter(|a| a.lock == *lock);
+        acquisitions.all(|a| a.mode == RecordedLockMode::Exclusive)
+    });
+    locks.iter().find_map(|lock| check_overtaking_of_lock(history, lock, stats))
 }
 
-#[expect(clippy::indexing_slicing, reason = "a place in it")]
+#[expect(clippy::indexing_slicing, reason = "an index of the same list")]
 fn check_overtaking_of_lock(
     history: &LockHistory,
     lock: &str,
-    looked: &mut LockCheckStats,
+    stats: &mut LockCheckStats,
 ) -> Option<Violation> {
-    let ops = history.acquisitions.iter().filter(|op| op.lock == lock);
+    let acquisitions = history.acquisitions.iter().filter(|a| a.lock == lock);
     let mut granted: Vec<(&LockAcquisition, &RecordedGrant)> =
-        ops.filter_map(|op| op.grant.as_ref().map(|grant| (op, grant))).collect();
+        acquisitions.filter_map(|a| a.grant.as_ref().map(|grant| (a, grant))).collect();
     granted.sort_by_key(|(_, grant)| grant.granted_at);
-    for (at, (op, grant)) in granted.iter().enumerate() {
-        if grant.granted_at < op.requested_at + JOIN_DELAY
-            || history.is_disturbed(op.requested_at, grant.granted_at)
+    for (index, (waiter, grant)) in granted.iter().enumerate() {
+        let joined_at = waiter.requested_at + JOIN_DELAY;
+        if grant.granted_at < joined_at
+            || history.is_disturbed(waiter.requested_at, grant.granted_at)
         {
             continue;
         }
-        looked.checked_waits += 1;
-        let since = op.requested_at + JOIN_DELAY;
-        let during =
-            granted[..at].iter().rev().take_while(|(_, earlier)| earlier.granted_at > since);
-        let mut passed: BTreeMap<usize, Vec<&LockAcquisition>> = BTreeMap::new();
-        for (other, _) in during.filter(|(other, _)| other.requested_at > since) {
-            if other.incarnation != op.incarnation {
-                passed.entry(other.incarnation.process).or_default().push(other);
+        stats.checked_waits += 1;
+        let granted_during_wait =
+            granted[..index].iter().rev().take_while(|(_, earlier)| earlier.granted_at > joined_at);
+        let mut overtakes: BTreeMap<usize, Vec<&LockAcquisition>> = BTreeMap::new();
+        for (other, _) in granted_during_wait.filter(|(other, _)| other.requested_at > joined_at) {
+            if other.incarnation != waiter.incarnation {
+                overtakes.entry(other.incarnation.process).or_default().push(other);
             }
         }
-        let most = passed.into_values().max_by_key(Vec::len).unwrap_or_default();
-        looked.max_overtakes = looked.max_overtakes.max(most.len());
-        if most.len() > MAX_OVERTAKES {
-            let shown = history.format_acquisitions(most.iter().copied().chain([*op]));
+        let overtaking = overtakes.into_values().max_by_key(Vec::len).unwrap_or_default();
+        let overtake_count = overtaking.len();
+        stats.max_overtakes = stats.max_overtakes.max(overtake_count);
+        if overtake_count > MAX_OVERTAKES {
+            let excerpt = history.format_acquisitions(overtaking.into_iter().chain([*waiter]));
             return Some(Violation::new(
                 Guarantee::F1,
-                format!("passed by {} of one process:{shown}", most.len()),
+                format!(
+                    "waiter overtaken by {overtake_count} later requests of one process, at most \
+                     {MAX_OVERTAKES}:{excerpt}"
+                ),
             ));
         }
     }
@@ -77,6 +80,6 @@ fn check_overtaking_of_lock(
 
 impl LockHistory {
     fn is_disturbed(&self, from: u64, to: u64) -> bool {
-        self.disturbances.iter().any(|trouble| trouble.from < to && from < trouble.to)
+        self.disturbances.iter().any(|disturbance| disturbance.from < to && from < disturbance.to)
     }
 }

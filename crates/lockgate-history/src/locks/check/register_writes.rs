@@ -12,36 +12,43 @@ pub(super) fn check_register(
     register: &FencedRegister,
 ) -> Option<Violation> {
     let lock = &register.lock;
-    let mut last = (0, 0);
+    let (mut last_fence, mut last_value) = (0, 0);
     for &(fence, value) in &register.writes {
-        let what = if fence < last.0 {
-            "took a write below its highest fence"
-        } else if value != last.1 + 1 {
-            "lost an increment"
+        let cause = if fence < last_fence {
+            "write with an older fence accepted"
+        } else if value != last_value + 1 {
+            "increment lost"
         } else {
-            last = (fence, value);
+            (last_fence, last_value) = (fence, value);
             continue;
         };
-        let of = |op: &&LockAcquisition| {
-            let fences = [last.0, fence];
-            op.lock == *lock && op.grant.as_ref().is_some_and(|g| fences.contains(&g.fence))
+        let has_fence = |acquisition: &&LockAcquisition| {
+            let fences = [last_fence, fence];
+            let grant = acquisition.grant.as_ref();
+            acquisition.lock == *lock && grant.is_some_and(|g| fences.contains(&g.fence))
         };
-        let shown = history.format_acquisitions(history.acquisitions.iter().filter(of));
+        let excerpt = history.format_acquisitions(history.acquisitions.iter().filter(has_fence));
         return Some(Violation::new(
             Guarantee::M3,
-            format!("the register of {lock} {what}, {last:?} then {fence}, {value}:{shown}"),
+            format!(
+                "{cause} by the register of {lock}: value {value} with fence {fence} after value \
+                 {last_value} with fence {last_fence}:{excerpt}"
+            ),
         ));
     }
     // A write that was confirmed to a holder must be there.
     let written: HashSet<_> = register.writes.iter().copied().collect();
-    let mut told = history.acquisitions.iter().filter(|op| op.lock == *lock);
-    let missing = told.find(|op| {
-        op.grant.as_ref().is_some_and(|grant| {
+    let mut acquisitions = history.acquisitions.iter().filter(|a| a.lock == *lock);
+    let missing = acquisitions.find(|acquisition| {
+        acquisition.grant.as_ref().is_some_and(|grant| {
             grant.written_values.iter().any(|value| !written.contains(&(grant.fence, *value)))
         })
     })?;
     Some(Violation::new(
         Guarantee::M3,
-        format!("a write to {lock} is not there:{}", history.format_acquisitions([missing])),
+        format!(
+            "confirmed write missing in the register of {lock}:{}",
+            history.format_acquisitions([missing])
+        ),
     ))
 }

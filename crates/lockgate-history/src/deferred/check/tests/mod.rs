@@ -70,14 +70,14 @@ impl DeferredHistoryBuilder {
 
     /// `a` and `b` were accepted, and have run in turn.
     fn with_two_completed_jobs() -> Self {
-        let mut story = Self::default();
-        story.add_accepted("a", 0, AcceptedTerms::SINGLE_RUN);
-        story.add_accepted("b", 5, AcceptedTerms::retryable(5));
-        story.add_run("a", 1, 10, [10, 20], 200);
-        story.add_run("b", 1, 20, [20, 30], 200);
-        story.add_observed_status("a", "done", 1);
-        story.add_observed_status("b", "done", 1);
-        story
+        let mut history = Self::default();
+        history.add_accepted("a", 0, AcceptedTerms::SINGLE_RUN);
+        history.add_accepted("b", 5, AcceptedTerms::retryable(5));
+        history.add_run("a", 1, 10, [10, 20], 200);
+        history.add_run("b", 1, 20, [20, 30], 200);
+        history.add_observed_status("a", "done", 1);
+        history.add_observed_status("b", "done", 1);
+        history
     }
 
     fn run_mut(&mut self, at: usize) -> &mut RecordedRun {
@@ -85,109 +85,113 @@ impl DeferredHistoryBuilder {
     }
 
     fn assert_valid(&self) {
-        let (_, wrong) = check_history(&self.0);
-        assert!(wrong.is_empty(), "{wrong:?}");
+        let (_, violations) = check_history(&self.0);
+        assert!(violations.is_empty(), "{violations:?}");
     }
 
     fn assert_violates(&self, name: &str) {
-        let (_, wrong) = check_history(&self.0);
-        assert!(!wrong.is_empty(), "{name} expected");
+        let (_, violations) = check_history(&self.0);
+        assert!(!violations.is_empty(), "{name} expected");
         assert!(
-            wrong.iter().all(|wrong| wrong.guarantee.to_string() == name),
-            "{name} expected: {wrong:?}"
+            violations.iter().all(|violation| violation.guarantee.to_string() == name),
+            "{name} expected: {violations:?}"
         );
     }
 }
 
 #[test]
 fn sequential_runs_have_no_violation() {
-    let story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.assert_valid();
-    let (looked, _) = check_history(&story.0);
+    let history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.assert_valid();
+    let (stats, _) = check_history(&history.0);
     assert_eq!(
-        (looked.accepted, looked.runs, looked.ordered_pairs, looked.repeated_runs),
+        (stats.accepted, stats.runs, stats.ordered_pairs, stats.repeated_runs),
         (2, 2, 1, 0)
     );
 }
 
 #[test]
 fn d1_job_without_final_status_is_reported() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
-    story.assert_violates("D1");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
+    history.assert_violates("D1");
     for state in ["queued", "running", ""] {
-        let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-        story.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
-        story.add_observed_status("c", state, 0);
-        story.assert_violates("D1");
+        let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+        history.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
+        history.add_observed_status("c", state, 0);
+        history.assert_violates("D1");
     }
 }
 
 #[test]
 fn d1_uncertain_job_may_be_missing_unless_it_ran() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
-    story.0.accepted[2].is_certain = false;
-    story.add_observed_status("c", "", 0);
-    story.assert_valid();
-    story.add_run("c", 1, 30, [30, 40], 200);
-    story.assert_violates("D1");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
+    history.0.accepted[2].is_certain = false;
+    history.add_observed_status("c", "", 0);
+    history.assert_valid();
+    history.add_run("c", 1, 30, [30, 40], 200);
+    history.assert_violates("D1");
 }
 
 #[test]
 fn d1_job_with_two_final_states_is_reported() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
-    story.add_observed_status("c", "queued", 0);
-    story.add_observed_status("c", "cancelled", 0);
-    story.assert_valid();
-    story.add_observed_status("c", "expired", 0);
-    story.assert_violates("D1");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
+    history.add_observed_status("c", "queued", 0);
+    history.add_observed_status("c", "cancelled", 0);
+    history.assert_valid();
+    history.add_observed_status("c", "expired", 0);
+    history.assert_violates("D1");
 }
 
 #[test]
 fn d1_duplicate_job_id_is_reported() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.add_accepted("a", 50, AcceptedTerms { is_unordered: true, ..AcceptedTerms::SINGLE_RUN });
-    story.assert_violates("D1");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.add_accepted(
+        "a",
+        50,
+        AcceptedTerms { is_unordered: true, ..AcceptedTerms::SINGLE_RUN },
+    );
+    history.assert_violates("D1");
 }
 
 #[test]
 fn d1_done_without_a_successful_run_is_reported() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    (story.run_mut(0).end, story.run_mut(0).valid_until) = (None, 20 * NANOS_PER_MILLI);
-    story.assert_violates("D1");
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.run_mut(0).end.as_mut().expect("it ended").status = 500;
-    story.assert_violates("D1");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    (history.run_mut(0).end, history.run_mut(0).valid_until) = (None, 20 * NANOS_PER_MILLI);
+    history.assert_violates("D1");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.run_mut(0).end.as_mut().expect("it ended").status = 500;
+    history.assert_violates("D1");
 }
 
 #[test]
 fn d1_dead_after_a_successful_run_is_reported() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.add_observed_status("b", "dead", 0);
-    story.0.observed_statuses.get_mut("b").expect("seen").remove(0);
-    story.assert_violates("D1");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.add_observed_status("b", "dead", 0);
+    history.0.observed_statuses.get_mut("b").expect("seen").remove(0);
+    history.assert_violates("D1");
     // Its process was killed before it could tell.
-    story.0.killed_at.insert(FIRST_PROCESS, 31 * NANOS_PER_MILLI);
-    story.assert_valid();
+    history.0.killed_at.insert(FIRST_PROCESS, 31 * NANOS_PER_MILLI);
+    history.assert_valid();
 }
 
 /// `b`, which may run so often, was answered with this status once, and is dead for this reason.
 fn dead_job_history(most: u32, status: u16, reason: &str) -> DeferredHistoryBuilder {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.0.accepted[1].terms = AcceptedTerms::retryable(most);
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.0.accepted[1].terms = AcceptedTerms::retryable(most);
     match status {
         0 => {
-            (story.run_mut(1).end, story.run_mut(1).dropped_at) =
+            (history.run_mut(1).end, history.run_mut(1).dropped_at) =
                 (None, Some(25 * NANOS_PER_MILLI));
         }
-        status => story.run_mut(1).end.as_mut().expect("it ended").status = status,
+        status => history.run_mut(1).end.as_mut().expect("it ended").status = status,
     }
-    story.0.observed_statuses.remove("b");
-    story.add_observed_status("b", "dead", 0);
-    story.0.observed_statuses.get_mut("b").expect("seen")[0].reason = reason.to_owned();
-    story
+    history.0.observed_statuses.remove("b");
+    history.add_observed_status("b", "dead", 0);
+    history.0.observed_statuses.get_mut("b").expect("seen")[0].reason = reason.to_owned();
+    history
 }
 
 #[test]
@@ -236,95 +240,95 @@ fn d1_legitimate_end_with_attempts_left_is_accepted() {
 
 #[test]
 fn d4_wrong_or_missing_stored_response_is_reported() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.run_mut(1).end.as_mut().expect("it ended").body = "other".to_owned();
-    story.assert_violates("D4");
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.0.observed_statuses.get_mut("a").expect("seen")[0].response = None;
-    story.assert_violates("D4");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.run_mut(1).end.as_mut().expect("it ended").body = "other".to_owned();
+    history.assert_violates("D4");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.0.observed_statuses.get_mut("a").expect("seen")[0].response = None;
+    history.assert_violates("D4");
 }
 
 #[test]
 fn d2_runs_out_of_order_are_reported() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    (story.run_mut(0).started_at, story.run_mut(1).started_at) =
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    (history.run_mut(0).started_at, history.run_mut(1).started_at) =
         (12 * NANOS_PER_MILLI, 11 * NANOS_PER_MILLI);
-    (story.run_mut(0).fence, story.run_mut(1).fence) = (20, 10);
-    story.run_mut(1).end.as_mut().expect("it ended").ended_at = 12 * NANOS_PER_MILLI;
-    story.assert_violates("D2");
+    (history.run_mut(0).fence, history.run_mut(1).fence) = (20, 10);
+    history.run_mut(1).end.as_mut().expect("it ended").ended_at = 12 * NANOS_PER_MILLI;
+    history.assert_violates("D2");
     // Sent at the same time: either may be first.
-    story.0.accepted[1].sent_at = 0;
-    story.assert_valid();
+    history.0.accepted[1].sent_at = 0;
+    history.assert_valid();
 }
 
 /// `b` fails, and comes back after `c` has run.
 fn retried_job_history(skips: bool) -> DeferredHistoryBuilder {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.0.accepted[1].terms.allows_overtaking = skips;
-    story.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
-    story.run_mut(1).end.as_mut().expect("it ended").status = 500;
-    story.add_run("c", 1, 30, [31, 40], 200);
-    story.add_run("b", 2, 40, [41, 50], 200);
-    story.0.observed_statuses.remove("b");
-    story.add_observed_status("b", "done", 2);
-    story.add_observed_status("c", "done", 1);
-    story
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.0.accepted[1].terms.allows_overtaking = skips;
+    history.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
+    history.run_mut(1).end.as_mut().expect("it ended").status = 500;
+    history.add_run("c", 1, 30, [31, 40], 200);
+    history.add_run("b", 2, 40, [41, 50], 200);
+    history.0.observed_statuses.remove("b");
+    history.add_observed_status("b", "done", 2);
+    history.add_observed_status("c", "done", 1);
+    history
 }
 
 #[test]
 fn d2_overtaking_a_retry_is_reported_unless_allowed() {
     retried_job_history(false).assert_violates("D2");
     retried_job_history(true).assert_valid();
-    let mut story = retried_job_history(true);
+    let mut history = retried_job_history(true);
     // Its first run is still in turn.
     let (b, c) = (1, 2);
-    (story.run_mut(b).started_at, story.run_mut(c).started_at) =
+    (history.run_mut(b).started_at, history.run_mut(c).started_at) =
         (31 * NANOS_PER_MILLI, 20 * NANOS_PER_MILLI);
-    (story.run_mut(b).fence, story.run_mut(c).fence) = (30, 20);
-    story.run_mut(b).end.as_mut().expect("it ended").ended_at = 40 * NANOS_PER_MILLI;
-    story.run_mut(c).end.as_mut().expect("it ended").ended_at = 30 * NANOS_PER_MILLI;
-    story.assert_violates("D2");
+    (history.run_mut(b).fence, history.run_mut(c).fence) = (30, 20);
+    history.run_mut(b).end.as_mut().expect("it ended").ended_at = 40 * NANOS_PER_MILLI;
+    history.run_mut(c).end.as_mut().expect("it ended").ended_at = 30 * NANOS_PER_MILLI;
+    history.assert_violates("D2");
 }
 
 #[test]
 fn m1_overlapping_runs_are_reported() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.run_mut(1).started_at = 19 * NANOS_PER_MILLI;
-    story.assert_violates("M1");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.run_mut(1).started_at = 19 * NANOS_PER_MILLI;
+    history.assert_violates("M1");
     // It was not sure of its lock any more, and shut out by its fence.
-    story.run_mut(0).valid_until = 18 * NANOS_PER_MILLI;
-    story.assert_valid();
+    history.run_mut(0).valid_until = 18 * NANOS_PER_MILLI;
+    history.assert_valid();
     // A request that ran at once counts as well.
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.add_run("", 0, 15, [15, 16], 200);
-    story.assert_violates("M1");
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.add_run("", 0, 30, [31, 32], 200);
-    story.assert_valid();
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.add_run("", 0, 15, [15, 16], 200);
+    history.assert_violates("M1");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.add_run("", 0, 30, [31, 32], 200);
+    history.assert_valid();
 }
 
 /// A run ends with its process, and with its own doing, but not with less.
 #[test]
 fn m1_run_ends_with_its_kill_abort_or_drop() {
-    let story = || {
-        let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-        story.run_mut(0).end = None;
-        story.run_mut(1).incarnation = SECOND_PROCESS;
-        story.0.observed_statuses.remove("a");
-        story.add_observed_status("a", "dead", 0);
-        story
+    let history = || {
+        let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+        history.run_mut(0).end = None;
+        history.run_mut(1).incarnation = SECOND_PROCESS;
+        history.0.observed_statuses.remove("a");
+        history.add_observed_status("a", "dead", 0);
+        history
     };
-    story().assert_violates("M1");
-    let mut killed = story();
+    history().assert_violates("M1");
+    let mut killed = history();
     killed.0.killed_at.insert(FIRST_PROCESS, 15 * NANOS_PER_MILLI);
     killed.assert_valid();
-    let mut late = story();
+    let mut late = history();
     late.0.killed_at.insert(FIRST_PROCESS, 25 * NANOS_PER_MILLI);
     late.assert_violates("M1");
-    let mut aborted = story();
+    let mut aborted = history();
     aborted.run_mut(0).aborted_at = Some(15 * NANOS_PER_MILLI);
     aborted.assert_valid();
-    let mut dropped = story();
+    let mut dropped = history();
     dropped.run_mut(0).dropped_at = Some(15 * NANOS_PER_MILLI);
     dropped.assert_valid();
 }
@@ -332,30 +336,30 @@ fn m1_run_ends_with_its_kill_abort_or_drop() {
 #[test]
 fn m2_fence_that_does_not_grow_is_reported() {
     for fence in [10, 9] {
-        let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-        story.run_mut(1).fence = fence;
-        story.assert_violates("M2");
+        let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+        history.run_mut(1).fence = fence;
+        history.assert_violates("M2");
     }
     // Its process had been stopped before its first step: it is shut out, whenever it begins.
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.add_run("", 0, 5, [40, 41], 200);
-    story.assert_violates("M2");
-    story.run_mut(2).valid_until = 39 * NANOS_PER_MILLI;
-    story.assert_valid();
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.add_run("", 0, 5, [40, 41], 200);
+    history.assert_violates("M2");
+    history.run_mut(2).valid_until = 39 * NANOS_PER_MILLI;
+    history.assert_valid();
 }
 
 /// `b` runs once more, after it was answered with this status.
 fn rerun_history(terms: AcceptedTerms, status: u16, attempt: u32) -> DeferredHistoryBuilder {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.0.accepted[1].terms = terms;
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.0.accepted[1].terms = terms;
     match status {
-        0 => story.run_mut(1).end = None,
-        status => story.run_mut(1).end.as_mut().expect("it ended").status = status,
+        0 => history.run_mut(1).end = None,
+        status => history.run_mut(1).end.as_mut().expect("it ended").status = status,
     }
-    story.add_run("b", attempt, 40, [2000, 2010], 200);
-    story.0.observed_statuses.remove("b");
-    story.add_observed_status("b", "done", attempt);
-    story
+    history.add_run("b", attempt, 40, [2000, 2010], 200);
+    history.0.observed_statuses.remove("b");
+    history.add_observed_status("b", "done", attempt);
+    history
 }
 
 #[test]
@@ -384,38 +388,38 @@ fn d3_rerun_without_failure_or_fault_is_reported() {
 /// Its worker is heard for as long as it has its lock, and not any longer.
 #[test]
 fn d3_validity_time_decides_which_faults_excuse_a_rerun() {
-    for (sure, wrong) in [(29, false), (30, false), (31, true)] {
-        let mut story = rerun_history(AcceptedTerms::retryable(5), 200, 2);
-        story.run_mut(1).valid_until = sure * NANOS_PER_MILLI;
-        if wrong { story.assert_violates("D3") } else { story.assert_valid() }
+    for (valid_ms, is_violated) in [(29, false), (30, false), (31, true)] {
+        let mut history = rerun_history(AcceptedTerms::retryable(5), 200, 2);
+        history.run_mut(1).valid_until = valid_ms * NANOS_PER_MILLI;
+        if is_violated { history.assert_violates("D3") } else { history.assert_valid() }
     }
-    let mut story = rerun_history(AcceptedTerms::retryable(5), 200, 2);
-    story.0.disturbances.push(ProcessDisturbance {
+    let mut history = rerun_history(AcceptedTerms::retryable(5), 200, 2);
+    history.0.disturbances.push(ProcessDisturbance {
         incarnation: None,
         from: 1500 * NANOS_PER_MILLI,
         to: 1600 * NANOS_PER_MILLI,
     });
-    story.run_mut(1).valid_until = 1501 * NANOS_PER_MILLI;
-    story.assert_valid();
-    story.run_mut(1).valid_until = 1499 * NANOS_PER_MILLI;
-    story.assert_violates("D3");
+    history.run_mut(1).valid_until = 1501 * NANOS_PER_MILLI;
+    history.assert_valid();
+    history.run_mut(1).valid_until = 1499 * NANOS_PER_MILLI;
+    history.assert_violates("D3");
 }
 
 #[test]
 fn d3_stall_of_the_running_process_excuses_a_rerun() {
-    let mut story = rerun_history(AcceptedTerms::retryable(5), 200, 2);
+    let mut history = rerun_history(AcceptedTerms::retryable(5), 200, 2);
     let stall = |from: u64, to: u64| {
         format_line(
             to * NANOS_PER_MILLI,
             0,
-            &RunEvent::Stalled(from * NANOS_PER_MILLI, to * NANOS_PER_MILLI),
+            &RunEvent::Stalled { from: from * NANOS_PER_MILLI, to: to * NANOS_PER_MILLI },
         )
     };
-    story.0.add_log(SECOND_PROCESS, &stall(25, 60));
-    story.0.add_log(FIRST_PROCESS, &stall(1500, 1600));
-    story.assert_violates("D3");
-    story.0.add_log(FIRST_PROCESS, &stall(25, 60));
-    story.assert_valid();
+    history.0.add_log(SECOND_PROCESS, &stall(25, 60));
+    history.0.add_log(FIRST_PROCESS, &stall(1500, 1600));
+    history.assert_violates("D3");
+    history.0.add_log(FIRST_PROCESS, &stall(25, 60));
+    history.assert_valid();
 }
 
 #[test]
@@ -441,40 +445,40 @@ fn d3_uncharged_rerun_is_reported_unless_drained() {
 
 #[test]
 fn d3_run_without_a_client_request_is_reported() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.add_run("x", 1, 30, [31, 40], 200);
-    story.assert_violates("D3");
-    story.0.unanswered_counts.insert("7".to_owned(), 1);
-    story.assert_valid();
-    story.add_run("y", 1, 40, [41, 50], 200);
-    story.assert_violates("D3");
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.add_run("x", 1, 30, [31, 40], 200);
+    history.assert_violates("D3");
+    history.0.unanswered_counts.insert("7".to_owned(), 1);
+    history.assert_valid();
+    history.add_run("y", 1, 40, [41, 50], 200);
+    history.assert_violates("D3");
 }
 
 /// What is done on purpose is told apart from what the machine does.
 #[test]
 fn faulted_and_stalled_runs_are_counted_separately() {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.0.stalls.push(ProcessDisturbance {
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.0.stalls.push(ProcessDisturbance {
         incarnation: None,
         from: 15 * NANOS_PER_MILLI,
         to: 16 * NANOS_PER_MILLI,
     });
-    let (looked, _) = check_history(&story.0);
-    assert_eq!((looked.unfaulted_runs, looked.undisturbed_runs), (2, 1));
-    story.0.disturbances.push(ProcessDisturbance {
+    let (stats, _) = check_history(&history.0);
+    assert_eq!((stats.unfaulted_runs, stats.undisturbed_runs), (2, 1));
+    history.0.disturbances.push(ProcessDisturbance {
         incarnation: None,
         from: 15 * NANOS_PER_MILLI,
         to: 16 * NANOS_PER_MILLI,
     });
-    let (looked, _) = check_history(&story.0);
-    assert_eq!((looked.unfaulted_runs, looked.undisturbed_runs), (1, 1));
+    let (stats, _) = check_history(&history.0);
+    assert_eq!((stats.unfaulted_runs, stats.undisturbed_runs), (1, 1));
 }
 
 /// What `a` and `b` wrote.
 fn history_with_register_writes(writes: &[(u64, u64)]) -> DeferredHistoryBuilder {
-    let mut story = DeferredHistoryBuilder::with_two_completed_jobs();
-    story.0.registers.push(FencedRegister { lock: "7".to_owned(), writes: writes.to_vec() });
-    story
+    let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
+    history.0.registers.push(FencedRegister { lock: "7".to_owned(), writes: writes.to_vec() });
+    history
 }
 
 #[test]

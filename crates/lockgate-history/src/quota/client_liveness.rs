@@ -1,4 +1,5 @@
-//! L1: after the faults the store serves or refuses each living client within the time limit.
+//! `ClientRequests`: requests of each client with their answers, and L1: after the faults the store
+//! serves or refuses each living client within the time limit.
 
 use std::collections::BTreeMap;
 
@@ -35,28 +36,25 @@ pub(super) struct ClientRequests(BTreeMap<(ProcessIncarnation, u64), Vec<ClientR
 impl ClientRequests {
     pub(super) fn add_request(
         &mut self,
-        life: ProcessIncarnation,
-        who: u64,
+        incarnation: ProcessIncarnation,
+        client: u64,
         key: String,
-        asked: u64,
+        sent_at: u64,
     ) {
-        self.0.entry((life, who)).or_default().push(ClientRequest {
-            key,
-            sent_at: asked,
-            answer: None,
-        });
+        let request = ClientRequest { key, sent_at, answer: None };
+        self.0.entry((incarnation, client)).or_default().push(request);
     }
 
     pub(super) fn add_answer(
         &mut self,
-        life: ProcessIncarnation,
-        who: u64,
+        incarnation: ProcessIncarnation,
+        client: u64,
         at: u64,
-        by: AnswerSource,
+        source: AnswerSource,
     ) {
-        let last = self.0.get_mut(&(life, who)).and_then(|turns| turns.last_mut());
-        if let Some(turn) = last {
-            turn.answer = Some((at, by));
+        let requests = self.0.get_mut(&(incarnation, client));
+        if let Some(request) = requests.and_then(|requests| requests.last_mut()) {
+            request.answer = Some((at, source));
         }
     }
 }
@@ -67,68 +65,78 @@ impl QuotaHistory {
         if self.max_wait == 0 {
             return (0, Vec::new());
         }
-        let (mut longest, mut wrong) = (0, Vec::new());
-        let mut seen: BTreeMap<ProcessIncarnation, u64> = BTreeMap::new();
-        for (life, number) in &self.clients_per_process {
-            if !self.killed.contains(life) {
-                seen.insert(*life, *number);
+        let (mut longest_wait, mut descriptions) = (0, Vec::new());
+        let mut missing_clients: BTreeMap<ProcessIncarnation, u64> = BTreeMap::new();
+        for (incarnation, client_count) in &self.clients_per_process {
+            if !self.killed.contains(incarnation) {
+                missing_clients.insert(*incarnation, *client_count);
             }
         }
-        for ((life, who), turns) in &self.clients.0 {
-            let Some(missing) = seen.get_mut(life) else { continue };
+        for ((incarnation, client), requests) in &self.clients.0 {
+            let Some(missing) = missing_clients.get_mut(incarnation) else { continue };
             *missing = missing.saturating_sub(1);
-            match self.check_client(turns) {
-                Ok(waited) => longest = longest.max(waited),
-                Err(told) => {
-                    let ProcessIncarnation { process, generation: number } = life;
-                    wrong.push(format!("client {who} of process {process}.{number}: {told}"));
+            match self.check_client(requests) {
+                Ok(waited) => longest_wait = longest_wait.max(waited),
+                Err(cause) => {
+                    let ProcessIncarnation { process, generation } = incarnation;
+                    descriptions.push(format!(
+                        "{cause}, client {client} of process {process}.{generation}"
+                    ));
                 }
             }
         }
-        for (ProcessIncarnation { process, generation: number }, missing) in seen {
+        for (ProcessIncarnation { process, generation }, missing) in missing_clients {
             if missing > 0 {
-                wrong.push(format!("process {process}.{number}: {missing} clients never ask"));
-            }
-        }
-        (longest, wrong.into_iter().map(|told| Violation::new(Guarantee::L1, told)).collect())
-    }
-
-    /// Returns the longest wait of this client: for its first reply of the store after the last
-    /// fault, and for each response since then.
-    fn check_client(&self, turns: &[ClientRequest]) -> Result<u64, String> {
-        let (calm, mut longest, mut served) = (self.last_fault_end, 0, false);
-        for ClientRequest { key, sent_at: asked, answer: answered } in turns {
-            let Some((at, by)) = *answered else { return Err(format!("{key} is never answered")) };
-            if at < calm {
-                continue;
-            }
-            let waited = at - (*asked).max(calm);
-            let since = (at - calm) / NANOS_PER_MILLI;
-            if waited > self.max_wait {
-                return Err(format!("{key} is answered after {} ms", waited / NANOS_PER_MILLI));
-            }
-            longest = longest.max(waited);
-            if by == AnswerSource::Store && !served {
-                longest = longest.max(at - calm);
-                served = true;
-            }
-            let late = at - calm > self.max_wait && !self.is_stalled(*asked, at);
-            if late && (by != AnswerSource::Store || !served) {
-                return Err(format!(
-                    "{key} has no answer of the store {since} ms after the faults"
+                descriptions.push(format!(
+                    "no requests of {missing} clients of process {process}.{generation}"
                 ));
             }
         }
-        if served && longest <= self.max_wait {
-            return Ok(longest);
+        let violation = |description: String| Violation::new(Guarantee::L1, description);
+        (longest_wait, descriptions.into_iter().map(violation).collect())
+    }
+
+    /// Returns the longest wait of this client: for its first reply of the store after the last
+    /// fault, and for each response since then. Returns the cause of a violation, if there is one.
+    fn check_client(&self, requests: &[ClientRequest]) -> Result<u64, String> {
+        let (fault_end, mut longest_wait, mut is_served) = (self.last_fault_end, 0, false);
+        for ClientRequest { key, sent_at, answer } in requests {
+            let Some((at, source)) = *answer else {
+                return Err(format!("request unanswered, key {key}"));
+            };
+            if at < fault_end {
+                continue;
+            }
+            let waited = at - (*sent_at).max(fault_end);
+            if waited > self.max_wait {
+                let waited_ms = waited / NANOS_PER_MILLI;
+                return Err(format!("request answered after {waited_ms} ms, key {key}"));
+            }
+            longest_wait = longest_wait.max(waited);
+            let since_fault = at - fault_end;
+            if source == AnswerSource::Store && !is_served {
+                longest_wait = longest_wait.max(since_fault);
+                is_served = true;
+            }
+            let is_late = since_fault > self.max_wait && !self.is_stalled(*sent_at, at);
+            if is_late && (source != AnswerSource::Store || !is_served) {
+                let since_ms = since_fault / NANOS_PER_MILLI;
+                return Err(format!(
+                    "no answer of the store {since_ms} ms after the faults, key {key}"
+                ));
+            }
         }
-        Err(format!("first served {} ms after the faults", longest / NANOS_PER_MILLI))
+        if is_served && longest_wait <= self.max_wait {
+            return Ok(longest_wait);
+        }
+        Err(format!("first served {} ms after the faults", longest_wait / NANOS_PER_MILLI))
     }
 
     /// Returns true if a process was stalled in this period.
     fn is_stalled(&self, from: u64, to: u64) -> bool {
-        let near = |&(began, ended): &(u64, u64)| from < ended + STALL_GRACE && began < to;
-        self.stalls.iter().any(near)
+        let overlaps =
+            |&(started_at, ended_at): &(u64, u64)| from < ended_at + STALL_GRACE && started_at < to;
+        self.stalls.iter().any(overlaps)
     }
 }
 
@@ -154,21 +162,21 @@ mod tests {
             events.iter().map(|(at, event)| format_line(at * NANOS_PER_MILLI, 7, event)).collect();
         history.add_log(FIRST_INCARNATION, &text);
         history.clients_per_process.insert(FIRST_INCARNATION, clients);
-        let wrong = history.check().1;
-        assert!(wrong.iter().all(|wrong| wrong.guarantee == Guarantee::L1));
-        wrong.into_iter().map(|wrong| wrong.description).collect()
+        let violations = history.check().1;
+        assert!(violations.iter().all(|violation| violation.guarantee == Guarantee::L1));
+        violations.into_iter().map(|violation| violation.description).collect()
     }
 
     fn requested_event(at: u64) -> (u64, QuotaEvent) {
-        (at, QuotaEvent::Requested(0, "k".into()))
+        (at, QuotaEvent::Requested { client: 0, key: "k".into() })
     }
 
     fn refused_event(at: u64) -> (u64, QuotaEvent) {
-        (at, QuotaEvent::Refused(0, "k".into()))
+        (at, QuotaEvent::Refused { client: 0, key: "k".into() })
     }
 
     fn failed_event(at: u64) -> (u64, QuotaEvent) {
-        (at, QuotaEvent::Failed(0, "k".into()))
+        (at, QuotaEvent::Failed { client: 0, key: "k".into() })
     }
 
     #[test]
@@ -233,10 +241,12 @@ mod tests {
         let mut events = vec![requested_event(900), refused_event(1001)];
         events.extend([requested_event(1150), failed_event(1160)]);
         assert_eq!(check_client_events(1, &events).len(), 1);
-        let only =
+        let only_errors =
             [requested_event(1010), failed_event(1020), requested_event(1030), failed_event(1040)];
-        assert_eq!(check_client_events(1, &only).len(), 1);
-        let local = (1160, QuotaEvent::AdmittedLocally(0, "k".into(), 1150 * NANOS_PER_MILLI, 1));
+        assert_eq!(check_client_events(1, &only_errors).len(), 1);
+        let sent_at = 1150 * NANOS_PER_MILLI;
+        let local =
+            (1160, QuotaEvent::AdmittedLocally { client: 0, key: "k".into(), sent_at, cost: 1 });
         assert_eq!(
             check_client_events(
                 1,
@@ -259,14 +269,16 @@ mod tests {
         let mut events = vec![
             requested_event(900),
             refused_event(1001),
-            (1155, QuotaEvent::Stalled(1120 * NANOS_PER_MILLI)),
+            (1155, QuotaEvent::Stalled { since: 1120 * NANOS_PER_MILLI }),
         ];
         events.extend([requested_event(1150), failed_event(1160)]);
         assert_eq!(check_client_events(1, &events).len(), 0);
         let mut history = QuotaHistory::default();
         (history.last_fault_end, history.max_wait) = (1, 1);
-        history
-            .add_log(FIRST_INCARNATION, &format_line(5, 7, &QuotaEvent::Requested(0, "k".into())));
+        history.add_log(
+            FIRST_INCARNATION,
+            &format_line(5, 7, &QuotaEvent::Requested { client: 0, key: "k".into() }),
+        );
         assert_eq!(history.check().1.len(), 1);
         history.killed.insert(FIRST_INCARNATION);
         assert_eq!(history.check().1.len(), 0);
