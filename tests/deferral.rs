@@ -1,4 +1,5 @@
-//! Faults of deferral, by the rows of the table in FAULTS.md: each ends with a look into the books.
+//! Faults of deferral, by the rows of the table in FAULTS.md. Each test ends with a check of the
+//! recorded history.
 
 #[path = "deferral/cancel_race.rs"]
 mod cancel_race;

@@ -1,4 +1,4 @@
-//! The two demos, as the processes that people start: alike from outside, and able to share one Redis.
+//! The two demos, as processes: they behave alike, and can share one Redis.
 
 #[path = "demos/contract.rs"]
 mod contract;

@@ -1,9 +1,9 @@
-//! The tower driver where there is no integration: tonic, as server and as client, and the examples for
-//! plain hyper and tonic, as the processes that people start.
+//! The tower driver without an integration crate: tonic, as server and as client, and the examples
+//! for plain hyper and tonic, as processes.
 
 #[path = "../examples/tonic/src/greeter.rs"]
 mod greeter;
-#[path = "../examples/tonic/src/grpc.rs"]
+#[path = "../examples/tonic/src/grpc_gate_adapters.rs"]
 mod grpc;
 
 use std::{

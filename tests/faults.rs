@@ -1,4 +1,4 @@
-//! Faults of whole processes: they are killed and stopped, and write down what they see.
+//! Faults of whole processes: they are killed and paused, and record their events.
 
 #[path = "faults/disk_acknowledgement.rs"]
 mod disk_acknowledgement;

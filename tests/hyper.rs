@@ -1,4 +1,5 @@
-//! The tower driver without any framework: plain hyper over a real socket, with hyper's own body types.
+//! The tower driver without any framework: plain hyper over a real socket, with hyper's own body
+//! types.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 

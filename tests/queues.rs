@@ -1,5 +1,5 @@
-//! Queues of tasks as an application sets them, on the embedded store and on Redis: that each setting arrives
-//! where it belongs. What it means there is shown by the store's own tests.
+//! Task queues as an application configures them, on the embedded store and on Redis: each setting
+//! takes effect. The tests of the store show its meaning.
 
 use std::{
     pin::pin,

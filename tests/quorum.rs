@@ -1,4 +1,4 @@
-//! A lock over five servers that know nothing of each other, while they are killed and frozen.
+//! A lock over five independent servers, while they are killed and frozen.
 
 use std::{
     sync::Arc,

@@ -1,4 +1,4 @@
-//! What workers of several processes may do together, on the embedded store and on Redis.
+//! Limits that workers of several processes share, on the embedded store and on Redis.
 
 use std::{
     sync::Arc,

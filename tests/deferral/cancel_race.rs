@@ -1,4 +1,4 @@
-//! Row 18: cancelling in the moment in which a request starts or ends.
+//! Row 18: cancellation at the moment at which a request starts or ends.
 
 use std::time::Duration;
 

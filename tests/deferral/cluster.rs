@@ -1,5 +1,5 @@
-//! Rows 6 and 8 on a cluster, by processes that have workers: shards move, a master dies, and the node is away that knows
-//! which workers live.
+//! Rows 6 and 8 on a cluster, by processes with workers: shards migrate, a master is killed, and
+//! the node of the common shard is unavailable.
 
 #[path = "cluster/client_load.rs"]
 mod client_load;

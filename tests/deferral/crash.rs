@@ -36,22 +36,22 @@ use FaultPoint::{AfterCall, BeforeCall};
 
 /// A worker that dies around a script leaves the job as it was, or as the script has made it.
 const WORKER_CASES: [CrashCase; 10] = [
-    crash_case("claim_job", BeforeCall, true, 1, "done"),
-    crash_case("claim_job", BeforeCall, false, 1, "done"),
+    crash_case("claim_lock_and_job", BeforeCall, true, 1, "done"),
+    crash_case("claim_lock_and_job", BeforeCall, false, 1, "done"),
     // Charged, and never begun: nobody can know that.
-    crash_case("claim_job", AfterCall, true, 1, "done"),
-    crash_case("claim_job", AfterCall, false, 0, "dead"),
-    crash_case("settle_job", BeforeCall, true, 2, "done"),
-    crash_case("settle_job", BeforeCall, false, 1, "dead"),
-    crash_case("settle_job", AfterCall, true, 1, "done"),
-    crash_case("settle_job", AfterCall, false, 1, "done"),
+    crash_case("claim_lock_and_job", AfterCall, true, 1, "done"),
+    crash_case("claim_lock_and_job", AfterCall, false, 0, "dead"),
+    crash_case("settle_job_and_claim_next", BeforeCall, true, 2, "done"),
+    crash_case("settle_job_and_claim_next", BeforeCall, false, 1, "dead"),
+    crash_case("settle_job_and_claim_next", AfterCall, true, 1, "done"),
+    crash_case("settle_job_and_claim_next", AfterCall, false, 1, "done"),
     // In the middle of a run.
     crash_case("renew", BeforeCall, true, 2, "done"),
     crash_case("renew", AfterCall, false, 1, "dead"),
 ];
 
 /// Those of a worker that has nothing to do: whoever comes next does it.
-const IDLE_WORKER_SCRIPTS: [&str; 2] = ["poll_due", "heartbeat"];
+const IDLE_WORKER_SCRIPTS: [&str; 2] = ["poll_due_locks_and_jobs", "worker_heartbeat_and_shards"];
 
 #[tokio::test]
 async fn worker_killed_at_every_script_loses_no_job() {
@@ -92,7 +92,7 @@ async fn check_killed_worker(framework: WebFramework, case: CrashCase) {
     let proxy = fleet.proxy(victim);
     // Those of an idle worker come by the clock, whatever it does: in the middle of a run they would be that run's crash.
     match script {
-        "poll_due" => {
+        "poll_due_locks_and_jobs" => {
             lock.release().await;
             for id in [&first, &second_store] {
                 assert_eq!(fleet.wait_for_outcome(web, id).await.state, "done", "{what}");
@@ -102,7 +102,7 @@ async fn check_killed_worker(framework: WebFramework, case: CrashCase) {
             enqueue_delayed_job(&fleet, web).await;
             struck.wait_for_match().await;
         }
-        "heartbeat" => {
+        "worker_heartbeat_and_shards" => {
             proxy.add_rule(rule).wait_for_match().await;
             lock.release().await;
         }
@@ -144,7 +144,7 @@ async fn check_killed_enqueue(framework: WebFramework, moment: FaultPoint, store
     let (mut fleet, web) = start_fleet_without_worker(framework).await;
     let other = fleet.start_node(long_lease_setup(framework.other())).await;
     let lock = fleet.hold_lock("7").await;
-    let rule = FaultRule::new("enqueue_batch", moment).with_action(fleet.kill_callback(web));
+    let rule = FaultRule::new("enqueue_jobs", moment).with_action(fleet.kill_callback(web));
     let mut struck = fleet.proxy(web).add_rule(rule);
     let request = || fleet.deferrable_request(web, "7").idempotency_key("one");
     assert_eq!(request().send().await, SendOutcome::NoResponse);

@@ -1,4 +1,4 @@
-//! Row 16: a worker is told to stop.
+//! Row 16: a worker gets the shutdown signal.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Row 10: no memory left. Who is told 202 is stored, and who can't be stored is told so.
+//! Row 10: the server is out of memory. A request that got 202 is stored; one that cannot be stored
+//! gets an error.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Row 14: a hundred thousand on one resource, and a hundred thousand resources due at once.
+//! Row 14: 100,000 requests for one resource, and 100,000 resources due at once.
 
 #[path = "large_backlog/bulk_enqueuer.rs"]
 mod bulk_enqueuer;
@@ -82,7 +82,7 @@ async fn hundred_thousand_jobs_of_one_resource_delay_no_others() {
         assert!(started.elapsed() < 20 * SECOND, "the crowd does not move");
         tokio::time::sleep(SECOND / 50).await;
     }
-    watch.assert_no_long_scripts(&fleet, &["enqueue_batch", "read_job", "cancel_job"]).await;
+    watch.assert_no_long_scripts(&fleet, &["enqueue_jobs", "read_job", "cancel_job"]).await;
     assert_serial_runs(&fleet);
     fleet.close_unchecked();
 }
@@ -121,7 +121,7 @@ async fn hundred_thousand_due_jobs_run_in_order() {
     other.enqueue_all(&fleet, last.iter().map(String::as_str)).await;
     let before = fleet.runs().len();
     wait_for_runs(&fleet, CHECKED_RUNS).await;
-    watch.assert_no_long_scripts(&fleet, &["run_batch"]).await;
+    watch.assert_no_long_scripts(&fleet, &["claim_settle_batch"]).await;
     assert_due_order(&fleet, &due).await;
     while count_runs(&fleet, |resource| last.iter().any(|name| name == resource)).await < last.len()
     {

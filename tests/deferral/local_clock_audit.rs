@@ -26,7 +26,11 @@ const ALLOWED_USES: [(&str, usize, &str); 18] = [
     ),
     ("defer/execute_run.rs", 3, "when the server has accepted a job, as a time"),
     ("gate/replay_marker.rs", 2, "the same, for handlers"),
-    ("lock/delegation.rs", 10, "how long a token that is handed to another process is good for"),
+    (
+        "lock/delegation_header.rs",
+        10,
+        "how long a token that is handed to another process is good for",
+    ),
     ("queue/admin.rs", 3, "when the server says that a task was pushed, and has ended"),
     (
         "queue/push_request.rs",
@@ -45,12 +49,12 @@ const ALLOWED_USES: [(&str, usize, &str); 18] = [
     ),
     ("queue/task.rs", 5, "when the server says that a task was pushed, as a time"),
     (
-        "remote/http_replayer.rs",
+        "http_replay/sign_replay_request.rs",
         6,
         "until when a run that was sent to another process may begin there",
     ),
     (
-        "remote/replay_verifier.rs",
+        "http_replay/replay_verifier.rs",
         6,
         "the same, looked at there; whether the run goes on is asked of the store",
     ),

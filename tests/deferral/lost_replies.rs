@@ -1,4 +1,4 @@
-//! Rows 4 and 7: replies are lost, scripts are forgotten.
+//! Rows 4 and 7: replies are lost, and scripts are flushed.
 
 use std::time::Duration;
 
@@ -14,8 +14,15 @@ use super::{BOTH_FRAMEWORKS, SECOND, long_lease_setup, start_fleet};
 /// Every reply of each script is lost once: nothing happens twice, and nobody is told of it.
 #[tokio::test]
 async fn lost_reply_of_each_script_changes_nothing() {
-    let scripts =
-        ["enqueue_batch", "claim_job", "settle_job", "acquire", "renew", "poll_due", "heartbeat"];
+    let scripts = [
+        "enqueue_jobs",
+        "claim_lock_and_job",
+        "settle_job_and_claim_next",
+        "acquire",
+        "renew",
+        "poll_due_locks_and_jobs",
+        "worker_heartbeat_and_shards",
+    ];
     join_all(scripts.into_iter().enumerate().map(|(n, script)| async move {
         let mut fleet = start_fleet().await;
         let node = fleet.start_node(long_lease_setup(BOTH_FRAMEWORKS[n % 2])).await;
@@ -51,7 +58,7 @@ async fn uncertain_enqueue_returns_location_of_job() {
             let node = fleet.start_node(long_lease_setup(framework)).await;
             let lock = fleet.hold_lock("7").await;
             let mut struck =
-                fleet.proxy(node).add_rule(FaultRule::new("enqueue_batch", moment).always());
+                fleet.proxy(node).add_rule(FaultRule::new("enqueue_jobs", moment).always());
             let told = fleet.deferrable_request(node, "7").idempotency_key("one").send().await;
             struck.wait_for_match().await;
             let SendOutcome::PossiblyAccepted(id) = told else { panic!("{moment:?}: {told:?}") };

@@ -1,4 +1,4 @@
-//! A fleet of both frameworks.
+//! A fleet with processes of both frameworks.
 
 use futures_util::future::join_all;
 use lockgate_tests::ledger::JobFleet;

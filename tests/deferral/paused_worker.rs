@@ -1,4 +1,4 @@
-//! Row 3: a worker that is stopped past its lease, and goes on.
+//! Row 3: a worker that is paused beyond its lease, and then continues.
 
 use futures_util::future::join;
 use lockgate_tests::{
@@ -62,8 +62,9 @@ async fn check_late_settlement(put: bool) {
     let lock = fleet.hold_lock("7").await;
     let request = fleet.deferrable_request(web, "7");
     let id = if put { request.put() } else { request }.send_accepted().await;
-    let mut struck =
-        fleet.proxy(victim).add_rule(FaultRule::new("settle_job", FaultPoint::BeforeCall));
+    let mut struck = fleet
+        .proxy(victim)
+        .add_rule(FaultRule::new("settle_job_and_claim_next", FaultPoint::BeforeCall));
     lock.release().await;
     let call = struck.wait_for_match().await;
     fleet.pause(victim);
@@ -76,8 +77,9 @@ async fn check_late_settlement(put: bool) {
     let answer = fleet.send_server_command(&lockgate_tests::proxy::command_args(&call)).await;
     assert!(format!("{answer:?}").contains("lost"), "{answer:?}");
     // A sign of life comes by the clock: it goes on, with what it had in its hands.
-    let mut beats =
-        fleet.proxy(victim).add_rule(FaultRule::new("heartbeat", FaultPoint::AfterCall));
+    let mut beats = fleet
+        .proxy(victim)
+        .add_rule(FaultRule::new("worker_heartbeat_and_shards", FaultPoint::AfterCall));
     fleet.resume(victim, paused.elapsed());
     beats.wait_for_match().await;
     assert_eq!(fleet.query_status(web, &id).await, before, "nothing of it counts");

@@ -1,4 +1,4 @@
-//! Row 13: a request that ends every process that runs it.
+//! Row 13: a request that kills every process that runs it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Row 12, second half, and what routes can be set to, with a worker that dies in between.
+//! Row 12, second half, and the options of routes, with a worker that is killed meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -86,8 +86,8 @@ async fn delayed_jobs_run_in_order_and_not_early() {
             lock.release().await;
             assert_eq!(fleet.wait_for_outcome(web, &at_once).await.state, "done");
             if let Some(moment) = moment {
-                let rule =
-                    FaultRule::new("poll_due", moment).with_action(fleet.kill_callback(worker));
+                let rule = FaultRule::new("poll_due_locks_and_jobs", moment)
+                    .with_action(fleet.kill_callback(worker));
                 let mut struck = fleet.proxy(worker).add_rule(rule);
                 // On a slow machine the others may have been due before there was the rule.
                 let lock = fleet.hold_lock("7").await;
@@ -127,7 +127,7 @@ async fn overtaken_retry_survives_worker_crash() {
             .send_accepted()
             .await;
         let passes = fleet.deferrable_request(web, "7").put().send_accepted().await;
-        let rule = FaultRule::new("settle_job", moment)
+        let rule = FaultRule::new("settle_job_and_claim_next", moment)
             .with_argument(&first)
             .with_action(fleet.kill_callback(worker));
         let mut struck = fleet.proxy(worker).add_rule(rule);

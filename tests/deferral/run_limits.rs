@@ -1,4 +1,5 @@
-//! Rows 1 and 2, for workers that share limits: SIGKILL at every boundary of the scripts that keep them.
+//! Rows 1 and 2, for workers with shared limits: SIGKILL at every boundary of the scripts that
+//! count them.
 
 use futures_util::{StreamExt as _, stream::iter};
 use lockgate_tests::{

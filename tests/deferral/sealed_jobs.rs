@@ -1,4 +1,4 @@
-//! Rows 15 and 17: keys that change, keys that are missing, and what was put where it does not belong.
+//! Rows 15 and 17: keys that are rotated, keys that are missing, and sealed data in a wrong place.
 
 use futures_util::future::join;
 use lockgate_tests::{

@@ -1,4 +1,4 @@
-//! Row 5: the server is killed, and comes back with its log of commands, or without.
+//! Row 5: the server is killed, and restarts with or without its append-only file.
 
 use std::{path::Path, time::Instant};
 

@@ -1,4 +1,4 @@
-//! Row 15: requests that this version can't read.
+//! Row 15: stored requests that this version cannot read.
 
 use futures_util::future::join_all;
 use lockgate_tests::{WebFramework, ledger::JobFleet};

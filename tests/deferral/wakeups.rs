@@ -1,4 +1,4 @@
-//! Rows 11 and 12: nobody is told, and the holder does not come back.
+//! Rows 11 and 12: wake-ups are lost, and the holder does not release its lock.
 
 use std::time::{Duration, Instant};
 
@@ -197,7 +197,9 @@ async fn run_delay_after_worker_death(
         locks.push(fleet.hold_lock(&resource).await);
         ids.push(fleet.deferrable_request(web, &resource).send_accepted().await);
     }
-    let mut beat = fleet.proxy(dies).add_rule(FaultRule::new("heartbeat", FaultPoint::AfterCall));
+    let mut beat = fleet
+        .proxy(dies)
+        .add_rule(FaultRule::new("worker_heartbeat_and_shards", FaultPoint::AfterCall));
     beat.wait_for_match().await;
     let last = Instant::now();
     fleet.kill(dies).await;

@@ -1,4 +1,4 @@
-//! What both demos do.
+//! Behaviour that both demos have.
 
 use lockgate_tests::{DemoProcess, WebFramework, eventually};
 use serde_json::Value;

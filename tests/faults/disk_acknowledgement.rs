@@ -1,7 +1,8 @@
-//! A 202 only for what is on disk: row 5 of deferral, with `replicas` and `replicas_on_disk`.
+//! A 202 only for data on disk: row 5 of deferral, with `replicas` and `replicas_on_disk`.
 //!
-//! The server that tests start may be too old for `WAITAOF`, and a disk that lags can't be had. So one stands before it
-//! that says it is newer, and answers for the disks as it is told; all else is the server's.
+//! The server that the tests start may be too old for `WAITAOF`, and a lagging disk cannot be had. So a
+//! proxy in front of it claims to be newer and answers `WAITAOF` as the test says; it forwards all other
+//! calls.
 
 use std::{
     sync::{

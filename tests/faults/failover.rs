@@ -1,5 +1,6 @@
-//! A master that sentinels watch over, or of a cluster, is killed, or stands still, while two processes contest locks;
-//! and what they saw is judged by the checker. Then each of them has each lock again, and in the end nothing is left.
+//! A master behind sentinels, or of a cluster, is killed or paused while two processes contend for
+//! locks. The checker examines their histories. Afterwards each of them acquires each lock again,
+//! and nothing is left in the store.
 
 #[path = "failover/cluster.rs"]
 mod cluster;

@@ -1,4 +1,4 @@
-//! What the proxy is told to do is felt: otherwise a fault that nobody feels would show nothing.
+//! Each fault of the proxy has an effect. A fault without effect would prove nothing.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,6 @@
-//! What was accepted, when the master is gone that accepted it: row 6 of deferral. On a replica's word all of it is
-//! there; without, what the master alone had is lost, and can be counted.
+//! Accepted requests after the master that accepted them is lost: row 6 of deferral. With an
+//! acknowledgement of the replica all of them are preserved; without it, the requests that only the
+//! master had are lost, and can be counted.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

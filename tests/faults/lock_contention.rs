@@ -1,4 +1,4 @@
-//! A thousand tasks of three processes on one lock: row 19 of locks.
+//! A thousand tasks of three processes that contend for one lock: row 19 of locks.
 
 use std::{
     fs,

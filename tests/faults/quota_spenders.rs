@@ -1,5 +1,6 @@
-//! Eight processes that spend one key of one quota as fast as they can: together what the quota has, not one more and
-//! not one less; of one that is leased, not less by more than they have leased, which is given back.
+//! Eight processes that spend one key of one quota as fast as they can. Together they spend the
+//! quota, neither more nor less. With quota leases they spend at most the leased units less, and
+//! those are refunded.
 
 use std::{path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Faults of the server that one Redis and one machine can have: it lags, it loads, it throws keys away.
+//! Faults of a single Redis server: it lags, loads its data, and evicts keys.
 
 use std::time::{Duration, Instant};
 

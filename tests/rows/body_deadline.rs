@@ -1,4 +1,4 @@
-//! Clients that dribble. `/slow/{id}` waits 300 ms in all for the body of a request.
+//! Clients that send their body slowly. `/slow/{id}` waits 300 ms in all for the body of a request.
 
 use std::time::Duration;
 

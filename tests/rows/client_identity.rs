@@ -1,4 +1,4 @@
-//! Whose request it is: client addresses behind proxies, keys of several parts, lists.
+//! Identity of clients: addresses behind proxies, keys of several parts, access lists.
 
 use lockgate_tests::{TestCase, TestRequest, TestResponse, TestSite};
 

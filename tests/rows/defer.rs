@@ -1,4 +1,4 @@
-//! Deferred requests: accepted, run, looked up.
+//! Deferred requests: acceptance, run and status.
 
 use lockgate_tests::{TestCase, TestSite, eventually};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! When a request is accepted, and what a route may say of how it runs.
+//! Conditions under which a request is accepted, and the options of its run.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! `Idempotency-Key` of requests that ran at once, and of those that waited.
+//! `Idempotency-Key` of requests that ran directly, and of deferred ones.
 
 use lockgate_tests::{RawConnection, TestCase, TestRequest, TestResponse, TestSite, eventually};
 

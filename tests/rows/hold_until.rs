@@ -1,5 +1,5 @@
-//! Until when a request keeps its lock: `/orders/{id}/pay` until its handler has answered, `/whole/{id}`
-//! until the body of the answer has ended.
+//! End of the hold: `/orders/{id}/pay` holds its lock until its handler has responded,
+//! `/whole/{id}` until the body of the response has ended.
 
 use lockgate_tests::{RawConnection, TestCase, TestSite};
 

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`.
+//! `Idempotency-Key` of deferred requests.
 
 use lockgate_tests::{TestCase, TestRequest, TestSite};
 

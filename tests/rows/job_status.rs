@@ -1,4 +1,4 @@
-//! The status resource.
+//! The status resource of deferred requests.
 
 use std::time::{Duration, Instant};
 

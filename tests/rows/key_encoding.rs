@@ -1,4 +1,4 @@
-//! Values that are written strangely: each is one lock, and the same one in both frameworks.
+//! Values in unusual encodings: each names one lock, and the same one in both frameworks.
 
 use lockgate_tests::{TestCase, TestSite, WebFramework};
 

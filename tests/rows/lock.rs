@@ -1,4 +1,4 @@
-//! Locks: who excludes whom.
+//! Locks: which requests exclude each other.
 
 use lockgate_tests::{TestCase, TestResponse};
 

@@ -1,4 +1,4 @@
-//! Which locks a request takes, and how: several of them, stripes, readers, permits.
+//! Locks that a request takes, and their modes: several locks, stripes, readers, permits.
 
 use std::{
     collections::HashSet,

@@ -1,4 +1,4 @@
-//! What a lock layer can be set to: which methods, which answer, which way to wait.
+//! Settings of a lock layer: methods, busy response, and kind of wait.
 
 use lockgate_tests::{TestCase, TestResponse};
 use serde_json::Value;

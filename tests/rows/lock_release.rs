@@ -1,4 +1,4 @@
-//! How a lock ends: at once, however its request does.
+//! Release of a lock: at once, however its request ends.
 
 use lockgate_tests::{TestCase, eventually};
 

@@ -1,4 +1,4 @@
-//! Applications that are put together wrongly: refused, never let through.
+//! Applications that are configured wrongly: their requests are refused and never pass.
 
 use lockgate_tests::{TestCase, TestResponse};
 

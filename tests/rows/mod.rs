@@ -1,4 +1,4 @@
-//! The rows, and what they have in common.
+//! The rows of the scenarios, and their common helpers.
 
 pub(crate) mod body_deadline;
 pub(crate) mod client_identity;

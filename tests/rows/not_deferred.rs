@@ -1,4 +1,4 @@
-//! What gets the plain busy answer although a DeferLayer stands there.
+//! Requests that get the plain busy response although a DeferLayer is there.
 
 use std::{net::Ipv4Addr, time::Duration};
 

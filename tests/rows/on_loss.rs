@@ -1,4 +1,4 @@
-//! What a client is told when its lock was lost. The locks of these routes may be held for 3 s.
+//! Response to a request whose lock was lost. The locks of these routes may be held for 3 s.
 
 use lockgate_tests::{TestCase, TestResponse};
 

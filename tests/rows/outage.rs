@@ -1,4 +1,5 @@
-//! What is answered while Redis is away, and after. Each row has a server of its own, and stops it.
+//! Responses while Redis is unavailable, and afterwards. Each row has a server of its own, and
+//! stops it.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Quotas.
+//! Quotas: responses within a quota and beyond it.
 
 use std::time::Duration;
 

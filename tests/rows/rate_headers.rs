@@ -1,4 +1,4 @@
-//! What clients are told of their quota, and how.
+//! Headers that report the quota to clients.
 
 use lockgate_tests::{TestCase, TestRequest, TestResponse};
 

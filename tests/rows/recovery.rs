@@ -1,4 +1,4 @@
-//! What happens when Redis comes, comes back, or forgets.
+//! Recovery after Redis starts late, restarts, or loses its data.
 
 use std::{
     sync::{

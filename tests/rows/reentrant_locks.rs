@@ -1,4 +1,5 @@
-//! A request that has a lock does not wait for itself; and what it tells of its lock.
+//! Reentrant locks: a request that holds a lock does not wait for itself. The delegation that it
+//! sends.
 
 use lockgate::{Key, SharedSecret};
 use lockgate_tests::{TestCase, TestResponse};

@@ -1,9 +1,9 @@
-//! A worker whose requests run in another process, and how it is set.
+//! A worker whose requests run in another process, and its settings.
 
 use std::{net::SocketAddr, time::Duration};
 
 use axum::{Router, http::StatusCode, response::IntoResponse as _, routing::any};
-use lockgate::{JobId, SharedSecret, remote::HttpReplayer};
+use lockgate::{JobId, SharedSecret, http_replay::HttpReplayer};
 use lockgate_tests::{TestCase, TestSite, WebFramework};
 use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
 

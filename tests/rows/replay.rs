@@ -1,4 +1,4 @@
-//! How a deferred request runs.
+//! Runs of deferred requests.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Requests that have ended, and their keys, where there is no more room.
+//! Ended requests and their keys beyond the storage limits.
 
 use lockgate_tests::{TestCase, TestRequest, TestResponse, TestSite, eventually};
 

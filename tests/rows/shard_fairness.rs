@@ -1,4 +1,5 @@
-//! Clients that fill the shard of another one's lock: which shard that is follows from the lock's name.
+//! Clients that fill the shard of the lock of another client. The name of a lock determines its
+//! shard.
 
 use lockgate_tests::{TestCase, TestSite};
 

@@ -1,4 +1,4 @@
-//! Users of one layer, who are told apart by the snapshot that their requests carry.
+//! Users of one layer, distinguished by the snapshot that their requests carry.
 
 use std::panic::catch_unwind;
 

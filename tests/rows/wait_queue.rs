@@ -1,4 +1,4 @@
-//! Waiting in line.
+//! Waits in the queue of a lock.
 
 use lockgate_tests::TestCase;
 

@@ -1,17 +1,18 @@
 //! Tasks of this repository, for developers and CI: `cargo xtask <task>`.
 
-mod bench;
-mod check;
+mod cargo_tool;
 mod faults;
-mod fsck;
-mod imports;
-mod language;
+mod import_direction_check;
+mod language_check;
 mod mutants;
-mod redis_server;
+mod redis_server_installation;
+mod run_benchmarks;
+mod run_checks;
+mod run_fsck;
+mod run_tests;
 mod shell;
-mod test;
+mod source_files;
 mod test_counts;
-mod tools;
 mod workspace_metadata;
 
 use std::process::ExitCode;
@@ -63,12 +64,12 @@ enum XtaskCommand {
 
 fn main() -> ExitCode {
     match XtaskCommand::parse() {
-        XtaskCommand::Test { args } => test::run(&borrow_args(&args)),
-        XtaskCommand::Check { full } => check::run(full),
-        XtaskCommand::Bench { args } => bench::run(&borrow_args(&args)),
+        XtaskCommand::Test { args } => run_tests::run(&borrow_args(&args)),
+        XtaskCommand::Check { full } => run_checks::run(full),
+        XtaskCommand::Bench { args } => run_benchmarks::run(&borrow_args(&args)),
         XtaskCommand::Faults(args) => faults::run(&args),
         XtaskCommand::Mutants(args) => mutants::run(&args),
-        XtaskCommand::Fsck { args } => fsck::run(&borrow_args(&args)),
+        XtaskCommand::Fsck { args } => run_fsck::run(&borrow_args(&args)),
     }
 }
 
@@ -78,7 +79,7 @@ fn borrow_args(args: &[String]) -> Vec<&str> {
 
 /// Prints the message and returns exit code 2, for a usage error. Exit code 1 is for a failed
 /// check.
-fn usage_error(sentence: &str) -> ExitCode {
-    eprintln!("{sentence}");
+fn usage_error(message: &str) -> ExitCode {
+    eprintln!("{message}");
     ExitCode::from(2)
 }

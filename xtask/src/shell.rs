@@ -12,9 +12,9 @@ use std::{
 
 /// Root of the workspace, independent of the current directory.
 pub(crate) fn workspace_root() -> PathBuf {
-    let here = env::var_os("CARGO_MANIFEST_DIR")
+    let package_dir = env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    here.parent().map_or(here.clone(), Path::to_path_buf)
+    package_dir.parent().map_or(package_dir.clone(), Path::to_path_buf)
 }
 
 /// Cargo's build directory.
@@ -79,13 +79,13 @@ fn is_executable(file: &Path) -> bool {
 
 fn format_command(command: &Command) -> String {
     let name = Path::new(command.get_program()).file_stem().unwrap_or_default();
-    let mut words: Vec<_> = command
+    let mut parts: Vec<_> = command
         .get_envs()
         .filter_map(|(key, value)| {
             Some(format!("{}={:?}", key.to_string_lossy(), value?.to_string_lossy()))
         })
         .collect();
-    words.push(name.to_string_lossy().into_owned());
-    words.extend(command.get_args().map(|arg| arg.to_string_lossy().into_owned()));
-    words.join(" ")
+    parts.push(name.to_string_lossy().into_owned());
+    parts.extend(command.get_args().map(|arg| arg.to_string_lossy().into_owned()));
+    parts.join(" ")
 }

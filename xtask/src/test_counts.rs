@@ -15,13 +15,13 @@ impl TestCounts {
     /// Parses libtest's `test result: ok. 3 passed; 0 failed; 1 ignored; ...`, with or without
     /// colours.
     pub(crate) fn parse_result_line(line: &str) -> Option<Self> {
-        let rest = line.strip_prefix("test result: ")?;
-        let count = |what: &str| {
-            rest.split([';', '.']).find_map(|part| {
+        let result = line.strip_prefix("test result: ")?;
+        let count = |suffix: &str| {
+            result.split([';', '.']).find_map(|part| {
                 part.trim()
-                    .strip_suffix(what)?
+                    .strip_suffix(suffix)?
                     .rsplit(' ')
-                    .find(|word| !word.is_empty())?
+                    .find(|number| !number.is_empty())?
                     .parse()
                     .ok()
             })
@@ -36,15 +36,15 @@ impl TestCounts {
 
     /// Parses the head of nextest's JUnit report. Each suite of the report is a test binary.
     pub(crate) fn parse_junit_report(report: &str) -> Option<Self> {
-        let (_, rest) = report.split_once("<testsuites ")?;
-        let head = rest.split('>').next()?;
+        let (_, suites) = report.split_once("<testsuites ")?;
+        let head = suites.split('>').next()?;
         let count = |name: &str| -> Option<u64> {
             let (_, value) = head.split_once(&format!(" {name}=\""))?;
             value.split('"').next()?.parse().ok()
         };
         let failed = count("failures")? + count("errors")?;
         Some(Self {
-            suites: rest.matches("<testsuite ").count() as u64,
+            suites: suites.matches("<testsuite ").count() as u64,
             passed: count("tests")?.checked_sub(failed)?,
             failed,
             ignored: 0,
@@ -115,11 +115,11 @@ mod tests {
 
     #[test]
     fn counts_add_up_and_an_empty_run_is_no_success() {
-        let mut all = TestCounts::default();
-        assert!(!all.is_success());
-        all += TestCounts { suites: 1, passed: 2, failed: 0, ignored: 1 };
-        all += TestCounts { suites: 1, passed: 0, failed: 0, ignored: 0 };
-        assert_eq!(all, TestCounts { suites: 2, passed: 2, failed: 0, ignored: 1 });
-        assert!(all.is_success());
+        let mut sum = TestCounts::default();
+        assert!(!sum.is_success());
+        sum += TestCounts { suites: 1, passed: 2, failed: 0, ignored: 1 };
+        sum += TestCounts { suites: 1, passed: 0, failed: 0, ignored: 0 };
+        assert_eq!(sum, TestCounts { suites: 2, passed: 2, failed: 0, ignored: 1 });
+        assert!(sum.is_success());
     }
 }

@@ -1,4 +1,5 @@
-//! Workspace facts from `cargo metadata`, so that none is written down twice.
+//! `WorkspaceMetadata`: packages and dependencies from `cargo metadata`, so that none is written
+//! down twice.
 
 use serde_json::Value;
 
@@ -7,6 +8,7 @@ use crate::shell;
 /// Published packages.
 pub(crate) const LIBRARY_PACKAGES: [&str; 3] = ["lockgate", "lockgate-axum", "lockgate-actix-web"];
 
+/// Output of `cargo metadata`.
 #[derive(Debug)]
 pub(crate) struct WorkspaceMetadata(Value);
 
@@ -25,9 +27,9 @@ impl WorkspaceMetadata {
 
     /// Names of a member's direct dependencies, except dev-dependencies.
     pub(crate) fn direct_dependencies(&self, member: &str) -> Result<Vec<String>, String> {
-        let listed = json_array(&self.package(member)?["dependencies"]);
-        let shipped = listed.iter().filter(|one| one["kind"].as_str() != Some("dev"));
-        Ok(shipped.filter_map(|one| one["name"].as_str()).map(str::to_owned).collect())
+        let dependencies = json_array(&self.package(member)?["dependencies"]);
+        let direct = dependencies.iter().filter(|entry| entry["kind"].as_str() != Some("dev"));
+        Ok(direct.filter_map(|entry| entry["name"].as_str()).map(str::to_owned).collect())
     }
 
     fn package(&self, name: &str) -> Result<&Value, String> {

@@ -54,25 +54,25 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     // Installs the signal handlers before the address is printed, so that an early signal is not
     // lost.
-    let terminated = listen_for_termination()?;
+    let termination = listen_for_termination()?;
     print_usage(listener.local_addr()?);
 
-    let ((stop, stopped), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
+    let ((stop, stop_signal), (cut, cut_signal)) = (watch::channel(false), watch::channel(false));
     let routes = routes(&store);
     let worker = actix_web::rt::spawn(
         DeferWorker::new(&store, routes.clone())
             .drain_timeout(DRAIN_TIMEOUT)
-            .run(wait_for_stop(stopped)),
+            .run(wait_for_stop(stop_signal)),
     );
     let status = deferred_routes("/deferred").store(&store);
     let server = HttpServer::new(move || {
-        let is_cut = is_cut.clone();
+        let cut_signal = cut_signal.clone();
         App::new()
             .wrap_fn(move |request, app| {
-                let (answer, cut) = (app.call(request), wait_for_stop(is_cut.clone()));
+                let (response, cut) = (app.call(request), wait_for_stop(cut_signal.clone()));
                 async {
                     tokio::select! {
-                        answer = answer => answer,
+                        response = response => response,
                         () = cut => Err(ErrorServiceUnavailable("")),
                     }
                 }
@@ -92,21 +92,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let handle = server.handle();
     actix_web::rt::spawn(server);
 
-    terminated.await;
+    termination.await;
     // The worker stops claiming and the server stops accepting. Active requests may finish.
     stop.send_replace(true);
-    let mut ended = pin!(async {
+    let mut drained = pin!(async {
         handle.pause().await;
         // Remembered requests of disconnected clients run on the server's threads and end with the
         // server.
         store.wait_for_direct_runs(DRAIN_TIMEOUT).await;
         tokio::join!(handle.stop(true), worker)
     });
-    if tokio::time::timeout(DRAIN_TIMEOUT + Duration::from_secs(3), &mut ended).await.is_err() {
+    if tokio::time::timeout(DRAIN_TIMEOUT + Duration::from_secs(3), &mut drained).await.is_err() {
         // Drops active requests, so that their locks are released. Otherwise the locks stay held
         // until their leases expire.
         cut.send_replace(true);
-        let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
     }
     store.shutdown(Duration::from_secs(1)).await;
     Ok(())
@@ -171,9 +171,9 @@ fn print_usage(address: SocketAddr) {
     println!("  curl -s http://{address}/orders/7");
 }
 
-async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
+async fn wait_for_stop(mut stop_signal: watch::Receiver<bool>) {
     // The channel fails only if `main` has ended, which also means stop.
-    let _ = stopped.wait_for(|stop| *stop).await;
+    let _ = stop_signal.wait_for(|stop| *stop).await;
 }
 
 /// Starts to listen for signals at once. The returned future resolves at the first one.

@@ -146,8 +146,8 @@ impl OrderLog {
 }
 
 fn now_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    let unix_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(unix_time.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
         }
         let journal = orders.0.lock().unwrap_or_else(PoisonError::into_inner);
         assert_eq!((journal.events.len(), journal.orders.len()), (1000, 1000));
-        assert!(!journal.events.contains_key("0"), "the oldest is gone");
+        assert!(!journal.events.contains_key("0"), "the oldest order is dropped");
         let events = &journal.events["1000"];
         assert_eq!(events.len(), 100);
         assert_eq!(events[0].note, Some("é".repeat(200)));

@@ -50,41 +50,41 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     // Installs the signal handlers before the address is printed, so that an early signal is not
     // lost.
-    let terminated = listen_for_termination()?;
+    let termination = listen_for_termination()?;
     print_usage(listener.local_addr()?);
 
-    let ((stop, stopped), (cut, is_cut)) = (watch::channel(false), watch::channel(false));
+    let ((stop, stop_signal), (cut, cut_signal)) = (watch::channel(false), watch::channel(false));
     let app = routes(&store);
     let worker = tokio::spawn(
         DeferWorker::new(&store, app.clone())
             .drain_timeout(DRAIN_TIMEOUT)
-            .run(wait_for_stop(stopped.clone())),
+            .run(wait_for_stop(stop_signal.clone())),
     );
     let app = app
         .merge(deferred_routes("/deferred").store(&store))
         .route("/", get(|| async { Html(include_str!("../../assets/index.html")) }))
         .route("/healthz", get(health))
         .layer(Extension(store.clone()))
-        .layer(from_fn_with_state(is_cut, run_until_cut))
+        .layer(from_fn_with_state(cut_signal, run_until_cut))
         .into_make_service_with_connect_info::<SocketAddr>();
     let server = tokio::spawn(
-        axum::serve(listener, app).with_graceful_shutdown(wait_for_stop(stopped)).into_future(),
+        axum::serve(listener, app).with_graceful_shutdown(wait_for_stop(stop_signal)).into_future(),
     );
 
-    terminated.await;
+    termination.await;
     // The worker stops claiming and the server stops accepting. Active requests may finish.
     stop.send_replace(true);
-    let mut ended = pin!(async {
-        let ended = (worker.await, server.await);
+    let mut drained = pin!(async {
+        let results = (worker.await, server.await);
         // Remembered requests of disconnected clients continue without a connection.
         store.wait_for_direct_runs(DRAIN_TIMEOUT).await;
-        ended
+        results
     });
-    if tokio::time::timeout(DRAIN_TIMEOUT + Duration::from_secs(3), &mut ended).await.is_err() {
+    if tokio::time::timeout(DRAIN_TIMEOUT + Duration::from_secs(3), &mut drained).await.is_err() {
         // Drops active requests, so that their locks are released. Otherwise the locks stay held
         // until their leases expire.
         cut.send_replace(true);
-        let _ = tokio::time::timeout(Duration::from_secs(1), ended).await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
     }
     store.shutdown(Duration::from_secs(1)).await;
     Ok(())
@@ -145,19 +145,19 @@ fn print_usage(address: SocketAddr) {
 /// Ends the request when the drain timeout is over. axum runs each connection in a task of its own,
 /// which continues even if the server future is dropped.
 async fn run_until_cut(
-    State(cut): State<watch::Receiver<bool>>,
+    State(cut_signal): State<watch::Receiver<bool>>,
     request: Request,
     next: Next,
 ) -> Response {
     tokio::select! {
-        answer = next.run(request) => answer,
-        () = wait_for_stop(cut) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+        response = next.run(request) => response,
+        () = wait_for_stop(cut_signal) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }
 
-async fn wait_for_stop(mut stopped: watch::Receiver<bool>) {
+async fn wait_for_stop(mut stop_signal: watch::Receiver<bool>) {
     // The channel fails only if `main` has ended, which also means stop.
-    let _ = stopped.wait_for(|stop| *stop).await;
+    let _ = stop_signal.wait_for(|stop| *stop).await;
 }
 
 /// Starts to listen for signals at once. The returned future resolves at the first one.

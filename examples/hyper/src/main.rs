@@ -27,9 +27,9 @@ use tower::ServiceBuilder;
 /// Time that active requests have to finish after SIGTERM.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The two gates. They are created once, so that all connections share their state.
+/// The layers of the two gates. They are created once, so that all connections share their state.
 #[derive(Clone)]
-struct Gates {
+struct GateLayers {
     limit: RateLimitLayer<PlainHttp>,
     lock: LockLayer<PlainHttp>,
 }
@@ -51,37 +51,42 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let quota = Quota::requests(10).per(Duration::from_secs(10));
     let limit = RateLimitLayer::by_ip(quota).policy_name("limited").store(&store);
     let lock = LockLayer::by_header("order").store(&store);
-    let (gates, open) = (Gates { limit, lock }, GracefulShutdown::new());
+    let (layers, connections) = (GateLayers { limit, lock }, GracefulShutdown::new());
     let mut term = signal(SignalKind::terminate())?;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => spawn_connection(stream, peer, gates.clone(), &open),
+                Ok((stream, peer)) => spawn_connection(stream, peer, layers.clone(), &connections),
                 Err(error) => tracing::warn!(%error, "not accepted"),
             },
             _ = term.recv() => break,
         }
     }
-    let _ = tokio::time::timeout(DRAIN_TIMEOUT, open.shutdown()).await;
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, connections.shutdown()).await;
     store.shutdown(Duration::from_secs(1)).await;
     Ok(())
 }
 
 /// Serves one connection. The rate limit is outside the lock, so a refused request acquires no
 /// lock.
-fn spawn_connection(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &GracefulShutdown) {
+fn spawn_connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    layers: GateLayers,
+    connections: &GracefulShutdown,
+) {
     let service = ServiceBuilder::new()
         .map_request(move |mut request: Request<Incoming>| {
             // `PlainHttp` reads the client's address from this extension.
             request.extensions_mut().insert(peer);
             request
         })
-        .layer(gates.limit)
-        .layer(gates.lock)
+        .layer(layers.limit)
+        .layer(layers.lock)
         .service_fn(handle_request);
     let connection = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
-    let connection = open.watch(connection);
+    let connection = connections.watch(connection);
     tokio::spawn(async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "connection ended");
@@ -92,11 +97,11 @@ fn spawn_connection(stream: TcpStream, peer: SocketAddr, gates: Gates, open: &Gr
 /// Reads the results of the gates from the request's extensions.
 async fn handle_request(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let extensions = request.extensions();
-    let left = extensions.get::<RateStatus>().map(|status| status.decision().remaining());
+    let remaining = extensions.get::<RateStatus>().map(|status| status.decision().remaining());
     let fence = extensions.get::<HeldLock>().and_then(HeldLock::fence);
-    let text = match (fence, left) {
+    let text = match (fence, remaining) {
         (Some(fence), _) => format!("done under the lock, fence {fence}\n"),
-        (None, Some(left)) => format!("{left} requests left\n"),
+        (None, Some(remaining)) => format!("{remaining} requests left\n"),
         (None, None) => "ok\n".to_owned(),
     };
     Ok(Response::new(Full::from(text)))

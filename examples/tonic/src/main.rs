@@ -5,7 +5,7 @@
 //! 0 picks a free port.
 
 mod greeter;
-mod grpc;
+mod grpc_gate_adapters;
 
 use std::{env, error::Error, net::SocketAddr, time::Duration};
 
@@ -37,10 +37,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limit = RateLimitLayer::<PlainHttp>::by_ip(quota)
         .policy_name("limited")
         .store(&store)
-        .refusal_response(grpc::grpc_refusal);
+        .refusal_response(grpc_gate_adapters::grpc_refusal);
     let layers = ServiceBuilder::new()
-        .map_response(grpc::grpc_response)
-        .map_request(grpc::insert_peer_addr)
+        .map_response(grpc_gate_adapters::grpc_response)
+        .map_request(grpc_gate_adapters::insert_peer_addr)
         .layer(limit);
     let mut term = signal(SignalKind::terminate())?;
     Server::builder()

@@ -1,4 +1,4 @@
-//! Clients that ask one request after the other, and how they are served.
+//! Clients that send one request after the other, and the counts of their responses.
 
 use std::{
     net::SocketAddr,

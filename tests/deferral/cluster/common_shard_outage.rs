@@ -1,4 +1,5 @@
-//! Row 1: the node is away that knows which workers live. Those of the others' shards go on being looked after.
+//! Row 1: the node of the common shard, which has the list of live workers, is unavailable. The
+//! other shards are still polled.
 
 use std::{
     path::Path,

@@ -1,4 +1,5 @@
-//! Row 6: a master dies while requests are accepted and run. What its replica was known to have is not lost.
+//! Row 6: a master is killed while requests are accepted and run. Data that its replica had
+//! acknowledged are not lost.
 
 use std::{
     path::Path,

@@ -1,4 +1,5 @@
-//! Row 8: shards move while requests are accepted and run, and with them the one in which workers give signs of life.
+//! Row 8: shards migrate while requests are accepted and run, the common shard with the heartbeats
+//! too.
 
 use std::{
     collections::BTreeSet,

@@ -1,5 +1,5 @@
-//! Very many requests, stored with a call that a node has made: the same words, with other ids and other locks of the
-//! same shard.
+//! Many requests, stored by repeating the enqueue call of a node with other ids and other locks of
+//! the same shard.
 
 use std::{
     hash::Hasher as _,
@@ -45,7 +45,7 @@ impl BulkEnqueuer {
         // The first one sends the script whole.
         fleet.deferrable_request(web, resource).send_accepted().await;
         let mut struck =
-            fleet.proxy(web).add_rule(FaultRule::new("enqueue_batch", FaultPoint::AfterCall));
+            fleet.proxy(web).add_rule(FaultRule::new("enqueue_jobs", FaultPoint::AfterCall));
         let id = fleet.deferrable_request(web, resource).send_accepted().await;
         let enqueue_call = struck.wait_for_match().await;
         lock.release().await;

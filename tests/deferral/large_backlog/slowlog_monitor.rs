@@ -1,8 +1,8 @@
-//! How long scripts keep the server, on a machine that has other things to do.
+//! `SlowlogMonitor`: how long scripts block the server, on a machine that does other work too.
 //!
-//! The server's log tells how long a script took by the clock, and the machine may put the server aside in the middle
-//! of one. A script of our own, which is always as short, is called all the while: how many of its calls are long, for
-//! the time that it takes in all, is what the machine does, and other scripts are allowed as much for theirs.
+//! The slow log of the server measures a script by the clock, and the machine may suspend the server in
+//! the middle of one. A reference script of constant cost is called all the while: the share of its
+//! calls that are long measures the machine, and the other scripts are allowed the same share.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

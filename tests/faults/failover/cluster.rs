@@ -1,4 +1,4 @@
-//! In a cluster: all locks are of the shards of the node that goes.
+//! Failover in a cluster: all locks belong to shards of the node that fails.
 
 use super::{FailoverPlan, FailoverTopology, check_failover};
 

@@ -1,4 +1,4 @@
-//! Where a master can go: one that sentinels watch over, or one of a cluster.
+//! Deployments with a failover: a master behind sentinels, or a node of a cluster.
 
 use lockgate_tests::{
     RedisServer, ReplicatedCluster, SentinelDeployment, connect_with_long_timeout,

@@ -1,4 +1,4 @@
-//! Two processes that take locks and give them back, and what they have seen.
+//! Two processes that acquire and release locks, and the events that they record.
 
 use std::{
     sync::{
@@ -134,11 +134,11 @@ impl LockLoad {
             let (id, asked) = (log.next_operation.fetch_add(1, Ordering::Relaxed), Instant::now());
             log.record(
                 self.elapsed_ns(),
-                LockEvent::Requested(
-                    id,
-                    self.lock_names[lock].clone(),
-                    RecordedLockMode::Exclusive,
-                ),
+                LockEvent::Requested {
+                    acquisition: id,
+                    lock: self.lock_names[lock].clone(),
+                    mode: RecordedLockMode::Exclusive,
+                },
             );
             let request = store
                 .lock(&*self.lock_names[lock])
@@ -150,7 +150,11 @@ impl LockLoad {
                 Ok(guard) => {
                     log.record(
                         self.elapsed_ns(),
-                        LockEvent::Granted(id, guard.fence(), self.validity_end_ns(&guard)),
+                        LockEvent::Granted {
+                            acquisition: id,
+                            fence: guard.fence(),
+                            valid_until: self.validity_end_ns(&guard),
+                        },
                     );
                     self.longest_wait_ms.fetch_max(elapsed_ms(wanted), Ordering::Relaxed);
                     self.grants[process][lock].fetch_add(1, Ordering::Relaxed);
@@ -159,9 +163,11 @@ impl LockLoad {
                     wanted = Instant::now();
                 }
                 // Somebody keeps it, or a release did not arrive and its lease is still on.
-                Err(AcquireError::Busy(_)) => log.record(self.elapsed_ns(), LockEvent::Refused(id)),
+                Err(AcquireError::Busy(_)) => {
+                    log.record(self.elapsed_ns(), LockEvent::Refused { acquisition: id });
+                }
                 Err(_) => {
-                    log.record(self.elapsed_ns(), LockEvent::Failed(id));
+                    log.record(self.elapsed_ns(), LockEvent::Failed { acquisition: id });
                     self.failed_count.fetch_add(1, Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
@@ -176,20 +182,26 @@ impl LockLoad {
         {
             let beat = Duration::from_millis(10);
             if tokio::time::timeout(beat, guard.lost()).await.is_ok() {
-                log.record(self.elapsed_ns(), LockEvent::LossReported(id));
+                log.record(self.elapsed_ns(), LockEvent::LossReported { acquisition: id });
                 break;
             }
-            log.record(self.elapsed_ns(), LockEvent::Renewed(id, self.validity_end_ns(&guard)));
+            log.record(
+                self.elapsed_ns(),
+                LockEvent::Renewed { acquisition: id, valid_until: self.validity_end_ns(&guard) },
+            );
         }
         // As if by somebody who does not know better: the register is what keeps him out.
         let write = |value| self.registers[lock].lock().write(guard.fence(), value + 1);
         if let Some(value) = read.and_then(write) {
-            log.record(self.elapsed_ns(), LockEvent::Written(id, value));
+            log.record(self.elapsed_ns(), LockEvent::Written { acquisition: id, value });
         }
-        log.record(self.elapsed_ns(), LockEvent::Releasing(id));
+        log.record(self.elapsed_ns(), LockEvent::Releasing { acquisition: id });
         log.record(
             self.elapsed_ns(),
-            LockEvent::Released(id, format!("{:?}", guard.release().await)),
+            LockEvent::Released {
+                acquisition: id,
+                outcome: format!("{:?}", guard.release().await),
+            },
         );
     }
 

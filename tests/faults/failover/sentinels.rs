@@ -1,4 +1,4 @@
-//! Behind sentinels.
+//! Failover behind sentinels.
 
 use super::{FailoverPlan, FailoverTopology, check_failover};
 

@@ -1,4 +1,4 @@
-//! What a server has counted.
+//! Counts of commands and scripts that a server reports.
 
 use std::{
     io::{Read as _, Write as _},

@@ -1,4 +1,4 @@
-//! The demos, as processes.
+//! `DemoProcess`: a demo or another example, run as a process.
 
 use std::{
     collections::HashMap,
@@ -20,10 +20,10 @@ use crate::{
     wait::eventually,
 };
 
-/// A demo that runs. Dropping it kills it.
+/// A running demo. Dropping it kills the process.
 #[derive(Debug)]
 pub struct DemoProcess {
-    /// Where it listens.
+    /// Address on which it listens.
     pub addr: SocketAddr,
     child: Child,
     stdout_lines: Arc<Mutex<Vec<String>>>,
@@ -78,7 +78,7 @@ impl DemoProcess {
         demo
     }
 
-    /// What it has printed.
+    /// Returns its output.
     #[must_use]
     pub fn stdout_lines(&self) -> Vec<String> {
         self.stdout_lines.lock().clone()
@@ -99,13 +99,13 @@ impl DemoProcess {
         self.request("POST", target)
     }
 
-    /// Its process.
+    /// Returns its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Tells it to stop.
+    /// Sends SIGTERM.
     ///
     /// # Panics
     ///
@@ -116,7 +116,7 @@ impl DemoProcess {
         assert!(sent.is_ok_and(|sent| sent.success()), "no demo to stop");
     }
 
-    /// Waits until it has ended.
+    /// Waits for its end.
     pub async fn wait_for_exit(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("the demo to end", async || {
@@ -127,7 +127,7 @@ impl DemoProcess {
         status.expect("it has ended")
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! A small client: each request on a connection of its own.
+//! Small HTTP client: each request has a connection of its own.
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::wait::with_timeout;
 
-/// A request on its way.
+/// A request before it is sent.
 #[derive(Debug, Clone)]
 #[must_use = "it is not sent yet"]
 pub struct TestRequest {
@@ -31,11 +31,11 @@ pub struct TestRequest {
     local_ip: Option<IpAddr>,
 }
 
-/// A request to this address.
+/// Creates a request to this address.
 ///
 /// # Panics
 ///
-/// If the method is none.
+/// If the method is invalid.
 pub fn request(to: SocketAddr, method: &str, target: &str) -> TestRequest {
     TestRequest {
         server_addr: to,
@@ -54,12 +54,12 @@ impl TestRequest {
         self
     }
 
-    /// Adds a header field.
+    /// Adds a header.
     pub fn header(self, name: &str, value: &str) -> Self {
         self.header_bytes(name, value.as_bytes())
     }
 
-    /// Adds a header field of any bytes that a value may have.
+    /// Adds a header with any bytes that a value may have.
     pub fn header_bytes(mut self, name: &str, value: &[u8]) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
@@ -71,17 +71,17 @@ impl TestRequest {
         self
     }
 
-    /// Sends it from this address of the machine.
+    /// Sends the request from this address of the machine.
     pub fn from_address(mut self, address: impl Into<IpAddr>) -> Self {
         self.local_ip = Some(address.into());
         self
     }
 
-    /// Sends it and reads the answer.
+    /// Sends the request and reads the response.
     ///
     /// # Panics
     ///
-    /// If there is no answer.
+    /// If there is no response.
     pub async fn send(self) -> TestResponse {
         let what = format!("{} {:.80}", self.method, self.target);
         match self.try_send().await {
@@ -90,17 +90,17 @@ impl TestRequest {
         }
     }
 
-    /// Sends it and reads the answer.
+    /// Sends the request and reads the response.
     ///
     /// # Errors
     ///
-    /// If the connection is refused, or ends without an answer.
+    /// If the connection is refused, or ends without a response.
     pub async fn try_send(self) -> Result<TestResponse, Box<dyn std::error::Error + Send + Sync>> {
         let what = format!("an answer to {} {:.80}", self.method, self.target);
         with_timeout(&what, self.exchange()).await
     }
 
-    /// Sends it; `None` if there is no answer, or none within this time.
+    /// Sends the request. Returns `None` if there is no response within this time.
     pub(crate) async fn send_within(self, time: Duration) -> Option<TestResponse> {
         tokio::time::timeout(time, self.exchange()).await.ok()?.ok()
     }
@@ -137,19 +137,19 @@ impl TestRequest {
         Ok(answer)
     }
 
-    /// Sends it in the background.
+    /// Sends the request in the background.
     pub fn spawn(self) -> PendingResponse {
         PendingResponse(tokio::spawn(self.send()))
     }
 }
 
-/// A request that was sent in the background. Dropping it lets it go on.
+/// A request that was sent in the background. Dropping it does not cancel the request.
 #[derive(Debug)]
 #[must_use = "its answer matters"]
 pub struct PendingResponse(JoinHandle<TestResponse>);
 
 impl PendingResponse {
-    /// Its answer.
+    /// Returns the response.
     ///
     /// # Panics
     ///
@@ -165,11 +165,11 @@ impl PendingResponse {
         }
     }
 
-    /// Waits until something has come to pass that it brings about.
+    /// Waits for a condition that the request brings about.
     ///
     /// # Panics
     ///
-    /// If it is refused before that.
+    /// If the request is refused before that.
     pub async fn wait_for_effect(mut self, about: impl Future<Output = ()>) -> Self {
         let mut about = pin!(about);
         let answer = tokio::select! {
@@ -183,7 +183,7 @@ impl PendingResponse {
         self
     }
 
-    /// Closes its connection, as a client does that goes away.
+    /// Closes the connection, like a client that disconnects.
     pub async fn disconnect(self) {
         self.0.abort();
         // Only then is the socket closed.
@@ -191,23 +191,23 @@ impl PendingResponse {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone)]
 pub struct TestResponse {
     /// The status.
     pub status: StatusCode,
-    /// Header fields.
+    /// The headers.
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
 }
 
 impl TestResponse {
-    /// Fails unless it has this status.
+    /// Asserts the status.
     ///
     /// # Panics
     ///
-    /// If it has another one.
+    /// If the response has another status.
     #[track_caller]
     #[must_use]
     pub fn expect_status(self, status: u16) -> Self {
@@ -215,11 +215,11 @@ impl TestResponse {
         self
     }
 
-    /// The value of a field that is there exactly once.
+    /// Returns the value of a header that occurs exactly once.
     ///
     /// # Panics
     ///
-    /// If it is not.
+    /// If it does not.
     #[track_caller]
     #[must_use]
     pub fn header(&self, name: &str) -> &str {
@@ -228,7 +228,7 @@ impl TestResponse {
         value.to_str().expect("visible characters")
     }
 
-    /// All values of a field, joined as a list.
+    /// Returns all values of a header, joined as a list.
     #[must_use]
     pub fn header_list(&self, name: &str) -> String {
         let values = self.headers.get_all(name).iter();
@@ -236,7 +236,7 @@ impl TestResponse {
         values.join(", ")
     }
 
-    /// Whether it has a field.
+    /// Returns true if the response has this header.
     #[must_use]
     pub fn has_header(&self, name: &str) -> bool {
         self.headers.contains_key(name)
@@ -252,7 +252,7 @@ impl TestResponse {
     ///
     /// # Panics
     ///
-    /// If it is none.
+    /// If the body is not of that form.
     #[track_caller]
     #[must_use]
     pub fn json(&self) -> Value {
@@ -266,7 +266,7 @@ impl TestResponse {
     ///
     /// # Panics
     ///
-    /// If it is not.
+    /// If it does not.
     #[track_caller]
     #[must_use]
     pub fn retry_after_seconds(&self) -> u64 {
@@ -275,11 +275,11 @@ impl TestResponse {
         seconds
     }
 
-    /// The problem document, with what every one has.
+    /// Returns the problem document, and checks the members that each one has.
     ///
     /// # Panics
     ///
-    /// If it is none.
+    /// If the body is not of that form.
     #[track_caller]
     #[must_use]
     pub fn problem_document(&self) -> Value {

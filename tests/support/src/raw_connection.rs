@@ -1,4 +1,5 @@
-//! A socket and nothing else: for bytes that no client would send, and for clients that leave.
+//! `RawConnection`: a socket for bytes that no HTTP client would send, and for clients that
+//! disconnect.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -14,7 +15,7 @@ use crate::wait::with_timeout;
 pub struct RawConnection(TcpStream);
 
 impl RawConnection {
-    /// Connects.
+    /// Opens a connection.
     ///
     /// # Panics
     ///
@@ -25,7 +26,7 @@ impl RawConnection {
         Self(stream)
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     ///
     /// # Panics
     ///
@@ -35,7 +36,7 @@ impl RawConnection {
         sent.expect("the connection is open");
     }
 
-    /// Reads until this has come.
+    /// Reads until this text has arrived.
     ///
     /// # Panics
     ///
@@ -54,7 +55,7 @@ impl RawConnection {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Sends bytes at this pace, one at a time, and then nothing. Reads meanwhile, until the other side
+    /// Sends bytes one at a time, with this interval, and then nothing. Reads meanwhile, until the peer
     /// closes.
     pub async fn write_slowly(&mut self, bytes: &str, pace: Duration) -> String {
         let (mut reader, mut writer) = self.0.split();
@@ -75,7 +76,7 @@ impl RawConnection {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// Reads until the other side closes. A reset counts as closed: the server need not read all.
+    /// Reads until the peer closes. A reset counts as closed: the server need not read everything.
     pub async fn read_to_end(&mut self) -> String {
         let mut bytes = Vec::new();
         let _ = with_timeout("the end of the connection", self.0.read_to_end(&mut bytes)).await;

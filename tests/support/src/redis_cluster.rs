@@ -1,4 +1,4 @@
-//! A Redis Cluster of the tests' own: three masters, which the tests of a process share.
+//! `RedisCluster`: three masters, shared by the tests of a process.
 
 mod replicated_cluster;
 mod slot_migration;

@@ -1,7 +1,7 @@
-//! Redis servers of the tests' own.
+//! `RedisServer`: a Redis server that a test starts.
 //!
-//! A server is the child of a small shell that ends it when its own input closes. So it goes when the
-//! test process does, however that ends; nothing else would come round after an abort or a kill.
+//! A server is the child of a small shell that kills it when its own input closes. So it ends with the
+//! test process, however that ends; nothing else would run after an abort or a kill.
 
 use std::{
     io::{self, BufRead as _, BufReader},

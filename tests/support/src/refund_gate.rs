@@ -1,4 +1,4 @@
-//! The body of the refund handler when a test runs a minimal example.
+//! Body of the refund handler when a test runs a minimal example: it waits for a gate file.
 
 use std::{env, fs, path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What a process has taken of its machine: memory, file descriptors, tasks.
+//! Resource usage of a process: memory, file descriptors, tasks.
 
 use std::{fs, thread::ThreadId, time::Duration};
 

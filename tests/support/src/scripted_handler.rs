@@ -1,23 +1,23 @@
-//! What the handler does, in no framework's types: it works as the query says, writes down that it
-//! ran, and tells what it was shown.
+//! `ScriptedHandler`: handler without framework types. It works as the query says, records its run,
+//! and reports what the framework has shown it of the request.
 //!
-//! | query | what it does |
+//! | query | effect |
 //! |---|---|
-//! | `gate=NAME` | stops at the gate before it works |
-//! | `after=NAME` | stops at the gate when it has worked |
+//! | `gate=NAME` | stops at the gate before its work |
+//! | `after=NAME` | stops at the gate after its work |
 //! | `first=NAME` | reads the first chunk of the body, then stops at the gate |
 //! | `unread=1` | does not read the body |
 //! | `status=N` | answers with this status |
 //! | `fail=N` | answers with 500 on the first N runs of a deferred request |
 //! | `panic=1` | panics |
 //! | `cookie=1` | sets a cookie |
-//! | `text=WORD` | answers with this text instead of the JSON of what it saw |
+//! | `text=WORD` | answers with this text instead of the JSON of the observed request |
 //! | `echo=1` | answers with the body it got |
-//! | `stream=NAME` | answers `first`, stops at the gate with the head out, and goes on with `last` |
-//! | `events=1` | says that it answers server-sent events |
-//! | `mib=N` | so many MiB come after that gate |
+//! | `stream=NAME` | sends the head and `first`, stops at the gate, and continues with `last` |
+//! | `events=1` | has the content type of server-sent events |
+//! | `mib=N` | sends this number of MiB after that gate |
 //! | `breaks=how` | the body ends after that gate: `error` or `panic` |
-//! | `tag=WORD` | is written down with this word |
+//! | `tag=WORD` | is recorded with this tag |
 
 use std::{
     collections::{HashMap, HashSet},
@@ -35,7 +35,7 @@ use serde_json::{Value, json};
 
 use crate::sync_points::SyncPoints;
 
-/// Where the handlers of all sites of a case meet.
+/// State that the handlers of all sites of a case share.
 #[derive(Debug, Clone, Default)]
 pub struct ScriptedHandler {
     /// The gates of the case.
@@ -44,20 +44,20 @@ pub struct ScriptedHandler {
     revoked_users: Arc<Mutex<HashSet<String>>>,
 }
 
-/// One handler that has worked.
+/// One run of a handler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HandlerRun {
-    /// Of the query.
+    /// Tag in the query.
     pub tag: String,
-    /// The site it ran in.
+    /// The site in which it ran.
     pub site: String,
-    /// Of the lock.
+    /// Fence of the lock.
     pub fence: Option<u64>,
-    /// Whether it was a deferred request.
+    /// True for a deferred request.
     pub is_deferred: bool,
 }
 
-/// What the framework shows of a request.
+/// Request as the framework shows it to a handler.
 #[derive(Debug, Default)]
 pub struct ObservedRequest {
     /// The site the handler is of.
@@ -68,56 +68,56 @@ pub struct ObservedRequest {
     pub target: String,
     /// The pattern of the route.
     pub route: String,
-    /// The path parameter, as the framework's own extractor gives it.
+    /// The path parameter of the framework's own extractor.
     pub path_id: Option<String>,
-    /// Header fields in order.
+    /// Headers in order.
     pub headers: Vec<(String, String)>,
-    /// The socket's other end.
+    /// The peer address.
     pub peer_addr: Option<String>,
     /// The lock: `None` = not under one.
     pub fence: Option<u64>,
     /// All locks: names and fences.
     pub locks: Vec<(String, u64)>,
-    /// What it told who asked for the first of them again.
+    /// Result of another acquire of the first of them.
     pub reentrant_acquire: Value,
-    /// The word about that one, for another service.
+    /// Delegation of that lock, for another service.
     pub delegation: Option<String>,
-    /// What is left of the quota.
+    /// Remaining units of the quota.
     pub quota_remaining: Option<u64>,
-    /// Who an authentication says it is.
+    /// User of the authentication.
     pub user: Option<String>,
-    /// The fence that a deferred request is told.
+    /// Fence of the running job.
     pub run_fence: Option<u64>,
     /// Id and attempt of the deferred request.
     pub job: Option<(String, u32)>,
 }
 
-/// What the handler answers.
+/// Response of the handler.
 #[derive(Debug)]
 pub struct HandlerResponse {
     /// The status.
     pub status: u16,
-    /// Header fields.
+    /// The headers.
     pub headers: Vec<(&'static str, String)>,
     /// The body.
     pub body: HandlerBody,
 }
 
-/// The body of an answer.
+/// Body of a response.
 pub enum HandlerBody {
-    /// All of it at once.
+    /// Complete body.
     Whole(Bytes),
-    /// Bit by bit, of unknown length.
+    /// Stream of unknown length.
     Stream(BoxStream<'static, io::Result<Bytes>>),
 }
 
 impl ScriptedHandler {
-    /// Takes a user's rights away: deferred requests that are carried as this user's are not run.
+    /// Revokes a user's rights: deferred requests that carry this user are not run.
     pub fn revoke_user(&self, user: &str) {
         self.revoked_users.lock().insert(user.to_owned());
     }
 
-    /// Returns true if a user's rights were taken away.
+    /// Returns true if a user's rights were revoked.
     #[must_use]
     pub fn is_revoked(&self, user: &str) -> bool {
         self.revoked_users.lock().contains(user)
@@ -215,18 +215,18 @@ impl ScriptedHandler {
         self.completed_runs.lock().push(ran);
     }
 
-    /// What has run, in order.
+    /// Returns the runs, in order.
     #[must_use]
     pub fn completed_runs(&self) -> Vec<HandlerRun> {
         self.completed_runs.lock().clone()
     }
 
-    /// Forgets what has run.
+    /// Clears the recorded runs.
     pub fn clear_runs(&self) {
         self.completed_runs.lock().clear();
     }
 
-    /// The tags of what has run, in order.
+    /// Returns the tags of the runs, in order.
     #[must_use]
     pub fn run_tags(&self) -> Vec<String> {
         self.completed_runs.lock().iter().map(|ran| ran.tag.clone()).collect()
@@ -275,7 +275,7 @@ impl ObservedRequest {
     }
 }
 
-/// The query's words. The tests use none that would have to be decoded.
+/// Parameters of the query. The tests use none that needs decoding.
 fn parse_query(target: &str) -> HashMap<String, String> {
     let query = target.split_once('?').map_or("", |(_, query)| query);
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));

@@ -1,4 +1,4 @@
-//! A master, its replica, and three sentinels that watch over them.
+//! `SentinelDeployment`: a master, its replica, and three sentinels that monitor them.
 
 use std::{fs, path::PathBuf, process::Child};
 

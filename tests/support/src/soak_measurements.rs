@@ -1,9 +1,11 @@
-//! What was measured each time that all were at rest, and whether any of it grows.
+//! `SoakMeasurements`: samples taken whenever all processes were idle, and the check that none of them
+//! grows.
 //!
-//! A line is laid through what was measured, without the beginning, when caches fill: the median of the slopes
-//! between any two samples, which a sample that was taken at a bad moment does not turn. What it rises by from first to
-//! last is growth if it is more than [chance](Kind::chance), and more than what the samples lie beside the line. What was
-//! not measured each time, or not often enough for a line, may have grown, and is told as what has.
+//! The trend of the samples, without the first ones while caches fill, is the median of the slopes
+//! between any two samples; an outlier does not turn it. Its rise from the first to the last sample is
+//! growth if it exceeds the `growth_tolerance` and the deviation of the samples. A resource
+//! that was not measured each time, or not often enough for a trend, may have grown, and is reported as
+//! growing.
 
 use std::{collections::BTreeMap, time::Instant};
 

@@ -1,4 +1,4 @@
-//! Times in which a process did not run, or the server.
+//! Times in which a process did not run, or the server did not respond.
 
 use std::{
     sync::{

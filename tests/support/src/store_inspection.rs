@@ -1,4 +1,4 @@
-//! The keys of a store, its channels and its clients, as the checks want them.
+//! Keys, channels and clients of a store, for the checks.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,5 @@
-//! Gates: where a handler says that it has begun, and waits until the test lets it go on.
+//! `SyncPoints`: named gates at which a handler reports its arrival and waits until the test opens
+//! them.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -7,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::wait::with_timeout;
 
-/// The gates of a case, by name. A gate that nobody has named yet is closed.
+/// The gates of a case, by name. A gate is closed until it is opened.
 #[derive(Debug, Clone, Default)]
 pub struct SyncPoints(Arc<Mutex<HashMap<String, SyncPoint>>>);
 
@@ -28,8 +29,8 @@ impl SyncPoints {
         self.0.lock().entry(name.to_owned()).or_default().clone()
     }
 
-    /// The handler's side: says so, and waits until the gate is open. Without end, since the test's own
-    /// patience ends the test.
+    /// For the handler: reports its arrival, and waits until the gate is open. Without a timeout, since
+    /// the test has one.
     pub async fn wait_at(&self, name: &str) {
         let gate = self.sync_point(name);
         let mut open = gate.is_open.subscribe();
@@ -38,25 +39,25 @@ impl SyncPoints {
         let _ = open.wait_for(|open| *open).await;
     }
 
-    /// The test's side: waits until somebody has arrived.
+    /// For the test: waits for the first arrival.
     pub async fn wait_for_arrival(&self, name: &str) {
         self.wait_for_arrivals(name, 1).await;
     }
 
-    /// Waits until so many have arrived, since the beginning.
+    /// Waits for this number of arrivals, counted from the start.
     pub async fn wait_for_arrivals(&self, name: &str, times: usize) {
         let mut arrived = self.sync_point(name).arrival_count.subscribe();
         let enough = arrived.wait_for(|arrived| *arrived >= times);
         let _ = with_timeout(&format!("an arrival at the gate {name}"), enough).await;
     }
 
-    /// How many have arrived, since the beginning.
+    /// Returns the number of arrivals since the start.
     #[must_use]
     pub fn arrival_count(&self, name: &str) -> usize {
         *self.sync_point(name).arrival_count.borrow()
     }
 
-    /// Opens a gate, for all that are there and all that will come.
+    /// Opens a gate for all present and future arrivals.
     pub fn open(&self, name: &str) {
         self.sync_point(name).is_open.send_replace(true);
     }

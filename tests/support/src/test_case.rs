@@ -1,4 +1,4 @@
-//! A case: one row of the table, in one framework on one store.
+//! `TestCase`: one row of the table, in one framework on one store.
 
 use std::{
     future::Future,
@@ -16,7 +16,7 @@ use crate::{
     wait::TEST_TIMEOUT,
 };
 
-/// What the stores of a case stand on.
+/// Backend of the stores of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreKind {
     /// The embedded store.
@@ -30,10 +30,10 @@ pub enum StoreKind {
 /// One row in one framework on one store.
 #[derive(Debug)]
 pub struct TestCase {
-    /// The framework of its sites, unless a plan says otherwise.
+    /// The framework of its sites, unless a builder sets another one.
     pub framework: WebFramework,
     store_kind: StoreKind,
-    /// Where the handlers of all its sites meet.
+    /// State that the handlers of all its sites share.
     pub handler: ScriptedHandler,
     memory_store: Store,
     namespace: String,
@@ -86,7 +86,7 @@ impl TestCase {
         }
     }
 
-    /// A store that shares nothing with the case's: another namespace on the same server.
+    /// Returns a store that shares no data with the case: another namespace on the same server.
     pub async fn new_unrelated_store(&self) -> Store {
         match self.store_kind {
             StoreKind::Memory => Store::memory(),
@@ -96,7 +96,7 @@ impl TestCase {
         }
     }
 
-    /// A store that shares the server and the namespace with the case's, and nothing else: another database.
+    /// Returns a store in another database, with the server and the namespace of the case.
     pub async fn new_store_in_other_database(&self) -> Store {
         match self.store_kind {
             StoreKind::Memory => Store::memory(),
@@ -124,17 +124,17 @@ impl TestCase {
         Store::builder(&url).call_timeout(Duration::from_secs(10))
     }
 
-    /// A site with a worker, as a process of its own.
+    /// Starts a site with a worker, as a process of its own.
     pub async fn start_site(&self) -> TestSite {
         self.site_builder().await.start().await
     }
 
-    /// A site in the making.
+    /// Returns the builder of a site.
     pub async fn site_builder(&self) -> TestSiteBuilder {
         self.site_builder_on(self.new_store().await)
     }
 
-    /// A site in the making, on this store.
+    /// Returns the builder of a site on this store.
     pub fn site_builder_on(&self, store: Store) -> TestSiteBuilder {
         let number = self.started_sites.fetch_add(1, Ordering::Relaxed);
         TestSiteBuilder::new(self.framework, store, self.handler.clone(), format!("site {number}"))

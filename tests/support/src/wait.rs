@@ -1,15 +1,15 @@
-//! Waiting for what must come, with an end.
+//! Waits for events and conditions, with a timeout.
 
 use std::{future::Future, time::Duration};
 
-/// How long a test waits for what must happen. Nothing takes this long on purpose: it only ends tests
+/// Longest wait of a test for an expected event. No event takes this long: it only ends tests
 /// whose expectation was wrong, with a sentence instead of a hang.
 pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Pause between two looks at a condition that nobody announces.
+/// Pause between two checks of a condition that has no notification.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Awaits with patience.
+/// Awaits a future with a timeout.
 ///
 /// # Panics
 ///
@@ -21,8 +21,8 @@ pub async fn with_timeout<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
-/// Looks until it is so. The condition decides, not the time: for what nothing announces, such as the
-/// length of a line or a server that is coming up.
+/// Polls a condition until it holds, for a state that has no notification, such as the
+/// length of a queue or a server that starts.
 ///
 /// # Panics
 ///

@@ -1,7 +1,7 @@
 //! `cargo xtask faults`: runs the tests of every numbered fault and reports verdicts and worst
 //! figures.
 
-mod fault_suite;
+mod fault_test_runner;
 mod result_table;
 mod rows;
 
@@ -10,10 +10,10 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use self::{
-    fault_suite::FaultSuite,
+    fault_test_runner::FaultTestRunner,
     rows::{FaultRow, StoreTopology},
 };
-use crate::{redis_server, shell};
+use crate::{redis_server_installation, shell};
 
 /// Run of random faults, with checks over the records of all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -68,8 +68,8 @@ pub(crate) struct FaultTableArgs {
 
 /// Returns exit code 1 for a violation and 2 for a usage error.
 pub(crate) fn run(args: &FaultTableArgs) -> ExitCode {
-    if let Some(which) = args.history {
-        return run_with_redis(|| run_history(which, args));
+    if let Some(history) = args.history {
+        return run_with_redis(|| run_history(history, args));
     }
     let rows: Vec<_> = rows::all_rows().filter(|row| is_selected(row, args)).collect();
     if rows.is_empty() {
@@ -79,9 +79,9 @@ pub(crate) fn run(args: &FaultTableArgs) -> ExitCode {
 }
 
 fn run_with_redis(run: impl FnOnce() -> ExitCode) -> ExitCode {
-    redis_server::ensure_installed().map_or_else(
-        |sentence| {
-            eprintln!("{sentence}");
+    redis_server_installation::ensure_installed().map_or_else(
+        |message| {
+            eprintln!("{message}");
             ExitCode::FAILURE
         },
         |()| run(),
@@ -89,30 +89,30 @@ fn run_with_redis(run: impl FnOnce() -> ExitCode) -> ExitCode {
 }
 
 fn run_table(args: &FaultTableArgs, rows: Vec<&'static FaultRow>) -> ExitCode {
-    let suite = match FaultSuite::build() {
-        Ok(suite) => suite,
-        Err(sentence) => {
-            eprintln!("{sentence}");
+    let runner = match FaultTestRunner::build() {
+        Ok(runner) => runner,
+        Err(message) => {
+            eprintln!("{message}");
             return ExitCode::FAILURE;
         }
     };
-    let mut found = Vec::new();
+    let mut results = Vec::new();
     for row in rows {
-        found.push(suite.run_row(row, args.runs));
-        result_table::print_progress(&found);
+        results.push(runner.run_row(row, args.runs));
+        result_table::print_progress(&results);
     }
     let seconds = args.seconds.unwrap_or(20);
     if args.row.is_none()
         && seconds > 0
-        && args.topology.is_none_or(|of| of == StoreTopology::Single)
+        && args.topology.is_none_or(|topology| topology == StoreTopology::Single)
     {
-        for which in HistoryRun::AFTER_TABLE {
-            found.push(suite.run_history(which.subcommand(), seconds, args.seed));
-            result_table::print_progress(&found);
+        for history in HistoryRun::AFTER_TABLE {
+            results.push(runner.run_history(history.subcommand(), seconds, args.seed));
+            result_table::print_progress(&results);
         }
     }
-    println!("\n{}", result_table::format_table(&found));
-    if found.iter().any(result_table::RowResult::is_violated) {
+    println!("\n{}", result_table::format_table(&results));
+    if results.iter().any(result_table::RowResult::is_violated) {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
@@ -120,11 +120,11 @@ fn run_table(args: &FaultTableArgs, rows: Vec<&'static FaultRow>) -> ExitCode {
 }
 
 /// Returns the exit code of the program: 0 for success, 1 for a failed check, 2 for a usage error.
-fn run_history(which: HistoryRun, args: &FaultTableArgs) -> ExitCode {
+fn run_history(history: HistoryRun, args: &FaultTableArgs) -> ExitCode {
     let program =
         ["run", "--quiet", "--package", "lockgate-tests", "--bin", "lockgate-faults", "--"];
     let mut command = shell::cargo_command(program);
-    command.arg(which.subcommand());
+    command.arg(history.subcommand());
     for (option, value) in
         [("--seconds", args.seconds), ("--minutes", args.minutes), ("--seed", args.seed)]
     {
@@ -140,8 +140,8 @@ fn run_history(which: HistoryRun, args: &FaultTableArgs) -> ExitCode {
 fn is_selected(row: &FaultRow, args: &FaultTableArgs) -> bool {
     let number = row.number.to_string();
     let name = row.id();
-    args.row.as_ref().is_none_or(|wished| *wished == number || *wished == name)
-        && args.topology.is_none_or(|wished| row.topology == wished)
+    args.row.as_ref().is_none_or(|wanted| *wanted == number || *wanted == name)
+        && args.topology.is_none_or(|wanted| row.topology == wanted)
 }
 
 #[cfg(test)]
@@ -213,8 +213,8 @@ mod tests {
             for (_, filter) in row.tests {
                 let mut parts = filter.split("::").collect::<Vec<_>>();
                 parts.retain(|part| !part.is_empty() && !part.ends_with("_on_redis"));
-                let known = |part: &&&str| names.iter().any(|name| name.contains(**part));
-                let missing: Vec<_> = parts.iter().filter(|part| !known(part)).collect();
+                let exists = |part: &&&str| names.iter().any(|name| name.contains(**part));
+                let missing: Vec<_> = parts.iter().filter(|part| !exists(part)).collect();
                 assert!(missing.is_empty(), "row {}: {missing:?}", row.id());
             }
         }

@@ -1,4 +1,4 @@
-//! Results of the rows, as text.
+//! `RowResult`: result of a row, and the table of all results as text.
 
 use std::{io::Write as _, time::Duration};
 
@@ -16,6 +16,7 @@ pub(super) struct RowResult {
     pub(super) duration: Duration,
 }
 
+/// Verdict on a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum RowVerdict {
     Holds,
@@ -47,8 +48,8 @@ impl RowResult {
 }
 
 /// Prints the line of the last result, and the full output of a violation.
-pub(super) fn print_progress(found: &[RowResult]) {
-    let Some(last) = found.last() else { return };
+pub(super) fn print_progress(results: &[RowResult]) {
+    let Some(last) = results.last() else { return };
     println!("{}", last.cells().join(" | "));
     if let RowVerdict::Violated(text) = &last.verdict {
         println!("{text}");
@@ -59,8 +60,8 @@ pub(super) fn print_progress(found: &[RowResult]) {
 const TABLE_HEADER: [&str; 6] = ["row", "fault", "topology", "runs", "verdict", "worst figure"];
 
 /// Formats the results as a Markdown table.
-pub(super) fn format_table(found: &[RowResult]) -> String {
-    let rows: Vec<_> = found.iter().map(RowResult::cells).collect();
+pub(super) fn format_table(results: &[RowResult]) -> String {
+    let rows: Vec<_> = results.iter().map(RowResult::cells).collect();
     let width = |at: usize| {
         let longest = rows.iter().map(|row| row[at].chars().count()).max().unwrap_or(0);
         longest.max(TABLE_HEADER[at].len())
@@ -73,12 +74,15 @@ pub(super) fn format_table(found: &[RowResult]) -> String {
     let rule: Vec<_> = widths.iter().map(|width| "-".repeat(*width)).collect();
     let head = TABLE_HEADER.map(str::to_owned);
     let body: String = rows.iter().map(|row| line(row)).collect();
-    let count = |of: &dyn Fn(&RowResult) -> bool| found.iter().filter(|found| of(found)).count();
-    let bad = count(&RowResult::is_violated);
-    let held = count(&|found| found.verdict == RowVerdict::Holds);
-    let rest = found.len() - bad - held;
-    let sum = format!("{held} hold, {bad} are violated, {rest} can't be done here\n");
-    [line(&head), line(&rule), body, sum].concat()
+    let count = |is_counted: &dyn Fn(&RowResult) -> bool| {
+        results.iter().filter(|result| is_counted(result)).count()
+    };
+    let violated = count(&RowResult::is_violated);
+    let held = count(&|result| result.verdict == RowVerdict::Holds);
+    let not_runnable = results.len() - violated - held;
+    let summary =
+        format!("{held} hold, {violated} are violated, {not_runnable} can't be done here\n");
+    [line(&head), line(&rule), body, summary].concat()
 }
 
 #[cfg(test)]
@@ -99,13 +103,13 @@ mod tests {
 
     #[test]
     fn violated_row_is_counted_and_printed() {
-        let all_of = [
+        let results = [
             row_result(RowVerdict::Holds, "longest wait 1240 ms"),
             row_result(RowVerdict::NotRunnable, "the clock is the host's"),
             row_result(RowVerdict::Violated("M1".into()), ""),
         ];
-        assert_eq!(all_of.each_ref().map(RowResult::is_violated), [false, false, true]);
-        let text = format_table(&all_of);
+        assert_eq!(results.each_ref().map(RowResult::is_violated), [false, false, true]);
+        let text = format_table(&results);
         assert!(text.contains("| l1  | holder killed | single   | 2    | VIOLATED | 1.5 s in all"));
         assert!(text.ends_with("1 hold, 1 are violated, 1 can't be done here\n"), "{text}");
     }

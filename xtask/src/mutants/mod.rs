@@ -21,7 +21,7 @@ use self::{
     test_trial::{TestTrial, TrialOutcome},
 };
 use crate::{
-    redis_server::{self, TestEnvironment},
+    redis_server_installation::{self, TestEnvironment},
     usage_error,
 };
 
@@ -60,8 +60,8 @@ pub(crate) fn run(args: &MutantsArgs) -> ExitCode {
     match check_all_faults(&chosen) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(sentence) => {
-            eprintln!("{sentence}");
+        Err(message) => {
+            eprintln!("{message}");
             ExitCode::FAILURE
         }
     }
@@ -83,9 +83,9 @@ fn format_fault_list(faults: &[&SourceFault]) -> String {
 
 /// Returns true if every suite of these faults catches its fault.
 fn check_all_faults(chosen: &[&'static SourceFault]) -> Result<bool, String> {
-    let server = redis_server::chosen_server_environment()?;
+    let server = redis_server_installation::chosen_server_environment()?;
     if server.is_empty() {
-        redis_server::ensure_installed()?;
+        redis_server_installation::ensure_installed()?;
     }
     let build = MutantBuild::prepare(&faults::all_faults())?;
     let suites: Vec<_> = chosen.iter().flat_map(|fault| fault.suites).collect();
@@ -106,22 +106,22 @@ fn detect_faults(
     programs: &TestProgramMap,
     server: &TestEnvironment,
 ) -> Result<Vec<(String, bool)>, String> {
-    let each = |fault: &&'static SourceFault| {
+    let with_suites = |fault: &&'static SourceFault| {
         let fault = *fault;
         fault.suites.iter().map(move |suite| (fault, suite))
     };
-    let open = Mutex::new(chosen.iter().flat_map(each));
+    let remaining = Mutex::new(chosen.iter().flat_map(with_suites));
     thread::scope(|scope| {
         let work = || {
-            let next = || open.lock().unwrap_or_else(PoisonError::into_inner).next();
-            let hunts = std::iter::from_fn(next).map(|(fault, suite)| {
+            let next = || remaining.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let rows = std::iter::from_fn(next).map(|(fault, suite)| {
                 FaultDetection { fault, suite, programs, server }.report_row()
             });
-            hunts.collect::<Result<Vec<_>, String>>()
+            rows.collect::<Result<Vec<_>, String>>()
         };
         let workers: Vec<_> = (0..PARALLEL_TRIALS).map(|_| scope.spawn(work)).collect();
-        let ended = workers.into_iter().map(thread::ScopedJoinHandle::join);
-        let rows = ended.map(|rows| rows.map_err(|_| "a worker panicked".to_owned())?);
+        let results = workers.into_iter().map(thread::ScopedJoinHandle::join);
+        let rows = results.map(|rows| rows.map_err(|_| "a worker panicked".to_owned())?);
         Ok(rows.collect::<Result<Vec<_>, String>>()?.concat())
     })
 }
@@ -137,51 +137,52 @@ struct FaultDetection<'a> {
 impl FaultDetection<'_> {
     /// Returns the row of the table, and true if the fault was caught.
     fn report_row(&self) -> Result<(String, bool), String> {
-        let (SourceFault { name, table_row: row, broken_behavior: breaks, .. }, began) =
-            (self.fault, Instant::now());
-        let caught = self.find_failing_test()?;
-        let by = caught.as_deref().unwrap_or("**nothing**");
-        let row = format!("| {name} | {row} | {breaks} | {by} |");
-        println!("{row} {} s", began.elapsed().as_secs());
-        Ok((row, caught.is_some()))
+        let started_at = Instant::now();
+        let SourceFault { name, table_row, broken_behavior, .. } = self.fault;
+        let failing_test = self.find_failing_test()?;
+        let caught_by = failing_test.as_deref().unwrap_or("**nothing**");
+        let row = format!("| {name} | {table_row} | {broken_behavior} | {caught_by} |");
+        println!("{row} {} s", started_at.elapsed().as_secs());
+        Ok((row, failing_test.is_some()))
     }
 
     /// Returns a test that fails with the fault, fails again alone, and passes without the fault.
     fn find_failing_test(&self) -> Result<Option<String>, String> {
-        let mut unsteady = Vec::new();
-        while unsteady.len() <= MAX_UNCONFIRMED_FAILURES {
+        let mut unconfirmed = Vec::new();
+        while unconfirmed.len() <= MAX_UNCONFIRMED_FAILURES {
             let trial = self.new_trial(Some(self.fault.name));
             let filters = self.suite.filters.iter().copied().map(str::to_owned).collect();
-            let ended = TestTrial { filters, skipped_tests: unsteady.clone(), ..trial }.run()?;
-            let (tests, how) = match ended {
+            let skipped_tests = unconfirmed.clone();
+            let outcome = TestTrial { filters, skipped_tests, ..trial }.run()?;
+            let (tests, suffix) = match outcome {
                 TrialOutcome::Passed => return Ok(None),
                 TrialOutcome::Failed(test) => (vec![test], ""),
                 TrialOutcome::Hung(tests) => (tests, " (hung)"),
                 TrialOutcome::Died(tests) => (tests, " (died)"),
             };
-            let named = format!("{} `{}`{how}", self.suite.program, tests.join("`, `"));
-            if self.is_confirmed(&tests, how)? {
-                return Ok(Some(named));
+            let description = format!("{} `{}`{suffix}", self.suite.program, tests.join("`, `"));
+            if self.is_confirmed(&tests, suffix)? {
+                return Ok(Some(description));
             }
-            println!("  {}: {named} does not prove it", self.fault.name);
-            unsteady.extend(tests);
+            println!("  {}: {description} does not prove it", self.fault.name);
+            unconfirmed.extend(tests);
         }
         Ok(None)
     }
 
     /// Returns true if these tests fail again alone and pass without the fault.
-    fn is_confirmed(&self, tests: &[String], how: &str) -> Result<bool, String> {
+    fn is_confirmed(&self, tests: &[String], suffix: &str) -> Result<bool, String> {
         if tests.is_empty() {
             return Ok(true);
         }
-        let alone = |fault| {
+        let run_alone = |fault| {
             let trial = self.new_trial(fault);
             TestTrial { filters: tests.to_vec(), exact_names: true, ..trial }.run()
         };
         // A test that hung is not run again with the fault, because that takes too long.
-        let again =
-            !how.is_empty() || !matches!(alone(Some(self.fault.name))?, TrialOutcome::Passed);
-        Ok(again && matches!(alone(None)?, TrialOutcome::Passed))
+        let fails_again = !suffix.is_empty()
+            || !matches!(run_alone(Some(self.fault.name))?, TrialOutcome::Passed);
+        Ok(fails_again && matches!(run_alone(None)?, TrialOutcome::Passed))
     }
 
     fn new_trial(&self, fault: Option<&'static str>) -> TestTrial<'_> {

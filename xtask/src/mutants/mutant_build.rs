@@ -28,6 +28,7 @@ pub(super) struct TestProgram {
     pub(super) working_dir: PathBuf,
 }
 
+/// Built test programs by name.
 pub(super) struct TestProgramMap(BTreeMap<String, TestProgram>);
 
 impl TestProgramMap {
@@ -37,6 +38,7 @@ impl TestProgramMap {
     }
 }
 
+/// Copy of the sources with all faults, and the directory of its build.
 pub(super) struct MutantBuild {
     source_dir: PathBuf,
     target_dir: PathBuf,
@@ -55,19 +57,20 @@ impl MutantBuild {
         let names = names.lines().filter(|name| root.join(name).is_file()).map(str::to_owned);
         let names: BTreeSet<_> = names.chain(planted.keys().cloned()).collect();
         let failed = |error: std::io::Error| format!("the sources could not be copied: {error}");
-        for gone in list_files(&build.source_dir).into_iter().filter(|name| !names.contains(name)) {
-            fs::remove_file(build.source_dir.join(gone)).map_err(failed)?;
+        let copied = list_files(&build.source_dir);
+        for removed in copied.into_iter().filter(|name| !names.contains(name)) {
+            fs::remove_file(build.source_dir.join(removed)).map_err(failed)?;
         }
         for name in &names {
             let text = match planted.get(name) {
                 Some(text) => text.clone().into_bytes(),
                 None => fs::read(root.join(name)).map_err(failed)?,
             };
-            let to = build.source_dir.join(name);
+            let copy = build.source_dir.join(name);
             // An unchanged file keeps its modification time and is not compiled again.
-            if fs::read(&to).ok().as_ref() != Some(&text) {
-                to.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
-                fs::write(&to, text).map_err(failed)?;
+            if fs::read(&copy).ok().as_ref() != Some(&text) {
+                copy.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;
+                fs::write(&copy, text).map_err(failed)?;
             }
         }
         Ok(build)
@@ -137,7 +140,7 @@ impl MutantBuild {
 
 /// Files that differ from the sources, as name and text.
 fn plant_faults(root: &Path, faults: &[&SourceFault]) -> Result<BTreeMap<String, String>, String> {
-    let mut places = BTreeMap::<&str, Vec<_>>::new();
+    let mut edits_by_file = BTreeMap::<&str, Vec<_>>::new();
     let mut lua = Vec::new();
     for fault in faults {
         for SourceEdit { file, find, replacement: with } in fault.edits {
@@ -147,12 +150,12 @@ fn plant_faults(root: &Path, faults: &[&SourceFault]) -> Result<BTreeMap<String,
             } else {
                 let is_planted = format!("crate::planted::is({:?})", fault.name);
                 let with = with.replace("ORIGINAL", find).replace("FAULT", &is_planted);
-                places.entry(file).or_default().push((*find, with));
+                edits_by_file.entry(file).or_default().push((*find, with));
             }
         }
     }
     let mut texts = BTreeMap::new();
-    for (file, edits) in places {
+    for (file, edits) in edits_by_file {
         let text = read_file(root, file)?;
         texts.insert(file.to_owned(), apply_edits(file, &text, &edits)?);
     }
@@ -183,12 +186,12 @@ fn plant_script_texts(text: &str) -> String {
     let mut parts = text.split(".source");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for rest in parts {
-        let begins = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        let name = out.len() - out.trim_end_matches(begins).len();
+        let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let name = out.len() - out.trim_end_matches(is_name_char).len();
         let name = out.split_off(out.len() - name);
         let is_script = name == "script"
             || !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
-        out += &match is_script && !rest.starts_with(|c| begins(c) || c == '(') {
+        out += &match is_script && !rest.starts_with(|c| is_name_char(c) || c == '(') {
             true => format!("crate::planted::script({name}.source){rest}"),
             false => format!("{name}.source{rest}"),
         };
@@ -233,12 +236,12 @@ fn check_single_match(root: &Path, file: &str, find: &str) -> Result<(), String>
 
 /// Files below a folder, as paths relative to it.
 fn list_files(folder: &Path) -> Vec<String> {
-    let (mut all, mut open) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(next) = open.pop() {
-        for entry in fs::read_dir(next).into_iter().flatten().flatten() {
+    let (mut all, mut open_folders) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(open_folder) = open_folders.pop() {
+        for entry in fs::read_dir(open_folder).into_iter().flatten().flatten() {
             let path = entry.path();
             if path.is_dir() {
-                open.push(path);
+                open_folders.push(path);
             } else if let Ok(name) = path.strip_prefix(folder) {
                 all.push(name.to_string_lossy().into_owned());
             }

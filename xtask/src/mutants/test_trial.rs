@@ -14,7 +14,7 @@ use std::{
 };
 
 use super::mutant_build::TestProgram;
-use crate::redis_server::TestEnvironment;
+use crate::redis_server_installation::TestEnvironment;
 
 /// Variable that activates a fault. Processes started by tests inherit it.
 pub(super) const FAULT_VARIABLE: &str = "LOCKGATE_FAULT";
@@ -22,6 +22,7 @@ pub(super) const FAULT_VARIABLE: &str = "LOCKGATE_FAULT";
 /// Longest time between two results. No test takes as long, even on a busy machine.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(240);
 
+/// Test program to run once, with or without a fault.
 pub(super) struct TestTrial<'a> {
     pub(super) program: &'a TestProgram,
     pub(super) environment: &'a TestEnvironment,
@@ -32,6 +33,7 @@ pub(super) struct TestTrial<'a> {
     pub(super) exact_names: bool,
 }
 
+/// End of a trial.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum TrialOutcome {
     Passed,
@@ -69,20 +71,20 @@ impl TestTrial<'_> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         start_process_group(&mut command);
         let mut child = command.spawn().map_err(failed)?;
-        let ended = child.stdout.take().map(spawn_line_reader).map(|lines| read_outcome(&lines));
+        let outcome = child.stdout.take().map(spawn_line_reader).map(|lines| read_outcome(&lines));
         kill_process_group(&mut child);
         let _ = fs::remove_dir_all(&files);
-        ended.unwrap_or_else(|| Err("a test program had no output".to_owned()))
+        outcome.unwrap_or_else(|| Err("a test program had no output".to_owned()))
     }
 }
 
 fn spawn_line_reader(out: impl Read + Send + 'static) -> Receiver<String> {
-    let (told, lines) = mpsc::channel();
+    let (sender, lines) = mpsc::channel();
     thread::spawn(move || {
         let mut out = BufReader::new(out);
         let mut line = Vec::new();
         while out.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-            if told.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+            if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
                 break;
             }
             line.clear();
@@ -108,11 +110,11 @@ fn read_outcome(lines: &Receiver<String>) -> Result<TrialOutcome, String> {
         if line.starts_with("test result: ok") {
             return Ok(TrialOutcome::Passed);
         }
-        let Some(rest) = line.strip_prefix("test ") else { continue };
-        if let Some((test, _)) = rest.split_once(" has been running for over") {
+        let Some(report) = line.strip_prefix("test ") else { continue };
+        if let Some((test, _)) = report.split_once(" has been running for over") {
             slow.insert(test.to_owned());
         }
-        if let Some((test, result)) = rest.split_once(" ... ") {
+        if let Some((test, result)) = report.split_once(" ... ") {
             let test = test.split(" - ").next().unwrap_or(test);
             slow.remove(test);
             if result.starts_with("FAILED") {

@@ -1,4 +1,4 @@
-//! The history checks by themselves, and the processes that they are made with.
+//! Runs the history checks, and the processes that they start.
 //!
 //! ```console
 //! $ cargo xtask faults locks --seconds 60

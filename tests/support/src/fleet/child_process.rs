@@ -1,4 +1,4 @@
-//! A process of this program that a test starts, stops and kills.
+//! `ChildProcess`: a process of this program that a test starts, stops and kills.
 
 use std::{path::Path, process::Stdio};
 

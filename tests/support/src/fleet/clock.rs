@@ -1,4 +1,4 @@
-//! One clock for all processes of a host.
+//! Monotonic clock that all processes of a host share.
 
 use std::time::Duration;
 

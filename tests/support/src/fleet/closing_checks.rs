@@ -1,4 +1,4 @@
-//! N1: nothing is left in the store once all is quiet, and no process makes a call.
+//! N1: after the end of all work nothing is left in the store, and no process makes a call.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,7 +19,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 const IDLE_WINDOW: Duration = Duration::from_millis(1000);
 
 /// Calls of idle workers: they say that they live, and look at what that tells them of.
-const IDLE_WORKER_SCRIPTS: [&str; 2] = ["heartbeat", "poll_due"];
+const IDLE_WORKER_SCRIPTS: [&str; 2] = ["worker_heartbeat_and_shards", "poll_due_locks_and_jobs"];
 
 /// Kinds of the first keys of those calls in a cluster.
 const IDLE_WORKER_KEY_KINDS: [&str; 3] = ["workers", "watch", "due"];

@@ -1,4 +1,4 @@
-//! When a fault or the machine has touched a process.
+//! `DisturbanceLog`: times at which a fault or the machine has disturbed a process.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

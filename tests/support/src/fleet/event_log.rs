@@ -1,4 +1,4 @@
-//! The file that a process writes.
+//! `EventLog`: the file to which a process writes its events.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! How each fault is made.
+//! Injection of each fault into a process, its connections or the server.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The schedule of the faults, and the measurements of a soak.
+//! Schedule of the random faults, and the measurements of a soak.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What a domain supplies, and the run of a history.
+//! `FleetDomain`: the part that a domain supplies, and the run of a history.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The result of a history.
+//! `HistoryReport`: the result of a history.
 
 use std::{fmt, path::PathBuf};
 

@@ -1,4 +1,4 @@
-//! The faults, and the draw of one.
+//! `InjectedFault`: the faults, and the random choice of one.
 
 use super::seeded_rng::SeededRng;
 

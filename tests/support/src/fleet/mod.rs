@@ -1,18 +1,18 @@
-//! Histories under random faults: processes on one server or cluster, the faults that strike them, and the checks that
-//! every domain shares.
+//! Histories under random faults: processes on one server or cluster, the faults that strike them,
+//! and the checks that all domains share.
 //!
-//! [`run_history`] runs one. The processes are processes of the same program, `lockgate-faults`. A `Domain` supplies what
-//! its processes do and write down, the checks of its own, and its figures; `DomainRules` say which faults it meets and how
-//! often. Shared by all of them:
+//! [`run_history`] runs one. The processes are processes of the same program, `lockgate-faults`. A
+//! `FleetDomain` supplies the work and the records of its processes, its own checks and its figures.
+//! `DomainRules` say which faults it meets, and how often. Shared by all of them:
 //!
-//! | | |
+//! | module | content |
 //! |---|---|
-//! | `processes` | starting, replacing, killing and stopping processes, each behind a proxy of its own |
-//! | `fault`, `strike` | the faults, and how each one is made |
-//! | `storm` | the schedule of faults by seed, and the measurements of a soak |
-//! | `notes`, `stall` | when a fault or the machine has touched a process |
-//! | `orders`, `log`, `run` | inside a process: its orders and the lines that it writes |
-//! | `left` | N1: nothing is left in the store, and no process makes a call |
+//! | `process_fleet`, `child_process` | start, replacement, kill and stop of processes, each behind a proxy of its own |
+//! | `injected_fault`, `fault_injection` | the faults, and the injection of each one |
+//! | `fault_schedule` | the schedule of faults by seed, and the measurements of a soak |
+//! | `disturbance_log`, `stall_monitor` | times at which a fault or the machine has disturbed a process |
+//! | `process_control`, `event_log`, `run_recorder` | inside a process: its commands, and the events that it records |
+//! | `closing_checks` | N1: nothing is left in the store, and no process makes a call |
 
 mod child_process;
 pub(crate) mod clock;

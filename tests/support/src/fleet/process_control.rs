@@ -1,4 +1,5 @@
-//! Inside a process: what it is told on its command line and by its input, and what it says.
+//! Control of a process from inside: its arguments, the commands on its input, and its output
+//! lines.
 
 use std::{
     io::{BufRead as _, Write as _},

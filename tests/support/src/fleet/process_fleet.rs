@@ -1,4 +1,4 @@
-//! The processes of a history: their start, their end, and what they have written.
+//! `ProcessFleet`: the processes of a history, their start and end, and their logs.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! Where the store of a fleet is.
+//! `RedisTopology`: the deployment with the store of a fleet.
 
 use crate::{
     redis_cluster::{RedisCluster, ReplicatedCluster},

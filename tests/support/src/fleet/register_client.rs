@@ -1,5 +1,5 @@
-//! What is changed under a lock: for each lock a register that looks at fences, and one that does not.
-//! They are kept on a server of their own, so that no fault of the lock's server is one of theirs.
+//! Registers that are written under a lock: for each lock one that checks fences, and one that does
+//! not. They are on a server of their own, which no fault strikes.
 
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 

@@ -1,4 +1,4 @@
-//! A run of a handler, written down.
+//! `RunRecorder`: records the events of one run of a handler.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct RunRecorder<'a> {
 }
 
 impl<'a> RunRecorder<'a> {
-    /// Notes its start. The number is that of [`RunEvent::Start`].
+    /// Notes its start. The number is that of [`RunEvent::Started`].
     pub(crate) fn start(log: &'a EventLog, number: u64, start: &RunEvent) -> Self {
         log.record(start);
         Self { log, run_number: number, has_ended: false }
@@ -30,21 +30,21 @@ impl<'a> RunRecorder<'a> {
             tokio::time::sleep(step).await;
             left -= step;
             if let Some(valid) = valid() {
-                self.log.record(&RunEvent::Renewed(self.run_number, valid));
+                self.log.record(&RunEvent::Renewed { run: self.run_number, valid_until: valid });
             }
         }
     }
 
     pub(crate) fn finish(mut self, status: u16, body: &str) {
         self.has_ended = true;
-        self.log.record(&RunEvent::Ended(self.run_number, status, body.to_owned()));
+        self.log.record(&RunEvent::Ended { run: self.run_number, status, body: body.to_owned() });
     }
 }
 
 impl Drop for RunRecorder<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.log.record(&RunEvent::Dropped(self.run_number));
+            self.log.record(&RunEvent::Dropped { run: self.run_number });
         }
     }
 }

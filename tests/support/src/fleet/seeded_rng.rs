@@ -1,4 +1,4 @@
-//! Chance that can be had again: a seed makes the same choices, if not the same history.
+//! `SeededRng`: random numbers that a seed reproduces. The history itself is not reproducible.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Where a process did not run: the machine had no time for it.
+//! Detects times in which the machine did not run a process.
 
 mod thread_stall_detector;
 
@@ -33,7 +33,7 @@ pub(crate) fn record_own_stalls(log: Arc<EventLog>) {
         loop {
             let late = sleep_and_detect_stall();
             for (since, to) in late.into_iter().chain(threads.detect(std::process::id())) {
-                log.record(&RunEvent::Stalled(since, to));
+                log.record(&RunEvent::Stalled { from: since, to });
             }
         }
     });

@@ -1,4 +1,4 @@
-//! A process of a crowd: many tasks that all want one lock.
+//! Process with many tasks that contend for one lock.
 
 use std::{
     path::Path,
@@ -44,7 +44,7 @@ pub async fn run_contenders(url: &str, log: &Path) {
     let log = Arc::new(EventLog::open(log).expect("the log can be made"));
     let notes = Arc::clone(&log);
     tokio::spawn(stalls::report_process_stalls(move |since, _| {
-        notes.record(&LockEvent::Stalled(since));
+        notes.record(&LockEvent::Stalled { since });
     }));
     let request = || store.lock("x").wait(ACQUIRE_TIMEOUT);
     let mut begun = 0;
@@ -76,13 +76,21 @@ async fn run_acquire_round(request: &LockRequest, log: &Arc<EventLog>, begun: u6
         tokio::spawn(async move {
             for turn in 0..ACQUIRES_PER_CONTENDER {
                 let op = begun + task * ACQUIRES_PER_CONTENDER + turn;
-                log.record(&LockEvent::Requested(op, "x".to_owned(), RecordedLockMode::Exclusive));
+                log.record(&LockEvent::Requested {
+                    acquisition: op,
+                    lock: "x".to_owned(),
+                    mode: RecordedLockMode::Exclusive,
+                });
                 let guard = request.clone().acquire().await.expect("it is served");
                 let sure = clock::now_ns() + clock::duration_ns(guard.remaining());
-                log.record(&LockEvent::Granted(op, guard.fence(), sure));
+                log.record(&LockEvent::Granted {
+                    acquisition: op,
+                    fence: guard.fence(),
+                    valid_until: sure,
+                });
                 tokio::task::yield_now().await;
                 spin();
-                log.record(&LockEvent::Releasing(op));
+                log.record(&LockEvent::Releasing { acquisition: op });
                 assert_eq!(guard.release().await, ReleaseStatus::Released);
             }
         })

@@ -1,4 +1,4 @@
-//! A process that holds a lock and does as it is told: for what shows on one that is stopped.
+//! Process that holds a lock and obeys commands, for tests that pause it.
 
 use std::time::Duration;
 

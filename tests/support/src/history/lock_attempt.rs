@@ -1,4 +1,5 @@
-//! What one task does in one go: which lock it asks for and how, for how long, and how it ends.
+//! `LockAttempt`: one attempt of a task: the lock, its mode, the time of the hold, and the way of
+//! its release.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The domain of locks: its faults, its checks and its figures.
+//! `LockDomain`: faults, checks and figures of the history of locks.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A worker process: a few tasks that take locks, change registers under them, and write down what they see.
+//! Worker process: some tasks that acquire locks, write registers under them, and record their
+//! events.
 
 use std::{
     sync::{
@@ -64,7 +65,8 @@ pub async fn run_lock_worker(job: ProcessArgs) {
 
 impl LockWorker {
     async fn record_stalls(self: Arc<Self>) {
-        stalls::report_process_stalls(|since, _| self.log.record(&LockEvent::Stalled(since))).await;
+        stalls::report_process_stalls(|since, _| self.log.record(&LockEvent::Stalled { since }))
+            .await;
     }
 
     async fn run_attempts(self: Arc<Self>, mut dice: SeededRng) {
@@ -77,7 +79,11 @@ impl LockWorker {
 
     async fn attempt_lock(&self, turn: &LockAttempt) {
         let op = self.next_operation.fetch_add(1, Ordering::Relaxed);
-        self.log.record(&LockEvent::Requested(op, turn.lock_name.to_owned(), turn.mode));
+        self.log.record(&LockEvent::Requested {
+            acquisition: op,
+            lock: turn.lock_name.to_owned(),
+            mode: turn.mode,
+        });
         let acquire = turn.lock_request(&self.store).acquire();
         let acquired = match turn.cancel_after {
             Some(after) => tokio::time::timeout(after, acquire).await,
@@ -86,20 +92,22 @@ impl LockWorker {
         match acquired {
             Ok(Ok(guard)) => {
                 let (now, left) = (clock::now_ns(), guard.remaining());
-                self.log.record(&LockEvent::Granted(
-                    op,
-                    guard.fence(),
-                    now + clock::duration_ns(left),
-                ));
+                self.log.record(&LockEvent::Granted {
+                    acquisition: op,
+                    fence: guard.fence(),
+                    valid_until: now + clock::duration_ns(left),
+                });
                 self.hold_lock(op, turn, &guard).await;
                 self.release_lock(op, turn, guard).await;
             }
-            Ok(Err(AcquireError::Busy(_))) => self.log.record(&LockEvent::Refused(op)),
+            Ok(Err(AcquireError::Busy(_))) => {
+                self.log.record(&LockEvent::Refused { acquisition: op });
+            }
             Ok(Err(_)) => {
-                self.log.record(&LockEvent::Failed(op));
+                self.log.record(&LockEvent::Failed { acquisition: op });
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            Err(_) => self.log.record(&LockEvent::Cancelled(op)),
+            Err(_) => self.log.record(&LockEvent::Cancelled { acquisition: op }),
         }
     }
 
@@ -125,7 +133,10 @@ impl LockWorker {
             let next = read.incremented();
             let written = self.registers.write(turn.lock_name, fence, next).await;
             if written.expect("the registers are there") {
-                self.log.record(&LockEvent::Written(op, next.fenced.unsigned_abs()));
+                self.log.record(&LockEvent::Written {
+                    acquisition: op,
+                    value: next.fenced.unsigned_abs(),
+                });
             }
             self.still_holds(op, guard);
         }
@@ -134,20 +145,23 @@ impl LockWorker {
     fn still_holds(&self, op: u64, guard: &LockGuard) -> bool {
         let (now, left) = (clock::now_ns(), guard.remaining());
         let event = if left.is_zero() {
-            LockEvent::LossReported(op)
+            LockEvent::LossReported { acquisition: op }
         } else {
-            LockEvent::Renewed(op, now + clock::duration_ns(left))
+            LockEvent::Renewed { acquisition: op, valid_until: now + clock::duration_ns(left) }
         };
         self.log.record(&event);
         !left.is_zero()
     }
 
     async fn release_lock(&self, op: u64, turn: &LockAttempt, guard: LockGuard) {
-        self.log.record(&LockEvent::Releasing(op));
+        self.log.record(&LockEvent::Releasing { acquisition: op });
         match turn.release_method {
             ReleaseMethod::Release => {
                 let released = guard.release().await;
-                self.log.record(&LockEvent::Released(op, format!("{released:?}")));
+                self.log.record(&LockEvent::Released {
+                    acquisition: op,
+                    outcome: format!("{released:?}"),
+                });
             }
             ReleaseMethod::DropGuard => drop(guard),
             ReleaseMethod::DropRelease => drop(guard.release().now_or_never()),

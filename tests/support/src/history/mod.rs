@@ -1,21 +1,20 @@
-//! The history check of locks: processes hammer a few locks on one server while they are killed, stopped and cut
-//! off; each writes down what it sees, and at the end a checker reads it all.
+//! The history check of locks: processes contend for a few locks on one server while they are killed,
+//! paused and cut off. Each records its events, and a checker examines all records at the end.
 //!
 //! [`LockDomain`] is the [domain](crate::fleet); the workers are processes of the same program
-//! ([`run_lock_worker`]). What is checked, by
-//! the checker of histories:
+//! ([`run_lock_worker`]). The checker of histories checks:
 //!
 //! | | |
 //! |---|---|
-//! | M1, P1, R1 | holds that exclude each other do not overlap; a hold is `[granted, min(release asked, loss told, end of its validity, death))` on one clock |
-//! | M2 | fences are unique, and grow from what ended to what began after it |
-//! | M3 | the fenced register takes no write below its highest fence, and loses no increment |
-//! | F1 | who stands in line is passed by at most H + 1 of each other process that came later |
-//! | L1 | after the faults each waiter is answered within a bound |
-//! | N1 | after quiet: no key but `f` and `meta`, a subscription a process at most, no call |
-//! | N2 | calls per acquisition stay under a ceiling |
+//! | M1, P1, R1 | holds that exclude each other do not overlap; a hold is `[grant, min(start of the release, reported loss, end of its validity, death))` on one clock |
+//! | M2 | fences are unique, and grow from an ended hold to one that started after it |
+//! | M3 | the fenced register accepts no write below its highest fence, and loses no increment |
+//! | F1 | a waiter is overtaken by at most `max_handovers` + 1 later arrivals of each other process |
+//! | L1 | after the faults each waiter gets its result within a bound |
+//! | N1 | at rest: no key but `f` and `meta`, at most one subscription per process, no call |
+//! | N2 | the calls per acquisition stay below a ceiling |
 //!
-//! The unfenced register may lose increments under pauses, and how many is only told.
+//! The unfenced register may lose increments during pauses. Their number is only reported.
 
 mod contender_process;
 mod holder_process;

@@ -1,4 +1,4 @@
-//! A request that may be deferred, and the line of the client's log about it.
+//! `DeferrableRequest`: a request that may be deferred, and its records in the client's log.
 
 use std::{
     collections::HashMap,
@@ -215,7 +215,7 @@ impl SendOutcome {
             Self::Accepted(_) => deferred::ClientAnswer::Accepted,
             Self::PossiblyAccepted(_) => deferred::ClientAnswer::PossiblyAccepted,
             Self::RanDirectly(status, body) | Self::Refused(status, body) => {
-                deferred::ClientAnswer::Response(*status, body.clone())
+                deferred::ClientAnswer::Response { status: *status, body: body.clone() }
             }
             Self::NoResponse => deferred::ClientAnswer::NoResponse,
         }

@@ -1,4 +1,5 @@
-//! The end of a fleet: whether all requests have ended, whether it adds up, and what it has cost.
+//! `DeferredReport`: end of a fleet: whether all requests have ended, the violations, and the
+//! number of calls.
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 

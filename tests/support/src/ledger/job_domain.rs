@@ -1,4 +1,5 @@
-//! The books of a fleet: what its clients were told, and the lookups of the test.
+//! `JobDomain`: the records of a fleet of deferral, from its clients and from the lookups of the
+//! test.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! The domain of deferred requests: its faults, its clients, and its figures.
+//! The history of deferred requests under random faults: its faults, clients and figures.
 
 use std::time::Duration;
 
@@ -53,14 +53,14 @@ impl FleetDomain for JobDomain {
         ],
         soak_fault_weights: &SOAK_FAULT_WEIGHTS,
         target_scripts: &[
-            "enqueue_batch",
-            "claim_job",
-            "settle_job",
+            "enqueue_jobs",
+            "claim_lock_and_job",
+            "settle_job_and_claim_next",
             "acquire",
             "release",
-            "poll_due",
+            "poll_due_locks_and_jobs",
             "renew",
-            "heartbeat",
+            "worker_heartbeat_and_shards",
         ],
         lease: Duration::from_secs(2),
         pause_ms: (150, 900),

@@ -1,4 +1,4 @@
-//! A look at the status resource.
+//! Lookup of a job at the status resource.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! What is to happen at which call.
+//! `FaultRule`: a call of a script, and the fault at it.
 
 use std::{fmt, sync::Arc};
 
@@ -6,18 +6,18 @@ use tokio::sync::watch;
 
 use crate::wait::with_timeout;
 
-/// On which side of a script something happens.
+/// Side of a script at which the fault happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultPoint {
-    /// The server does not get the call.
+    /// Before the server gets the call.
     BeforeCall,
-    /// The server has run it, and nobody gets the reply.
+    /// After the server has run it; the reply is lost.
     AfterCall,
 }
 
 type RuleAction = Arc<dyn Fn() + Send + Sync>;
 
-/// A call, by its script, and what happens at it. The connection of the call is closed in any case.
+/// A call, by its script, and the fault at it. The connection of the call is closed in any case.
 #[derive(Clone)]
 pub struct FaultRule {
     script: String,
@@ -31,7 +31,7 @@ pub struct FaultRule {
 }
 
 impl FaultRule {
-    /// At the next call of this script, or one that has it as a step.
+    /// Matches the next call of this script, or one that has it as a step.
     #[must_use]
     pub fn new(script: &str, moment: FaultPoint) -> Self {
         let (script, told) = (script.to_owned(), Arc::default());
@@ -47,34 +47,34 @@ impl FaultRule {
         }
     }
 
-    /// Only a call that has this among its arguments.
+    /// Matches only calls with this argument.
     #[must_use]
     pub fn with_argument(mut self, word: &str) -> Self {
         self.argument = Some(word.into());
         self
     }
 
-    /// Only a call with an argument that begins with this.
+    /// Matches only calls with an argument that starts with this.
     #[must_use]
     pub fn with_argument_prefix(mut self, word: &str) -> Self {
         self.argument_prefix = word.into();
         self
     }
 
-    /// Not the first calls, of this number, that it would meet.
+    /// Skips this number of matching calls.
     #[must_use]
     pub fn skip_calls(mut self, calls: usize) -> Self {
         self.remaining_skips = calls;
         self
     }
 
-    /// At every such call, until rules are forgotten.
+    /// Matches every such call, until the rules are removed.
     #[must_use]
     pub fn always(self) -> Self {
         Self { is_permanent: true, ..self }
     }
 
-    /// Has this done as well.
+    /// Adds an action.
     #[must_use]
     pub fn with_action(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
         self.action = Some(Arc::new(act));
@@ -124,7 +124,7 @@ impl fmt::Debug for FaultRule {
     }
 }
 
-/// Tells when a rule has been met.
+/// Reports the match of a rule.
 #[derive(Debug)]
 #[must_use = "a rule that is never met shows nothing"]
 pub struct RuleMatch {
@@ -133,7 +133,7 @@ pub struct RuleMatch {
 }
 
 impl RuleMatch {
-    /// Waits until it has; the call, as it was on the wire.
+    /// Waits for the match, and returns the call as it was sent.
     pub async fn wait_for_match(&mut self) -> Vec<u8> {
         let what = format!("{} to be met", self.description);
         // The sender goes with the rule, which has been met then.
@@ -142,7 +142,7 @@ impl RuleMatch {
         self.matched_call.borrow().clone()
     }
 
-    /// Whether it has.
+    /// Returns true if the rule has matched.
     #[must_use]
     pub fn has_matched(&self) -> bool {
         !self.matched_call.borrow().is_empty()

@@ -1,9 +1,9 @@
-//! A proxy between one process and its server, that knows which script a call is about.
+//! `FaultProxy`: a proxy between one process and its server, which recognizes the script of each call.
 //!
-//! With it a process can be killed at the boundaries of a script: a call is seen here before the server
-//! has it, and its reply before the process has it. For the store a process that is killed at these two
-//! moments is the same as one that dies just before it sends, or just after it has read; and nothing in the
-//! library has to know of it.
+//! With it a process can be killed at the boundaries of a script: the proxy sees a call before the
+//! server gets it, and the reply before the process gets it. For the store a process that is killed at
+//! these two moments is the same as one that dies just before it sends, or just after it has read. The
+//! library needs no hooks for it.
 
 mod fault_rule;
 mod proxied_connection;
@@ -30,7 +30,7 @@ pub(crate) use self::script_names::script_exists;
 use self::{proxied_connection::ProxiedConnection, script_names::ScriptNames};
 use crate::redis_server::RedisServer;
 
-/// Forwards to a server, but for what it is told to lose. A connection whose call met a rule ends there.
+/// Forwards to a server, apart from the calls and replies that its rules lose. A connection whose call meets a rule is closed.
 #[derive(Debug, Clone)]
 pub struct FaultProxy {
     port: u16,
@@ -48,12 +48,12 @@ pub struct FaultProxy {
     server_port: Arc<AtomicU16>,
 }
 
-/// What becomes of the bytes of all connections.
+/// Handling of the bytes of all connections.
 #[derive(Debug, Clone, Copy, Default)]
 struct NetworkConditions {
-    /// Nothing passes either way, and no connection ends. What is on its way arrives afterwards.
+    /// No byte passes in either direction, and no connection ends. Bytes in flight arrive afterwards.
     is_stalled: bool,
-    /// Everything comes so much later.
+    /// Delay of all bytes.
     delay: Duration,
     /// Connections made before this one of their numbers have ended without a word to the client.
     half_open_epoch: u64,
@@ -64,11 +64,11 @@ struct NetworkConditions {
 }
 
 impl FaultProxy {
-    /// A proxy of its own for a process that uses this namespace of the server.
+    /// Starts a proxy for a process that uses this namespace of the server.
     ///
     /// # Panics
     ///
-    /// If there is no port.
+    /// If no port is free.
     pub async fn start(server: &RedisServer, namespace: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -107,13 +107,13 @@ impl FaultProxy {
         proxy
     }
 
-    /// The URL for the process.
+    /// Returns the URL for the process.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/?ns={}", self.port, self.namespace)
     }
 
-    /// Has something done when a call meets this rule; it meets it once.
+    /// Adds a rule, which acts at one matching call.
     ///
     /// # Panics
     ///
@@ -125,29 +125,29 @@ impl FaultProxy {
         struck
     }
 
-    /// Rules that nothing has met are no more.
+    /// Removes all rules that no call has met.
     pub fn clear_rules(&self) {
         self.rules.lock().clear();
     }
 
-    /// Messages to subscribers are lost from now on, or no longer.
+    /// Starts or stops the loss of messages to subscribers.
     pub fn set_drop_messages(&self, lose: bool) {
         self.drops_messages.send_replace(lose);
     }
 
-    /// A cable that is pulled, or one that is in its place again: nothing passes, and nobody is told. What is on
-    /// its way arrives afterwards.
+    /// Cuts or restores the network: no byte passes, and no side is notified. Bytes in flight
+    /// arrive afterwards.
     pub fn set_stalled(&self, stall: bool) {
         self.conditions.send_modify(|weather| weather.is_stalled = stall);
     }
 
-    /// Everything comes so much later from now on, either way.
+    /// Delays all bytes in both directions from now on.
     pub fn set_delay(&self, delay: Duration) {
         self.conditions.send_modify(|weather| weather.delay = delay);
     }
 
-    /// The connections of this moment are half open from now on: whatever is sent on them is gone, and nobody is
-    /// told. New ones work.
+    /// Makes the current connections half open: bytes that are sent on them are lost without a
+    /// notification. New connections work.
     pub fn half_open_connections(&self) {
         self.conditions.send_modify(|weather| weather.half_open_epoch += 1);
     }
@@ -160,24 +160,24 @@ impl FaultProxy {
         let _ = links.wait_for(|links| links.range(..silent).next().is_none()).await;
     }
 
-    /// Connections that are half open end.
+    /// Closes the half-open connections.
     pub fn close_half_open(&self) {
         self.conditions
             .send_modify(|weather| weather.closed_half_open_epoch = weather.half_open_epoch);
     }
 
-    /// From now on it leads to this server, as the name of a master does after a failover.
+    /// Forwards to this server from now on, like the name of a master after a failover.
     pub fn redirect_to(&self, server: &RedisServer) {
         self.server_port.store(server.port(), Ordering::Relaxed);
         self.cut_connections();
     }
 
-    /// The connections of this moment end.
+    /// Closes the current connections.
     pub fn cut_connections(&self) {
         self.conditions.send_modify(|weather| weather.cut_epoch += 1);
     }
 
-    /// How many messages have been lost.
+    /// Returns the number of lost messages.
     #[must_use]
     pub fn dropped_messages(&self) -> u64 {
         self.dropped_messages.load(Ordering::Relaxed)
@@ -189,7 +189,7 @@ impl FaultProxy {
         self.unanswered_calls.load(Ordering::Relaxed)
     }
 
-    /// How many messages have arrived.
+    /// Returns the number of delivered messages.
     #[must_use]
     pub fn delivered_messages(&self) -> u64 {
         self.delivered_messages.load(Ordering::Relaxed)
@@ -223,7 +223,7 @@ impl FaultProxy {
     }
 }
 
-/// A call that somebody made, to be made again: word by word.
+/// Encodes a recorded call so that it can be sent again.
 #[must_use]
 pub fn command_args(call: &[u8]) -> Vec<Vec<u8>> {
     resp::command_args(call).into_iter().map(<[u8]>::to_vec).collect()

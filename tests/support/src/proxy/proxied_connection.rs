@@ -1,4 +1,4 @@
-//! One connection through the proxy.
+//! `ProxiedConnection`: one connection through the proxy.
 
 use std::{
     collections::{BTreeMap, VecDeque},

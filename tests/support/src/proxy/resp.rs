@@ -1,4 +1,4 @@
-//! As much of the protocol as it takes to tell one value from the next.
+//! Parser of RESP values, as far as needed to find their ends.
 
 /// The length of the first value in these bytes; `None` if it is not whole yet.
 pub(super) fn value_length(bytes: &[u8]) -> Option<usize> {

@@ -1,4 +1,4 @@
-//! Which script a call is about.
+//! `ScriptNames`: name of the script that a call refers to.
 
 use std::{
     collections::HashMap,
@@ -84,8 +84,8 @@ pub(super) fn script_steps(script: &str, words: &[&[u8]]) -> Vec<String> {
     let mut rest = words.get(3 + keys.unwrap_or(0)..).unwrap_or_default();
     while let [verb, ..] = rest {
         let (name, length) = match (script, verb.first()) {
-            ("run_batch", Some(b'c')) => ("claim_job", 5),
-            ("run_batch", Some(b's')) => ("settle_job", 10),
+            ("claim_settle_batch", Some(b'c')) => ("claim_lock_and_job", 5),
+            ("claim_settle_batch", Some(b's')) => ("settle_job_and_claim_next", 10),
             ("lock_batch", Some(b'a' | b'k')) => ("acquire", 3),
             ("lock_batch", Some(b'r')) => ("release", 2),
             ("lock_batch", Some(b'd')) => ("downgrade", 3),

@@ -1,7 +1,8 @@
-//! What a process remembers of counters fills up: that is no growth, so it is full before anything is measured.
+//! Fills the counter maps of a process before a measurement, so that their growth is not taken for a
+//! leak.
 //!
-//! Rows of the maps have their memory from their first key on, whatever stands in them later. With as many keys as a map
-//! has places all but a few rows have one; from then on memory that is taken is taken for something else.
+//! A row of the maps allocates its memory with its first key. With as many keys as a map has entries
+//! all but a few rows have it. Memory that is allocated later has another cause.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

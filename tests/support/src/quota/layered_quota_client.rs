@@ -1,4 +1,4 @@
-//! Requests through a layer that puts right what they were charged once they have their response.
+//! `LayeredQuotaClient`: requests through a layer that adjusts their charge after the response.
 
 use axum::{Router, body::Body, extract::Request, routing::get};
 use http::StatusCode;
@@ -54,7 +54,11 @@ impl LayeredQuotaClient {
             ResponseAdjustment::Increased => 1 + dice.below(3),
             _ => dice.below(2),
         };
-        log.record(&QuotaEvent::CostLimit(who, name.clone(), costs.max(1)));
+        log.record(&QuotaEvent::CostLimit {
+            client: who,
+            key: name.clone(),
+            max_cost: costs.max(1),
+        });
         let sent = clock::now_ns();
         let mut request = Request::get("/").header(KEY_HEADER, &name);
         // What costs nothing is given back by its status, or by the handler's word.
@@ -64,9 +68,11 @@ impl LayeredQuotaClient {
         let request = request.body(Body::empty()).expect("a request");
         let response = self.app.clone().oneshot(request).await.expect("it can't fail");
         log.record(&match response.status() {
-            StatusCode::OK | REFUND_STATUS => QuotaEvent::Admitted(who, name, sent, costs.min(1)),
-            StatusCode::TOO_MANY_REQUESTS => QuotaEvent::Refused(who, name),
-            StatusCode::SERVICE_UNAVAILABLE => QuotaEvent::Failed(who, name),
+            StatusCode::OK | REFUND_STATUS => {
+                QuotaEvent::Admitted { client: who, key: name, sent_at: sent, cost: costs.min(1) }
+            }
+            StatusCode::TOO_MANY_REQUESTS => QuotaEvent::Refused { client: who, key: name },
+            StatusCode::SERVICE_UNAVAILABLE => QuotaEvent::Failed { client: who, key: name },
             other => panic!("{other}"),
         });
     }
@@ -87,12 +93,12 @@ impl LayeredQuotaClient {
         let told = self.limiter.peek(Key::header(KEY_HEADER, name.as_bytes()), 1).await;
         // Who was stopped meanwhile may have seen another window.
         if let Some(told) = told.ok().filter(|_| asked.name_in_previous_epoch() == name) {
-            log.record(&QuotaEvent::SpentRead(
-                who,
-                name,
-                sent,
-                self.quota_limit - told.remaining(),
-            ));
+            log.record(&QuotaEvent::SpentRead {
+                client: who,
+                key: name,
+                sent_at: sent,
+                spent: self.quota_limit - told.remaining(),
+            });
         }
     }
 }

@@ -1,11 +1,14 @@
-//! The history check of quotas: processes ask for the same few keys while they are killed, stopped and cut off and
-//! while their server goes away and comes back; and however that goes, no more is let in than the quotas allow
-//! (RL1). What is put right after the response is put right once or not at all, also if the call for it, or its reply, is
-//! lost: the store's own count says so (RL2). After the last fault each client of each process that lives is let in or refused by the store again, within a
-//! bound, and has no other answer from then on (L1).
+//! The history check of quotas: processes charge the same few keys while they are killed, paused and
+//! cut off, and while their server fails and returns.
 //!
-//! Each process writes down what it was told. While the store is away those whose policy is `LocalRateStatus` go on alone,
-//! and that has a bound of its own.
+//! - RL1: no more requests are admitted than the quotas allow.
+//! - RL2: an adjustment after the response is applied once or not at all, also if the call or its reply
+//!   is lost. The count of the store shows it.
+//! - L1: after the last fault the store admits or refuses each client of each live process within a
+//!   bound, and gives no other answer from then on.
+//!
+//! Each process records its decisions. While the store is unavailable, the processes with a local limit
+//! count on their own, which has a bound of its own.
 
 mod counter_map_fill;
 mod layered_quota_client;

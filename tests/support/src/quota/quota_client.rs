@@ -1,4 +1,4 @@
-//! A process that asks for quota all the time, and writes down what it was told.
+//! Process that charges quotas continuously, and records the decisions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,7 +42,7 @@ pub async fn run_quota_client(job: ProcessArgs) {
     });
     let notes = Arc::clone(&log);
     tokio::spawn(stalls::report_process_stalls(move |since, _| {
-        notes.record(&QuotaEvent::Stalled(since));
+        notes.record(&QuotaEvent::Stalled { since });
     }));
     let mut dice = SeededRng::new(job.seed);
     let mut tasks = Vec::new();
@@ -94,7 +94,7 @@ impl QuotaClient {
         log: &EventLog,
     ) {
         let name = asked.name_in_epoch(current_epoch());
-        log.record(&QuotaEvent::Requested(who, name.clone()));
+        log.record(&QuotaEvent::Requested { client: who, key: name.clone() });
         match self {
             Self::Limiter(limit) => log.record(&check_both_keys(limit, who, name, dice).await),
             Self::Layer(settled) => {
@@ -115,9 +115,11 @@ async fn check_both_keys(
     // More than there are policies are left out.
     let keys = [name.clone(), format!("{name}, {second}")];
     match limit.check_each(keys.map(|key| (key, 1))).await {
-        Ok(decision) if !decision.is_admitted() => QuotaEvent::Refused(who, name),
-        Ok(decision) if decision.is_local() => QuotaEvent::AdmittedLocally(who, name, sent, 1),
-        Ok(_) => QuotaEvent::Admitted(who, name, sent, 1),
-        Err(_) => QuotaEvent::Failed(who, name),
+        Ok(decision) if !decision.is_admitted() => QuotaEvent::Refused { client: who, key: name },
+        Ok(decision) if decision.is_local() => {
+            QuotaEvent::AdmittedLocally { client: who, key: name, sent_at: sent, cost: 1 }
+        }
+        Ok(_) => QuotaEvent::Admitted { client: who, key: name, sent_at: sent, cost: 1 },
+        Err(_) => QuotaEvent::Failed { client: who, key: name },
     }
 }

@@ -1,4 +1,4 @@
-//! The domain of quotas: its faults, its checks and its figures.
+//! `QuotaDomain`: faults, checks and figures of the history of quotas.
 
 use std::time::Duration;
 

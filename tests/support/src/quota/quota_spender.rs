@@ -1,4 +1,4 @@
-//! A process that spends what is left of a quota, beside others that do.
+//! Process that spends a quota to its end, beside other processes.
 
 use std::{io::BufRead as _, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A cluster one of whose masters can go.
+//! `ReplicatedCluster`: a cluster in which one master has a replica and may be killed.
 
 use super::{
     PARTIAL_COVERAGE_ARGS, RedisCluster, query_cluster_nodes, send_cluster_command,

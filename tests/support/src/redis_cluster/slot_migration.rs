@@ -1,4 +1,4 @@
-//! Which node has a shard, and shards that move.
+//! Owner of a shard, and migration of shards to another node.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The application that the scenarios ask: the same in both frameworks.
+//! The application of the scenarios, alike in both frameworks.
 //!
 //! | route | layers, outside in |
 //! |---|---|
@@ -147,7 +147,7 @@ pub use self::{
 };
 use crate::scripted_handler::{ObservedRequest, ScriptedHandler};
 
-/// The frameworks there are.
+/// The frameworks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum WebFramework {
     /// axum.
@@ -175,10 +175,10 @@ impl WebFramework {
     }
 }
 
-/// Where all requests of tests come from.
+/// Address from which all requests of tests come.
 const LOOPBACK_NETWORK: &str = "127.0.0.0/8";
 
-/// What an authentication puts into a request.
+/// User that an authentication puts into a request.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct RequestUser(String);
 
@@ -199,7 +199,7 @@ impl fmt::Display for RequestUser {
     }
 }
 
-/// What else it may find out: another thing, which may look the same.
+/// Tenant that an authentication may find; its text may equal that of a user.
 #[derive(Debug, Clone)]
 struct RequestTenant(String);
 
@@ -209,7 +209,7 @@ impl fmt::Display for RequestTenant {
     }
 }
 
-/// Whether the user of a deferred request may still run it.
+/// Returns true if the user of a deferred request may still run it.
 fn authorize_run(desk: &ScriptedHandler, run: &PendingRun) -> RunAuthorization {
     match run.snapshot::<RequestUser>() {
         Some(RequestUser(name)) if desk.is_revoked(&name) => RunAuthorization::Denied,
@@ -217,7 +217,7 @@ fn authorize_run(desk: &ScriptedHandler, run: &PendingRun) -> RunAuthorization {
     }
 }
 
-/// The gate at which a busy answer stops on its way out.
+/// The gate at which a busy response is held back.
 fn conflict_gate(query: Option<&str>) -> &str {
     query.and_then(|query| query.strip_prefix("after=")).unwrap_or_default()
 }
@@ -228,17 +228,17 @@ fn parse_accounts(field: Option<&[u8]>) -> Vec<String> {
     names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// The value of a header field as text; one that is not UTF-8 is escaped, so that different values stay different.
+/// Returns the value of a header as text. Bytes that are not UTF-8 are escaped, so that values stay distinct.
 fn header_text(value: &[u8]) -> String {
     str::from_utf8(value).map_or_else(|_| value.escape_ascii().to_string(), str::to_owned)
 }
 
-/// What all sites know.
+/// State of all sites.
 fn delegation_secret() -> SharedSecret {
     SharedSecret::new([7; 32])
 }
 
-/// Tells the locks of a request, and asks for the first of them again.
+/// Returns the locks of a request, and acquires the first of them again.
 async fn acquire_reentrantly(app: &AppState, locks: &HeldLocks, seen: &mut ObservedRequest) {
     seen.locks = locks.fences().map(|(key, fence)| (key.to_string(), fence)).collect();
     if let Some(first) = locks.iter().next() {
@@ -253,7 +253,7 @@ async fn acquire_reentrantly(app: &AppState, locks: &HeldLocks, seen: &mut Obser
     }
 }
 
-/// What the routes are made of.
+/// Arguments of the routes.
 #[derive(Debug, Clone)]
 struct AppState {
     store: Store,
@@ -265,7 +265,7 @@ struct AppState {
     site_name: Arc<str>,
 }
 
-/// A server that runs.
+/// A running server.
 struct RunningServer {
     addr: SocketAddr,
     stop: oneshot::Sender<()>,

@@ -1,4 +1,4 @@
-//! A site that runs.
+//! `TestSite`: a running site, with server and worker.
 
 use std::{
     net::SocketAddr,
@@ -17,7 +17,7 @@ use crate::{
     wait::with_timeout,
 };
 
-/// A site that runs: a server with sockets, and a worker.
+/// A running site: a server with sockets, and a worker.
 #[derive(Debug)]
 pub struct TestSite {
     /// Where it listens.
@@ -30,7 +30,7 @@ pub struct TestSite {
 }
 
 impl TestSite {
-    /// Its name, as handlers write it down.
+    /// Its name in the records of handlers.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.app.site_name
@@ -77,7 +77,7 @@ impl TestSite {
         self.send_held(self.post(""), target).await
     }
 
-    /// As [`post_held`](Self::post_held), with a request that has more to it.
+    /// Like [`post_held`](Self::post_held), for a prepared request.
     pub async fn send_held(&self, request: TestRequest, target: &str) -> HeldRequest {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let gate = format!("hold{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -109,7 +109,7 @@ impl TestSite {
         self.worker = Some((stop, worker));
     }
 
-    /// Ends the worker as a crash would: what runs is cut off.
+    /// Aborts the worker with its runs, as a crash would.
     pub async fn crash_worker(&mut self) {
         if let Some((_stop, worker)) = self.worker.take() {
             worker.abort();
@@ -117,7 +117,7 @@ impl TestSite {
         }
     }
 
-    /// Stops as a service does that is told to: runs and answers may end, then nothing is left behind.
+    /// Shuts down like a service: runs and responses may end, and nothing is left afterwards.
     ///
     /// # Panics
     ///
@@ -134,7 +134,7 @@ impl TestSite {
     }
 }
 
-/// A request whose handler stands at a gate.
+/// A request whose handler waits at a gate.
 #[derive(Debug)]
 #[must_use = "it holds until it is let go"]
 pub struct HeldRequest {
@@ -144,18 +144,18 @@ pub struct HeldRequest {
 }
 
 impl HeldRequest {
-    /// Opens the gate, and returns the answer.
+    /// Opens the gate, and returns the response.
     pub async fn finish(self) -> TestResponse {
         self.desk.sync_points.open(&self.gate_name);
         self.pending_response.response().await
     }
 
-    /// The answer of a request that is ended at its gate.
+    /// Returns the response to a request that is ended at its gate.
     pub async fn response(self) -> TestResponse {
         self.pending_response.response().await
     }
 
-    /// Goes away without waiting for the answer.
+    /// Disconnects without waiting for the response.
     pub async fn disconnect(self) {
         self.pending_response.disconnect().await;
     }

@@ -1,4 +1,4 @@
-//! A site in the making.
+//! `TestSiteBuilder`: settings of a site before its start.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use lockgate::Store;
 use super::{AppState, RunningServer, TestSite, WebFramework, actix, axum};
 use crate::scripted_handler::ScriptedHandler;
 
-/// A site in the making.
+/// Settings of a site before its start.
 #[derive(Debug)]
 #[must_use = "nothing runs yet"]
 pub struct TestSiteBuilder {
@@ -16,7 +16,7 @@ pub struct TestSiteBuilder {
     worker_options: Option<WorkerOptions>,
 }
 
-/// How a site's worker is set.
+/// Settings of a site's worker.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WorkerOptions {
     pub(super) concurrency: usize,
@@ -42,41 +42,41 @@ impl TestSiteBuilder {
         Self { framework, app, worker_options: Some(WorkerOptions::default()) }
     }
 
-    /// In this framework.
+    /// Sets the framework.
     pub fn framework(self, framework: WebFramework) -> Self {
         Self { framework, ..self }
     }
 
-    /// Without a worker.
+    /// Starts no worker.
     pub fn without_worker(self) -> Self {
         Self { worker_options: None, ..self }
     }
 
-    /// With a worker that runs so many at once.
+    /// Sets the concurrency of the worker.
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.worker_options.get_or_insert_default().concurrency = concurrency;
         self
     }
 
-    /// With a worker whose runs outlive it for so long.
+    /// Sets the lease of the worker.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.worker_options.get_or_insert_default().lease = lease;
         self
     }
 
-    /// Forgets to give requests the store.
+    /// Omits the store from the requests.
     pub fn without_request_store(mut self) -> Self {
         self.app.injects_store = false;
         self
     }
 
-    /// With a second store, for the routes that have layers on both.
+    /// Adds a second store, for the routes with layers on both.
     pub fn second_store(mut self, store: Store) -> Self {
         self.app.second_store = Some(store);
         self
     }
 
-    /// Starts it.
+    /// Starts the site.
     pub async fn start(self) -> TestSite {
         let RunningServer { addr, stop, finished: ended } = match self.framework {
             WebFramework::Axum => axum::start_server(&self.app).await,

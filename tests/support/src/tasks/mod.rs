@@ -1,10 +1,13 @@
-//! The history check of queues: processes push tasks and run them while they are killed, stopped and cut off and while
-//! their server goes away and comes back; and however that goes, each task that is said to be pushed ends once, done by a
-//! run that ended well, or dead (D1), and runs again only after a failure or a fault that has touched the run before
-//! (D3). A task is a resource of its own: there is no lock, and no order.
+//! The history check of queues: processes push tasks and run them while they are killed, paused and cut
+//! off, and while their server fails and returns.
 //!
-//! A process writes down what it is about to push, the id that it was told, and each start and end of a run. What was
-//! pushed without an answer may be there, and is waited for as well.
+//! - D1: each task that was reported as pushed ends once, done by a successful run, or dead.
+//! - D3: it runs again only after a failure, or a fault that has disturbed the run before.
+//!
+//! Each task is a resource of its own: there is neither a lock nor an order.
+//!
+//! A process records a task before it pushes it, the id that it gets, and each start and end of a run. A
+//! task that was pushed without a reply may be stored, and the check waits for it as well.
 
 mod task_domain;
 mod task_process;

@@ -1,4 +1,4 @@
-//! The domain of tasks: its faults, its checks and its figures.
+//! `TaskDomain`: faults, checks and figures of the history of tasks.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -52,7 +52,7 @@ impl FleetDomain for TaskDomain {
             (Restart, 1),
             (Stall, 1),
         ],
-        target_scripts: &["tasks_push", "tasks_poll", "tasks_renew"],
+        target_scripts: &["tasks_push", "tasks_settle_and_poll", "tasks_renew"],
         lease: RUN_LEASE,
         ..DomainRules::COMMON
     };

@@ -1,4 +1,4 @@
-//! A process that pushes tasks and runs those of all.
+//! Process that pushes tasks, and runs those of all processes.
 
 use std::{
     sync::{
@@ -124,7 +124,14 @@ async fn run_task(
     let valid = || clock::now_ns() + duration_ns(RUN_LEASE);
     let (attempt, errand) = (task.attempt(), &task.payload);
     let id = task.id().to_string();
-    let start = RunEvent::Started(run, errand.name.clone(), id, attempt, clock::now_ns(), valid());
+    let start = RunEvent::Started {
+        run,
+        resource: errand.name.clone(),
+        job: id,
+        attempt,
+        fence: clock::now_ns(),
+        valid_until: valid(),
+    };
     let written = RunRecorder::start(&log, run, &start);
     written.work_for(errand.duration_ms, || Some(valid())).await;
     let (fails, panics) =

@@ -69,17 +69,17 @@ impl FaultRow {
         table: char,
         number: u8,
         fault: &'static str,
-        by: &'static [(TestTarget, &'static str)],
+        tests: &'static [(TestTarget, &'static str)],
     ) -> Self {
-        Self { table, number, topology: StoreTopology::Single, fault, tests: by, limitation: "" }
+        Self { table, number, topology: StoreTopology::Single, fault, tests, limitation: "" }
     }
 
     pub(super) fn id(&self) -> String {
         format!("{}{}", self.table, self.number)
     }
 
-    const fn with_limitation(self, not_here: &'static str) -> Self {
-        Self { limitation: not_here, ..self }
+    const fn with_limitation(self, limitation: &'static str) -> Self {
+        Self { limitation, ..self }
     }
 
     const fn with_topology(self, topology: StoreTopology) -> Self {

@@ -1,4 +1,4 @@
-//! Faults in deferred requests, remembered requests and callbacks.
+//! Faults in deferred requests, direct runs and webhooks.
 
 use super::{SourceFault, deferral_tests, edit, scenario_tests, unit_tests};
 
@@ -8,7 +8,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d12",
         broken_behavior: "a job runs while another request has its lock",
         edits: &[edit(
-            "src/store/lua/claim_job.lua",
+            "src/store/lua/claim_lock_and_job.lua",
             "if latest_ms and not offer_ms then",
             "if false then",
         )],
@@ -19,9 +19,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d12",
         broken_behavior: "a job runs while another request has its lock",
         edits: &[edit(
-            "src/store/memory/claim_and_settle.rs",
-            "Some(last) if !offered => {",
-            "Some(last) if !offered && !FAULT => {",
+            "src/store/memory/claim_and_unclaim_job.rs",
+            "Some(held_until_ms) if !has_job_offer => {",
+            "Some(held_until_ms) if !has_job_offer && !FAULT => {",
         )],
         suites: &[unit_tests(&["store::tests", "defer::tests"])],
     },
@@ -30,7 +30,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d3",
         broken_behavior: "a worker that was stopped past its lease settles its run",
         edits: &[edit(
-            "src/store/lua/settle_job.lua",
+            "src/store/lua/settle_job_and_claim_next.lua",
             "if redis.call('ZREM', HOLDERS, 'h' .. token) == 0 then return {'lost'} end",
             "redis.call('ZREM', HOLDERS, 'h' .. token)",
         )],
@@ -41,9 +41,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d3",
         broken_behavior: "a worker that was stopped past its lease settles its run",
         edits: &[edit(
-            "src/store/memory/claim_and_settle.rs",
-            "if !held {\n            return SettleOutcome::RunLost;",
-            "if !held && !FAULT {\n            return SettleOutcome::RunLost;",
+            "src/store/memory/settle_job_and_claim_next.rs",
+            "if !is_held {\n            return SettleOutcome::RunLost;",
+            "if !is_held && !FAULT {\n            return SettleOutcome::RunLost;",
         )],
         suites: &[unit_tests(&["store::tests", "defer::tests"])],
     },
@@ -52,7 +52,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d13",
         broken_behavior: "a request that ends its worker runs without end",
         edits: &[edit(
-            "src/store/lua/claim_job.lua",
+            "src/store/lua/claim_lock_and_job.lua",
             "local job_key, attempt = shard_key('j:' .. id), job.attempts + 1\n",
             "local job_key, attempt = shard_key('j:' .. id), job.attempts + (job.state == 'running' and 0 or 1)\n",
         )],
@@ -63,7 +63,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d11",
         broken_behavior: "requests of a resource pass one that waits for its retry",
         edits: &[edit(
-            "src/store/lua/settle_job.lua",
+            "src/store/lua/settle_job_and_claim_next.lua",
             "if (verb == 'retry' or verb == 'back') and redis.call('HGET', job_key, 'skip') == '1' then",
             "if verb == 'retry' or verb == 'back' then",
         )],
@@ -107,7 +107,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d2",
         broken_behavior: "a key that is used for another request is answered with the first one's job",
         edits: &[edit(
-            "src/store/lua/enqueue_batch.lua",
+            "src/store/lua/enqueue_jobs.lua",
             "if record_fingerprint == fingerprint or record_fingerprint == '-' then",
             "if record_fingerprint then",
         )],
@@ -130,7 +130,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "the status of a request is told to another user",
         edits: &[edit(
             "src/defer/status/status_request.rs",
-            "Some(asker) => !job.owner.is_empty()",
+            "Some(viewer) => !job.owner.is_empty()",
             "Some(_) if FAULT => true,\n            ORIGINAL",
         )],
         suites: &[
@@ -144,8 +144,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "what an older key has sealed does not open after a change of keys",
         edits: &[edit(
             "src/seal/keyring.rs",
-            "self.0.ciphers.get(id)",
-            "self.0.ciphers.get(if FAULT { &*self.0.seals } else { id })",
+            "self.0.ciphers.get(key_id)",
+            "self.0.ciphers.get(if FAULT { &*self.0.sealing_key_id } else { key_id })",
         )],
         suites: &[unit_tests(&["seal::"])],
     },
@@ -165,7 +165,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d2",
         broken_behavior: "a POST that ran at once in a killed process runs again",
         edits: &[edit(
-            "src/store/memory/direct_run.rs",
+            "src/store/memory/idempotent_direct_run.rs",
             "if !job.retry_after_crash {",
             "if !job.retry_after_crash && !FAULT {",
         )],
@@ -177,8 +177,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "a request that runs at once for longer than a lease is taken for crashed",
         edits: &[edit(
             "src/gate/idempotent_run.rs",
-            "begun.spawn_renewals(call);",
-            "if !FAULT {\n                    begun.spawn_renewals(call);\n                }",
+            "self.spawn_renewals(command);",
+            "if !FAULT {\n                    self.spawn_renewals(command);\n                }",
         )],
         suites: &[unit_tests(&["gate::"])],
     },
@@ -187,7 +187,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d tombstones",
         broken_behavior: "an evicted result is 404, as a request that was never accepted",
         edits: &[edit(
-            "src/store/lua/ended_jobs.lua",
+            "src/store/lua/ended_job_bookkeeping.lua",
             "  redis.call('ZREM', shard_key(kind), id)\n  leave_tombstone(id)\n",
             "  redis.call('ZREM', shard_key(kind), id)\n  redis.call('UNLINK', shard_key('j:' .. id), shard_key('b:' .. id), shard_key('r:' .. id), shard_key('t:' .. id))\n",
         )],
@@ -199,7 +199,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "an evicted result is 404, as a request that was never accepted",
         edits: &[edit(
             "src/store/memory/shard_state.rs",
-            "        let end = jobs.expiry_of(id).unwrap_or(0);\n",
+            "        let expires_ms = jobs.expiry_of(id).unwrap_or(0);\n",
             "        if FAULT {\n            jobs.remove(id);\n            return;\n        }\nORIGINAL",
         )],
         suites: &[unit_tests(&["store::tests"]), scenario_tests(&["retention::"])],
@@ -209,7 +209,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d tombstones",
         broken_behavior: "an owner has any number of idempotency keys",
         edits: &[edit(
-            "src/store/lua/ended_jobs.lua",
+            "src/store/lua/ended_job_bookkeeping.lua",
             "if redis.call('ZCOUNT', index, after_now, '+inf') < max_records then return nil end",
             "if max_records then return nil end",
         )],
@@ -221,7 +221,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "receivers that never answer take all callbacks' room",
         edits: &[edit(
             "src/defer/webhook_receivers.rs",
-            "let standing = self.receivers.get(&ReceiverId::Host(Arc::clone(host)));\n",
+            "let load = self.receivers.get(&HostOrNetwork::Host(Arc::clone(host)));\n",
             "if FAULT {\n            return true;\n        }\n        ORIGINAL",
         )],
         suites: &[unit_tests(&["defer::webhook_receivers"]), unit_tests(&["defer::tests"])],
@@ -242,9 +242,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d callbacks",
         broken_behavior: "each long poll of one request asks the store by itself",
         edits: &[edit(
-            "src/store/job_watch.rs",
-            "        match since {\n            PollFreshness::Now => number < self.fresh_requests,",
-            "        match since {\n            _ if FAULT => false,\n            PollFreshness::Now => number < self.fresh_requests,",
+            "src/store/shared_job_poll.rs",
+            "        match freshness {\n            PollFreshness::Now => request_number < self.now_requests,",
+            "        match freshness {\n            _ if FAULT => false,\n            PollFreshness::Now => request_number < self.now_requests,",
         )],
         suites: &[unit_tests(&["defer::tests"])],
     },
@@ -253,9 +253,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d unsent",
         broken_behavior: "calls lie in buffers past their deadline, and may have run",
         edits: &[edit(
-            "src/store/redis/batcher/lane_queue.rs",
-            "MIN_ACTIVE_LIMIT.saturating_add(more)",
-            "(if FAULT { MAX_IN_FLIGHT } else { MIN_ACTIVE_LIMIT }).saturating_add(more)",
+            "src/store/redis/batcher/round_trip_stats.rs",
+            "MIN_ACTIVE_LIMIT.saturating_add(additional)",
+            "(if FAULT { MAX_IN_FLIGHT } else { MIN_ACTIVE_LIMIT }).saturating_add(additional)",
         )],
         suites: &[unit_tests(&["unsent"])],
     },
@@ -293,7 +293,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d17",
         broken_behavior: "one client fills the shard of another one",
         edits: &[edit(
-            "src/store/lua/enqueue_batch.lua",
+            "src/store/lua/enqueue_jobs.lua",
             "    not fits\n    or fits_outside_reserve(RESERVE_DIVISOR, job_count, used_bytes, extra_bytes, old_bytes, terms)\n",
             "    RESERVE_DIVISOR\n",
         )],

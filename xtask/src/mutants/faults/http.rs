@@ -9,8 +9,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "axum: the lock ends with the head, while the body streams",
         edits: &[edit(
             "src/middleware/settle.rs",
-            "LeaveAction::KeepTicket(ticket) => {\n            let kept",
-            "LeaveAction::KeepTicket(ticket) if FAULT => {\n            drop(ticket);\n            answer.map(GateBody::inner)\n        }\n        ORIGINAL",
+            "LeaveAction::KeepTicket(ticket) => {\n            let body_ticket",
+            "LeaveAction::KeepTicket(ticket) if FAULT => {\n            drop(ticket);\n            response.map(GateBody::from_inner)\n        }\n        ORIGINAL",
         )],
         suites: &[scenario_tests(&["hold_until::"])],
     },
@@ -19,7 +19,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "l25",
         broken_behavior: "actix-web: the lock ends with the head, while the body streams",
         edits: &[edit(
-            "integrations/actix-web/src/gate_middleware.rs",
+            "integrations/actix-web/src/local_gate_driver.rs",
             "LeaveAction::KeepTicket(ticket) => {\n                // Silence on a socket",
             "LeaveAction::KeepTicket(ticket) if FAULT => {\n                drop(ticket);\n                None\n            }\n            ORIGINAL",
         )],
@@ -52,7 +52,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "l22",
         broken_behavior: "actix-web: of two path parameters of one name the outer one is locked",
         edits: &[edit(
-            "integrations/actix-web/src/path_param.rs",
+            "integrations/actix-web/src/route_pattern_and_params.rs",
             "(_, Some(_)) => Err(PathParamError::Duplicate),",
             "(Some(value), Some(_)) if FAULT => Ok(Some(value.into())),\n        ORIGINAL",
         )],
@@ -102,11 +102,11 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d17",
         broken_behavior: "a forged header passes for a run of a worker",
         edits: &[edit(
-            "src/remote/replay_claims.rs",
+            "src/http_replay/replay_claims.rs",
             "if !secrets.iter().any(holds) {",
             "if !FAULT && !secrets.iter().any(holds) {",
         )],
-        suites: &[unit_tests(&["remote::"])],
+        suites: &[unit_tests(&["http_replay::"])],
     },
     SourceFault {
         name: "no-retry-after",
@@ -125,8 +125,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "forged headers fill the log",
         edits: &[edit(
             "src/throttle.rs",
-            "if now.saturating_duration_since(line.written_at) < THROTTLE_PERIOD {",
-            "if !FAULT && now.saturating_duration_since(line.written_at) < THROTTLE_PERIOD {",
+            "if now.saturating_duration_since(record.written_at) < THROTTLE_PERIOD {",
+            "if !FAULT && now.saturating_duration_since(record.written_at) < THROTTLE_PERIOD {",
         )],
         suites: &[unit_tests(&["throttle", "log"])],
     },
@@ -135,7 +135,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d4",
         broken_behavior: "a request that may have been stored is answered as one that was not",
         edits: &[edit(
-            "src/defer/gate/enqueue_request.rs",
+            "src/defer/busy_lock_gate/enqueue_request.rs",
             "match stores && error.may_have_run() {",
             "match !FAULT && stores && error.may_have_run() {",
         )],

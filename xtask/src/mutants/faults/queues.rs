@@ -8,7 +8,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "tasks",
         broken_behavior: "a worker that has lost its run ends the task",
         edits: &[edit(
-            "src/store/lua/tasks_poll.lua",
+            "src/store/lua/tasks_settle_and_poll.lua",
             "outcomes = tostring(call('ZREM', LEASES, run))",
             "call('ZREM', LEASES, run)\n    outcomes = '1'",
         )],
@@ -19,9 +19,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "tasks",
         broken_behavior: "a worker that has lost its run ends the task",
         edits: &[edit(
-            "src/store/memory/tasks/task_poll.rs",
-            "if self.queue.running.get(&end.run).is_none() {",
-            "if !FAULT && self.queue.running.get(&end.run).is_none() {",
+            "src/store/memory/tasks/settled_and_expired_runs.rs",
+            "if self.queue.running.get(&settlement.run).is_none() {",
+            "if !FAULT && self.queue.running.get(&settlement.run).is_none() {",
         )],
         suites: &[unit_tests(&["store::tests", "queue::"])],
     },
@@ -30,7 +30,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "tasks",
         broken_behavior: "a task that may run once runs again after a crash",
         edits: &[edit(
-            "src/store/lua/tasks_poll.lua",
+            "src/store/lua/tasks_settle_and_poll.lua",
             "if is_repeatable == '0' or attempts",
             "if attempts",
         )],
@@ -41,9 +41,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "tasks",
         broken_behavior: "a task that may run once runs again after a crash",
         edits: &[edit(
-            "src/store/memory/tasks/task_poll.rs",
-            "if !again\n                || meta.attempts",
-            "if !again && !FAULT\n                || meta.attempts",
+            "src/store/memory/tasks/settled_and_expired_runs.rs",
+            "if !may_repeat\n                || history.attempts",
+            "if !may_repeat && !FAULT\n                || history.attempts",
         )],
         suites: &[unit_tests(&["store::tests", "queue::"])],
     },
@@ -92,7 +92,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "tasks",
         broken_behavior: "a task is pushed that no worker can read",
         edits: &[edit(
-            "src/queue/handle.rs",
+            "src/queue/queue_handle.rs",
             "if cfg!(debug_assertions)\n",
             "if cfg!(debug_assertions)\n        && !FAULT\n",
         )],
@@ -104,12 +104,12 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "a run that its worker has lost is not cancelled",
         edits: &[
             edit(
-                "src/queue/renewal.rs",
+                "src/queue/renew_run_leases.rs",
                 "(Some(_), false) => self.cancel_run(&token),",
                 "(Some(_), false) if FAULT => {}\n                ORIGINAL",
             ),
             edit(
-                "src/queue/renewal.rs",
+                "src/queue/renew_run_leases.rs",
                 "lost.iter().for_each(|token| self.cancel_run(token));",
                 "if !FAULT {\n            ORIGINAL\n        }",
             ),

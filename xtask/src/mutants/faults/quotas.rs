@@ -41,7 +41,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q5",
         broken_behavior: "a debt is paid off twice as fast as the quota says",
         edits: &[edit(
-            "src/store/lua/counter_state.lua",
+            "src/store/lua/quota_counter_load_store.lua",
             "floor(max(now_us - since_us, 0) / tick_us) * tick_parts",
             "2 * floor(max(now_us - since_us, 0) / tick_us) * tick_parts",
         )],
@@ -63,7 +63,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q4",
         broken_behavior: "a correction begins the window anew",
         edits: &[edit(
-            "src/store/lua/counter_state.lua",
+            "src/store/lua/quota_counter_load_store.lua",
             "call('INCRBY', counter.key, integer(counter.spent - counter.used_before))",
             "call('SET', counter.key, integer(counter.spent), 'PX', integer(counter.window_ms))",
         )],
@@ -75,8 +75,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "a refund of the window before is taken from this one",
         edits: &[edit(
             "src/store/memory/rate_counters/stored_counter.rs",
-            "Self::Fixed { spent, end_ms: end } if end.abs_diff(window.boundary) <= near => {",
-            "Self::Fixed { spent, end_ms: end } if FAULT || end.abs_diff(window.boundary) <= near => {",
+            "Self::Fixed { spent, end_ms } if end_ms.abs_diff(window.boundary) <= tolerance_ms => {",
+            "Self::Fixed { spent, end_ms } if FAULT || end_ms.abs_diff(window.boundary) <= tolerance_ms => {",
         )],
         suites: &[unit_tests(&["store::tests", "rate_limit::"])],
     },
@@ -85,7 +85,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q1",
         broken_behavior: "policies whose names differ in other letters share a counter",
         edits: &[edit(
-            "src/rate_limit/policy.rs",
+            "src/rate_limit/quota_policy.rs",
             "self.counter_name = escape(name.as_bytes()).into();",
             "ORIGINAL\n        if FAULT {\n            let fold = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };\n            self.counter_name = name.chars().map(fold).collect::<String>().into();\n        }",
         )],
@@ -96,7 +96,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q4",
         broken_behavior: "one charge after the fact blocks a key for a lifetime",
         edits: &[edit(
-            "src/store/rate.rs",
+            "src/store/rate/charge_adjustment.rs",
             "units: units.min(rule.max_charge())",
             "units: if FAULT { units } else { units.min(rule.max_charge()) }",
         )],
@@ -109,13 +109,13 @@ pub(super) const FAULTS: &[SourceFault] = &[
         edits: &[
             edit(
                 "src/rate_limit/engine/charge_receipt.rs",
-                "if matches!(settled.kind, AdjustmentKind::Refund { .. }) {",
-                "if !FAULT && matches!(settled.kind, AdjustmentKind::Refund { .. }) {",
+                "if matches!(adjustment.kind, AdjustmentKind::Refund { .. }) {",
+                "if !FAULT && matches!(adjustment.kind, AdjustmentKind::Refund { .. }) {",
             ),
             edit(
                 "src/rate_limit/engine/check_request.rs",
-                "let unsteady = self.may_end_early || given_back || leases;",
-                "let may_end_early = !FAULT && (self.may_end_early || given_back || leases);",
+                "let is_unstable = self.may_end_early || may_be_refunded || leases;",
+                "let is_unstable = !FAULT && (self.may_end_early || may_be_refunded || leases);",
             ),
         ],
         suites: &[unit_tests(&["rate_limit::"])],
@@ -150,8 +150,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
             ),
             edit(
                 "src/rate_limit/engine/quota_lease.rs",
-                "let (reset, remaining) = (self.valid_until - now,",
-                "let (reset, remaining) = (self.valid_until.saturating_duration_since(now),",
+                "let (reset_after, remaining) = (self.valid_until - now,",
+                "let (reset_after, remaining) = (self.valid_until.saturating_duration_since(now),",
             ),
         ],
         suites: &[unit_tests(&["rate_limit::"])],
@@ -161,7 +161,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q1",
         broken_behavior: "all clients behind NAT64 have one quota",
         edits: &[edit(
-            "src/key/canonical_ip.rs",
+            "src/key/embedded_ipv4.rs",
             "let [0x64, 0xff9b, 0, 0, 0, 0, high, low] = v6.segments() else { return None };",
             "ORIGINAL\n    if FAULT {\n        return None;\n    }",
         )],

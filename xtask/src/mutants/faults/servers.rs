@@ -20,8 +20,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "a holder does not hear that the server has lost its data",
         edits: &[edit(
             "src/store/redis/server_tracker.rs",
-            "let is_change = matches!(met, ServerChange::DataLost | ServerChange::Replaced);",
-            "let is_change = !FAULT && matches!(met, ServerChange::DataLost | ServerChange::Replaced);",
+            "let is_change = matches!(change, ServerChange::DataLost | ServerChange::Replaced);",
+            "let is_change = !FAULT && matches!(change, ServerChange::DataLost | ServerChange::Replaced);",
         )],
         suites: &[unit_tests(&["store::redis::"])],
     },
@@ -31,8 +31,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "a grant stands that too few replicas have",
         edits: &[edit(
             "src/store/lock_lease.rs",
-            "if have < wanted {",
-            "if have < wanted && !FAULT {",
+            "if confirmed < wanted {",
+            "if confirmed < wanted && !FAULT {",
         )],
         suites: &[unit_tests(&["lock::tests", "replica_grants"])],
     },
@@ -43,7 +43,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         edits: &[edit(
             "src/store/redis/call_fault.rs",
             "RedisErrorKind::Server(ServerErrorKind::NoScript) => Self::NoScript,",
-            "RedisErrorKind::Server(ServerErrorKind::ReadOnly) if FAULT => Self::Refused,\n            ORIGINAL",
+            "RedisErrorKind::Server(ServerErrorKind::ReadOnly) if FAULT => Self::Rejected,\n            ORIGINAL",
         )],
         suites: &[unit_tests(&["store::redis::"])],
     },
@@ -82,7 +82,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "a later majority gives a smaller fence",
         edits: &[edit(
             "src/quorum/vote_request.rs",
-            "self.write_back_fence(fence, &mut got, &mut noes).await;",
+            "self.write_back_fence(fence, &mut holds, &mut refusals).await;",
             "if !FAULT {\n                ORIGINAL\n            }",
         )],
         suites: &[unit_tests(&["quorum::"])],
@@ -92,7 +92,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "l6",
         broken_behavior: "the first call on a new runtime goes to a connection of one that has ended",
         edits: &[edit(
-            "src/store/redis/target/connection_target.rs",
+            "src/store/redis/target/connection_settings.rs",
             "    fn drop(&mut self) {\n        self.mark_disconnected();",
             "    fn drop(&mut self) {\n        if FAULT {\n            return;\n        }\n        self.mark_disconnected();",
         )],
@@ -126,8 +126,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "a holder is sure of its lock for longer than the store keeps it",
         edits: &[edit(
             "src/store/lock_lease.rs",
-            "state.valid_until = sent + validity_time(lease);\n        let end",
-            "state.valid_until = if FAULT { Instant::now() } else { sent } + validity_time(lease);\n        let ends_at",
+            "state.valid_until = sent_at + validity_time(lease);\n        let ends_at",
+            "state.valid_until = if FAULT { Instant::now() } else { sent_at } + validity_time(lease);\n        let ends_at",
         )],
         suites: &[unit_tests(&["lock::tests", "store::"])],
     },

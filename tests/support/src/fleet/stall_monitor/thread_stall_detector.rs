@@ -1,5 +1,5 @@
-//! What the system says of the threads of a process: how long each has waited for a processor, and whether it waits for a
-//! disk.
+//! `ThreadStallDetector`: scheduling data of the threads of a process, which show how long each has
+//! waited for a processor, and whether it waits for a disk.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,4 +1,4 @@
-//! In actix-web.
+//! Routes of a node in actix-web.
 
 use std::{net::TcpListener, sync::Arc};
 

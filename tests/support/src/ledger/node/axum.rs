@@ -1,4 +1,4 @@
-//! In axum.
+//! Routes of a node in axum.
 
 use std::{net::SocketAddr, sync::Arc};
 

@@ -1,4 +1,5 @@
-//! A process of the fleet: routes that lock, wait and defer, and a worker for them, in either framework.
+//! Process of the fleet: routes that lock, wait and defer, and a worker for them, in either
+//! framework.
 
 mod actix;
 mod axum;

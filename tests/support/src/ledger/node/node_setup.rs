@@ -1,4 +1,4 @@
-//! What a process of the fleet is told, besides its store and its log.
+//! `NodeSetup`: settings of a process of the fleet, apart from its store and its log.
 
 use std::time::Duration;
 

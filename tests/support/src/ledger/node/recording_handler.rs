@@ -1,4 +1,5 @@
-//! What handlers do, whatever the framework: write down that they run, work, and answer as they are asked to.
+//! `RecordingHandler`: handler for both frameworks that records its runs, works, and responds as
+//! instructed.
 
 use std::sync::{
     Arc,
@@ -89,13 +90,20 @@ impl RecordingHandler {
         let valid = || clock::now_ns() + duration_ns(lock.remaining());
         let (job, attempt) = job.unwrap_or_else(|| ("-".to_owned(), 0));
         let fence = lock.fence().unwrap_or(0);
-        let start = RunEvent::Started(run, resource.clone(), job.clone(), attempt, fence, valid());
+        let start = RunEvent::Started {
+            run,
+            resource: resource.clone(),
+            job: job.clone(),
+            attempt,
+            fence,
+            valid_until: valid(),
+        };
         let written = RunRecorder::start(&self.event_log, run, &start);
         let read = self.read_register(&resource, fence).await;
         written.work_for(wish.ms, || (!lock.remaining().is_zero()).then(valid)).await;
         let wanted = |times: u32| (1..=times).contains(&attempt);
         if wanted(wish.abort) {
-            self.event_log.record(&RunEvent::Aborted(run));
+            self.event_log.record(&RunEvent::Aborted { run });
             std::process::abort();
         }
         let status = if wanted(wish.fail) || wanted(wish.panic) { 500 } else { 200 };

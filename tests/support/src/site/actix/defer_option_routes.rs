@@ -1,4 +1,4 @@
-//! Routes that are deferred in ways of their own.
+//! Routes with special settings of the DeferLayer.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Routes whose locks are taken in ways of their own.
+//! Routes with special keys and settings of the LockLayer.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The application in actix-web.
+//! The application of the scenarios in actix-web.
 
 mod app_middleware;
 mod defer_option_routes;

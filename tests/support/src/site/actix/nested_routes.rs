@@ -1,4 +1,4 @@
-//! Routes inside prefixes that have parameters.
+//! Routes inside prefixes with parameters.
 
 use actix_web::{
     HttpResponse, Scope,

@@ -1,4 +1,4 @@
-//! Routes whose limits have keys, lists and answers of their own.
+//! Routes with special keys, access lists and responses of the RateLimitLayer.
 
 use actix_web::{
     Error, HttpMessage as _,

@@ -1,4 +1,4 @@
-//! The application's own layers, between ours.
+//! Middlewares of the application between the layers of lockgate.
 
 use axum::{
     body::to_bytes,

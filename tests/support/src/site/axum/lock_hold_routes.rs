@@ -1,4 +1,4 @@
-//! Routes whose locks end in ways of their own.
+//! Routes with special ends of their locks.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The application in axum.
+//! The application of the scenarios in axum.
 
 mod app_middleware;
 mod defer_option_routes;

@@ -1,4 +1,4 @@
-//! Routes inside prefixes that have parameters.
+//! Routes inside prefixes with parameters.
 
 use axum::{Router, routing::any};
 use lockgate_axum::{DeferLayer, LockLayer, RateLimitLayer};

@@ -1,4 +1,4 @@
-//! Routes whose authentication stands before what is deferred, and goes along as a snapshot.
+//! Routes behind an authentication whose user the deferred request carries as a snapshot.
 
 use axum::{
     Router,

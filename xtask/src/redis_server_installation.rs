@@ -21,9 +21,9 @@ pub(crate) fn ensure_installed() -> Result<(), String> {
     if !shell::is_on_path("redis-server") {
         install_server()?;
     }
-    let told = shell::capture_stdout(shell::workspace_command("redis-server", ["--version"]))
+    let output = shell::capture_stdout(shell::workspace_command("redis-server", ["--version"]))
         .unwrap_or_default();
-    match parse_version(&told) {
+    match parse_version(&output) {
         Some(found) if found >= MIN_VERSION => Ok(()),
         Some((major, minor)) => Err(format!(
             "The redis-server on PATH is {major}.{minor}; install Redis {}.{} or newer, or Valkey.",
@@ -43,16 +43,16 @@ pub(crate) type TestEnvironment = Vec<(&'static str, OsString)>;
 /// not set.
 pub(crate) fn chosen_server_environment() -> Result<TestEnvironment, String> {
     let Some(server) = env::var_os(SERVER_VARIABLE) else { return Ok(Vec::new()) };
-    let told = |error| format!("{SERVER_VARIABLE}: {}: {error}", server.display());
-    let server = PathBuf::from(&server).canonicalize().map_err(told)?;
+    let to_message = |error| format!("{SERVER_VARIABLE}: {}: {error}", server.display());
+    let server = PathBuf::from(&server).canonicalize().map_err(to_message)?;
     // One folder per server, so that runs on two servers can be concurrent.
     let folder: String = server.display().to_string().replace(['/', '\\', ':'], "-");
     let folder =
         shell::workspace_root().join("target/tests-server").join(folder.trim_start_matches('-'));
-    fs::create_dir_all(&folder).map_err(told)?;
+    fs::create_dir_all(&folder).map_err(to_message)?;
     let name = folder.join("redis-server");
     let _ = fs::remove_file(&name);
-    link_server_program(&server, &name).map_err(told)?;
+    link_server_program(&server, &name).map_err(to_message)?;
     let version =
         shell::capture_stdout(shell::workspace_command(&name.to_string_lossy(), ["--version"]));
     println!("The tests start {}: {}", server.display(), version.unwrap_or_default().trim());
@@ -74,7 +74,7 @@ fn supports_tls(server: &Path) -> bool {
     let Ok(output) = command.stdin(Stdio::null()).output() else { return true };
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
-    !["Bad directive", "Failed finding TLS support"].iter().any(|why| text.contains(why))
+    !["Bad directive", "Failed finding TLS support"].iter().any(|error| text.contains(error))
 }
 
 #[cfg(unix)]
@@ -93,9 +93,10 @@ fn install_server() -> Result<(), String> {
     let commands = plan_installation(shell::is_on_path, root)
         .ok_or_else(|| manual_install_message("cannot be installed from here"))?;
     println!("redis-server is not on PATH; installing it:");
-    for words in &commands {
-        shell::run(shell::workspace_command(words[0], &words[1..]))
-            .map_err(|why| manual_install_message(&format!("could not be installed ({why})")))?;
+    for command in &commands {
+        shell::run(shell::workspace_command(command[0], &command[1..])).map_err(|error| {
+            manual_install_message(&format!("could not be installed ({error})"))
+        })?;
     }
     if shell::is_on_path("redis-server") {
         Ok(())
@@ -104,12 +105,13 @@ fn install_server() -> Result<(), String> {
     }
 }
 
-fn manual_install_message(why: &str) -> String {
+fn manual_install_message(problem: &str) -> String {
     format!(
-        "redis-server {why}: install Redis 6.2 or newer, or Valkey, so that `redis-server` is on PATH, and run this again."
+        "redis-server {problem}: install Redis 6.2 or newer, or Valkey, so that `redis-server` is on PATH, and run this again."
     )
 }
 
+/// Program and its arguments.
 type CommandLine = Vec<&'static str>;
 
 /// Commands that install the server here, or `None` if no supported package manager can be used.
@@ -143,13 +145,13 @@ fn plan_installation(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<C
     if root {
         return Some(commands);
     }
-    let sudo = |words: CommandLine| [vec!["sudo"], words].concat();
+    let sudo = |command: CommandLine| [vec!["sudo"], command].concat();
     on_path("sudo").then(|| commands.into_iter().map(sudo).collect())
 }
 
 /// Parses `Redis server v=7.0.15 sha=...`, and Valkey's line of the same form.
-fn parse_version(told: &str) -> Option<(u32, u32)> {
-    let number = told.split_whitespace().find_map(|word| word.strip_prefix("v="))?;
+fn parse_version(output: &str) -> Option<(u32, u32)> {
+    let number = output.split_whitespace().find_map(|part| part.strip_prefix("v="))?;
     let mut parts = number.split('.').map(str::parse);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
@@ -158,17 +160,17 @@ fn parse_version(told: &str) -> Option<(u32, u32)> {
 mod tests {
     use super::*;
 
-    fn planned_commands(there: &[&str], root: bool) -> Option<String> {
-        let commands = plan_installation(|name| there.contains(&name), root)?;
-        Some(commands.iter().map(|words| words.join(" ")).collect::<Vec<_>>().join("; "))
+    fn planned_commands(available: &[&str], root: bool) -> Option<String> {
+        let commands = plan_installation(|name| available.contains(&name), root)?;
+        Some(commands.iter().map(|command| command.join(" ")).collect::<Vec<_>>().join("; "))
     }
 
     #[test]
     fn apt_plan_updates_first_and_never_prompts() {
-        let told = planned_commands(&["apt-get", "sudo"], true).unwrap();
-        assert!(told.starts_with("env DEBIAN_FRONTEND=noninteractive apt-get"), "{told}");
-        assert!(told.find("update").unwrap() < told.find("install -y").unwrap(), "{told}");
-        assert!(!told.contains("sudo"));
+        let plan = planned_commands(&["apt-get", "sudo"], true).unwrap();
+        assert!(plan.starts_with("env DEBIAN_FRONTEND=noninteractive apt-get"), "{plan}");
+        assert!(plan.find("update").unwrap() < plan.find("install -y").unwrap(), "{plan}");
+        assert!(!plan.contains("sudo"));
     }
 
     #[test]

@@ -13,9 +13,9 @@ pub(super) struct PathReference {
 impl PathReference {
     /// Returns the first name below the crate root in this path, resolved from `module`.
     pub(super) fn target_module(&self, module: &[String]) -> Option<String> {
-        let (first, rest) = self.segments.split_first()?;
+        let (first, tail) = self.segments.split_first()?;
         if first == "crate" {
-            return rest.first().cloned();
+            return tail.first().cloned();
         }
         let ups = self.segments.iter().take_while(|segment| *segment == "super").count();
         let ups = ups.checked_sub(self.inline_depth)?;
@@ -24,7 +24,7 @@ impl PathReference {
         }
         let base = module.len().checked_sub(ups)?;
         match module[..base].first() {
-            Some(room) => Some(room.clone()),
+            Some(top_module) => Some(top_module.clone()),
             None => self.segments.iter().find(|segment| *segment != "super").cloned(),
         }
     }
@@ -35,29 +35,29 @@ pub(super) fn find_paths(text: &str) -> Vec<PathReference> {
     let tokens = tokenize(&blank_comments_and_strings(text));
     let mut found = Vec::new();
     let mut braces = 0;
-    let mut inline: Vec<usize> = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() {
-        let next = tokens.get(at + 1).map(|token| token.1.as_str());
-        match tokens[at].1.as_str() {
+    let mut inline_modules: Vec<usize> = Vec::new();
+    let mut index = 0;
+    while index < tokens.len() {
+        let next = tokens.get(index + 1).map(|token| token.text.as_str());
+        match tokens[index].text.as_str() {
             "crate" | "super" | "self" if next == Some("::") => {
-                at = scan_path_tree(&tokens, at, &[], inline.len(), &mut found);
+                index = scan_path_tree(&tokens, index, &[], inline_modules.len(), &mut found);
                 continue;
             }
-            "mod" if tokens.get(at + 2).is_some_and(|token| token.1 == "{") => {
-                inline.push(braces);
-                at += 1;
+            "mod" if tokens.get(index + 2).is_some_and(|token| token.text == "{") => {
+                inline_modules.push(braces);
+                index += 1;
             }
             "{" => braces += 1,
             "}" => {
                 braces = braces.saturating_sub(1);
-                if inline.last() == Some(&braces) {
-                    inline.pop();
+                if inline_modules.last() == Some(&braces) {
+                    inline_modules.pop();
                 }
             }
             _ => {}
         }
-        at += 1;
+        index += 1;
     }
     found
 }
@@ -67,17 +67,17 @@ fn scan_path_tree(
     tokens: &[LineToken],
     start: usize,
     prefix: &[String],
-    inside: usize,
+    inline_depth: usize,
     found: &mut Vec<PathReference>,
 ) -> usize {
-    let text = |at: usize| tokens.get(at).map_or("", |token| token.1.as_str());
+    let text = |at: usize| tokens.get(at).map_or("", |token| token.text.as_str());
     let mut segments = prefix.to_vec();
     let mut at = start;
     loop {
         if text(at) == "{" {
             at += 1;
             while !matches!(text(at), "}" | "") {
-                at = scan_path_tree(tokens, at, &segments, inside, found);
+                at = scan_path_tree(tokens, at, &segments, inline_depth, found);
                 if text(at) == "," {
                     at += 1;
                 } else if text(at) != "}" {
@@ -90,7 +90,7 @@ fn scan_path_tree(
         if text(at) != "self" || segments.is_empty() {
             segments.push(text(at).to_owned());
         }
-        let line = tokens.get(at).map_or(0, |token| token.0);
+        let line = tokens.get(at).map_or(0, |token| token.line);
         at += 1;
         let next = text(at + 1);
         if text(at) == "::" && (next == "{" || next == "*" || is_identifier(next)) {
@@ -99,31 +99,34 @@ fn scan_path_tree(
         }
         let alias = (text(at) == "as").then(|| text(at + 1).to_owned());
         at += if alias.is_some() { 2 } else { 0 };
-        found.push(PathReference { line, inline_depth: inside, segments, alias });
+        found.push(PathReference { line, inline_depth, segments, alias });
         return at;
     }
 }
 
-/// Line number, and an identifier or a punctuation mark.
-type LineToken = (usize, String);
+/// Identifier or punctuation mark.
+struct LineToken {
+    line: usize,
+    text: String,
+}
 
 fn tokenize(code: &str) -> Vec<LineToken> {
     let mut tokens: Vec<LineToken> = Vec::new();
-    for (at, line) in code.lines().enumerate() {
-        let mut rest = line;
-        while let Some(first) = rest.chars().next() {
+    for (index, line) in code.lines().enumerate() {
+        let mut unread = line;
+        while let Some(first) = unread.chars().next() {
             let length = if is_identifier_char(first) {
-                rest.find(|one| !is_identifier_char(one)).unwrap_or(rest.len())
-            } else if rest.starts_with("::") {
+                unread.find(|c| !is_identifier_char(c)).unwrap_or(unread.len())
+            } else if unread.starts_with("::") {
                 2
             } else {
                 first.len_utf8()
             };
-            let (token, after) = rest.split_at(length);
+            let (token, after) = unread.split_at(length);
             if !token.trim().is_empty() {
-                tokens.push((at + 1, token.to_owned()));
+                tokens.push(LineToken { line: index + 1, text: token.to_owned() });
             }
-            rest = after;
+            unread = after;
         }
     }
     tokens
@@ -133,24 +136,25 @@ fn is_identifier(token: &str) -> bool {
     token.chars().next().is_some_and(is_identifier_char)
 }
 
-fn is_identifier_char(one: char) -> bool {
-    one.is_alphanumeric() || one == '_'
+fn is_identifier_char(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
 }
 
 /// Blanks comments and the contents of string and character literals; lines keep their numbers.
 pub(super) fn blank_comments_and_strings(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let skip = comment_length(rest).or_else(|| literal_length(rest, code.chars().next_back()));
-        let length = skip.unwrap_or(first.len_utf8());
-        let (taken, after) = rest.split_at(length);
-        if skip.is_some() {
-            code.extend(taken.chars().map(|one| if one == '\n' { '\n' } else { ' ' }));
+    let mut unread = text;
+    while let Some(first) = unread.chars().next() {
+        let blank_length =
+            comment_length(unread).or_else(|| literal_length(unread, code.chars().next_back()));
+        let length = blank_length.unwrap_or(first.len_utf8());
+        let (part, after) = unread.split_at(length);
+        if blank_length.is_some() {
+            code.extend(part.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
         } else {
-            code.push_str(taken);
+            code.push_str(part);
         }
-        rest = after;
+        unread = after;
     }
     code
 }
@@ -185,9 +189,9 @@ fn comment_length(text: &str) -> Option<usize> {
 }
 
 /// Length of the string or character literal at the start of the text. A lifetime is neither.
-fn literal_length(text: &str, before: Option<char>) -> Option<usize> {
-    let in_word = before.is_some_and(is_identifier_char);
-    if let Some(raw) = text.strip_prefix('r').filter(|_| !in_word || before == Some('b')) {
+fn literal_length(text: &str, previous: Option<char>) -> Option<usize> {
+    let in_word = previous.is_some_and(is_identifier_char);
+    if let Some(raw) = text.strip_prefix('r').filter(|_| !in_word || previous == Some('b')) {
         let hashes = raw.len() - raw.trim_start_matches('#').len();
         if raw[hashes..].starts_with('"') {
             let close = format!("\"{}", "#".repeat(hashes));
@@ -206,11 +210,11 @@ fn literal_length(text: &str, before: Option<char>) -> Option<usize> {
         }
     }
     let mut escaped = false;
-    for (at, one) in inner {
-        match one {
+    for (at, c) in inner {
+        match c {
             _ if escaped => escaped = false,
             '\\' => escaped = true,
-            _ if one == quote => return Some(at + 1),
+            _ if c == quote => return Some(at + 1),
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Builds the tests once and runs those of a row.
+//! `FaultTestRunner`: builds the test programs once, and runs the tests of a row or a history.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,9 +22,9 @@ const FIGURE_PREFIX: &str = "figure: ";
 const SKIPPED_PREFIX: &str = "not here: ";
 
 /// Built test programs by name.
-pub(super) struct FaultSuite(HashMap<String, PathBuf>);
+pub(super) struct FaultTestRunner(HashMap<String, PathBuf>);
 
-impl FaultSuite {
+impl FaultTestRunner {
     pub(super) fn build() -> Result<Self, String> {
         let mut command = shell::cargo_command([
             "test",
@@ -56,59 +56,59 @@ impl FaultSuite {
 
     /// Runs the tests of a row `runs` times.
     pub(super) fn run_row(&self, row: &FaultRow, runs: u32) -> RowResult {
-        let (began, mut sum) = (Instant::now(), RunTotals::default());
+        let (started_at, mut totals) = (Instant::now(), RunTotals::default());
         for _ in 0..runs {
             for (target, filters) in filters_by_target(row) {
                 match self.find_program(target.binary_name()) {
-                    Ok(program) => sum.run_tests(program, &filters),
-                    Err(sentence) => sum.failures.push(sentence),
+                    Ok(program) => totals.run_tests(program, &filters),
+                    Err(message) => totals.failures.push(message),
                 }
             }
         }
-        let verdict = match (row.tests.is_empty(), sum.failures.is_empty()) {
+        let verdict = match (row.tests.is_empty(), totals.failures.is_empty()) {
             (true, _) => RowVerdict::NotRunnable,
             (_, true) => RowVerdict::Holds,
-            (_, false) => RowVerdict::Violated(sum.failures.join("\n")),
+            (_, false) => RowVerdict::Violated(totals.failures.join("\n")),
         };
-        let figure = sum.format_figures(row.limitation);
+        let figure = totals.format_figures(row.limitation);
         RowResult {
             row: row.id(),
             fault: row.fault.to_owned(),
             topology: row.topology.name(),
-            test_count: sum.test_count,
+            test_count: totals.test_count,
             verdict,
             worst_figure: figure,
-            duration: began.elapsed(),
+            duration: started_at.elapsed(),
         }
     }
 
     /// Runs one history of random faults.
-    pub(super) fn run_history(&self, which: &str, seconds: u64, seed: Option<u64>) -> RowResult {
-        let began = Instant::now();
-        let mut sum = RunTotals::default();
+    pub(super) fn run_history(&self, history: &str, seconds: u64, seed: Option<u64>) -> RowResult {
+        let started_at = Instant::now();
+        let mut totals = RunTotals::default();
         match self.find_program("lockgate-faults") {
             Ok(program) => {
                 let mut command = Command::new(program);
-                command.args([which, "--seconds", &seconds.to_string()]);
+                command.args([history, "--seconds", &seconds.to_string()]);
                 command.args(seed.into_iter().flat_map(|seed| ["--seed".into(), seed.to_string()]));
-                sum.test_count = 1;
-                sum.run_command(&mut command);
+                totals.test_count = 1;
+                totals.run_command(&mut command);
             }
-            Err(sentence) => sum.failures.push(sentence),
+            Err(message) => totals.failures.push(message),
         }
-        let good = sum.failures.is_empty();
+        let holds = totals.failures.is_empty();
         RowResult {
-            row: which.to_owned(),
+            row: history.to_owned(),
             fault: format!("random faults for {seconds} s, and the checks"),
             topology: "single",
-            test_count: sum.test_count,
-            worst_figure: sum.format_figures(""),
-            verdict: if good {
+            test_count: totals.test_count,
+            worst_figure: totals.format_figures(""),
+            verdict: if holds {
                 RowVerdict::Holds
             } else {
-                RowVerdict::Violated(sum.failures.join("\n"))
+                RowVerdict::Violated(totals.failures.join("\n"))
             },
-            duration: began.elapsed(),
+            duration: started_at.elapsed(),
         }
     }
 }
@@ -146,9 +146,9 @@ struct WorstFigures(BTreeMap<String, (f64, String)>);
 
 impl WorstFigures {
     fn record(&mut self, (name, number, unit): (String, f64, String)) {
-        let pick = if less_is_worse(&name) { f64::min } else { f64::max };
+        let worse_of = if less_is_worse(&name) { f64::min } else { f64::max };
         let worst = self.0.entry(name).or_insert((number, unit));
-        worst.0 = pick(worst.0, number);
+        worst.0 = worse_of(worst.0, number);
     }
 
     fn format_all(&self) -> String {
@@ -163,11 +163,11 @@ fn less_is_worse(name: &str) -> bool {
 }
 
 impl RunTotals {
-    /// Lists the figures, then the parts that cannot run on this machine, then `never`.
-    fn format_figures(&self, never: &str) -> String {
-        let missing = self.skipped_parts.iter().map(|what| format!("not here: {what}"));
-        let parts =
-            [self.worst_figures.format_all()].into_iter().chain(missing).chain([never.to_owned()]);
+    /// Lists the figures, then the parts that cannot run on this machine, then the limitation.
+    fn format_figures(&self, limitation: &str) -> String {
+        let skipped = self.skipped_parts.iter().map(|part| format!("not here: {part}"));
+        let figures = self.worst_figures.format_all();
+        let parts = [figures].into_iter().chain(skipped).chain([limitation.to_owned()]);
         parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
     }
 
@@ -241,12 +241,12 @@ mod tests {
 
     #[test]
     fn skipped_parts_follow_the_figures() {
-        let mut sum = RunTotals::default();
-        assert_eq!(sum.format_figures(""), "");
-        assert_eq!(sum.format_figures("never"), "never");
-        sum.worst_figures.record(parse_figure("lost 0").unwrap());
-        sum.skipped_parts.insert("too old".to_owned());
-        assert_eq!(sum.format_figures("never"), "lost 0; not here: too old; never");
+        let mut totals = RunTotals::default();
+        assert_eq!(totals.format_figures(""), "");
+        assert_eq!(totals.format_figures("never"), "never");
+        totals.worst_figures.record(parse_figure("lost 0").unwrap());
+        totals.skipped_parts.insert("too old".to_owned());
+        assert_eq!(totals.format_figures("never"), "lost 0; not here: too old; never");
     }
 
     fn worst_figures_of(lines: &[&str]) -> String {

@@ -6,7 +6,7 @@
 
 use std::{fs, path::Path};
 
-use crate::{imports::source_files, shell, workspace_metadata::WorkspaceMetadata};
+use crate::{shell, source_files::source_files, workspace_metadata::WorkspaceMetadata};
 
 /// Longest comment line, in columns.
 const MAX_COMMENT_COLUMNS: usize = 100;
@@ -16,7 +16,7 @@ const TODO_FOLDERS: &str = include_str!("language/todo.txt");
 
 pub(crate) fn check(_: &WorkspaceMetadata) -> Result<(), String> {
     let root = shell::workspace_root();
-    let (mut found, mut files) = (Vec::new(), 0);
+    let (mut found, mut file_count) = (Vec::new(), 0);
     for folder in ["src", "crates", "integrations"] {
         for file in source_files(&root.join(folder), &["rs", "lua"])? {
             let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
@@ -24,14 +24,14 @@ pub(crate) fn check(_: &WorkspaceMetadata) -> Result<(), String> {
                 continue;
             }
             let text = fs::read_to_string(&file).map_err(|error| format!("{name}: {error}"))?;
-            let complaints = find_language_errors(&name, &text);
-            found.extend(complaints.iter().map(|(line, what)| format!("{name}:{line}: {what}")));
-            files += 1;
+            let errors = find_language_errors(&name, &text);
+            found.extend(errors.iter().map(|(line, message)| format!("{name}:{line}: {message}")));
+            file_count += 1;
         }
     }
     if found.is_empty() {
         println!(
-            "{files} files: no retired word, and no comment over {MAX_COMMENT_COLUMNS} columns."
+            "{file_count} files: no retired word, and no comment over {MAX_COMMENT_COLUMNS} columns."
         );
         return Ok(());
     }
@@ -43,14 +43,16 @@ fn entries_of_kind(list: &'static str, kind: &'static str) -> impl Iterator<Item
     list.lines().filter_map(move |line| line.strip_prefix(kind)).map(str::trim)
 }
 
+/// Returns the line numbers and messages of the errors in one file.
 fn find_language_errors(name: &str, text: &str) -> Vec<(usize, String)> {
     let stem = Path::new(name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let mut found: Vec<_> =
-        stem.iter().flat_map(|stem| find_retired_parts(stem).map(|what| (1, what))).collect();
+        stem.iter().flat_map(|stem| find_retired_parts(stem).map(|error| (1, error))).collect();
     let is_todo = TODO_FOLDERS.lines().any(|folder| !folder.is_empty() && name.starts_with(folder));
-    for (at, line) in text.lines().enumerate() {
+    for (index, line) in text.lines().enumerate() {
+        let line_number = index + 1;
         if let Some(declared) = declared_type(line) {
-            found.extend(find_retired_parts(declared).map(|what| (at + 1, what)));
+            found.extend(find_retired_parts(declared).map(|error| (line_number, error)));
         }
         let marker = if name.ends_with(".lua") { "--" } else { "//" };
         let line_is_comment = line.trim_start().starts_with(marker);
@@ -58,12 +60,12 @@ fn find_language_errors(name: &str, text: &str) -> Vec<(usize, String)> {
             continue;
         }
         if line.chars().count() > MAX_COMMENT_COLUMNS {
-            found.push((at + 1, format!("a comment over {MAX_COMMENT_COLUMNS} columns")));
+            found.push((line_number, format!("a comment over {MAX_COMMENT_COLUMNS} columns")));
         }
         let lower = line.to_lowercase();
         let phrases = entries_of_kind(RETIRED_TERMS, "phrase ")
             .filter(|phrase| contains_phrase(&lower, phrase));
-        found.extend(phrases.map(|phrase| (at + 1, format!("retired phrase: {phrase}"))));
+        found.extend(phrases.map(|phrase| (line_number, format!("retired phrase: {phrase}"))));
     }
     found
 }
@@ -82,11 +84,13 @@ fn find_retired_parts(name: &str) -> impl Iterator<Item = String> {
     words.map(|word| format!("retired word in a name: {word}"))
 }
 
+/// Returns the name of the type that a line declares.
 fn declared_type(line: &str) -> Option<&str> {
-    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub"));
-    let keyword = words.next()?;
-    let name =
-        words.next().filter(|_| ["struct", "enum", "trait", "type", "union"].contains(&keyword))?;
+    let mut tokens = line.split_whitespace().skip_while(|token| token.starts_with("pub"));
+    let keyword = tokens.next()?;
+    let name = tokens
+        .next()
+        .filter(|_| ["struct", "enum", "trait", "type", "union"].contains(&keyword))?;
     name.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next()
 }
 

@@ -1,7 +1,9 @@
-//! Cargo subcommands that the tasks need. A missing one is installed, in the version that CI uses.
+//! `CargoTool`: the programs of cargo that the tasks need. A missing one is installed, in the
+//! version that CI uses.
 
 use crate::shell;
 
+/// Program that `cargo install` provides.
 #[derive(Debug)]
 pub(crate) struct CargoTool {
     /// Name of the package and of its program.
@@ -31,20 +33,20 @@ pub(crate) const MDBOOK: CargoTool =
 
 /// Installs the tool if it is not on `PATH`.
 pub(crate) fn ensure_installed(tool: &CargoTool) -> Result<(), String> {
-    let CargoTool { name, version, debug_build: debug, default_features } = tool;
+    let CargoTool { name, version, debug_build, default_features } = tool;
     if shell::is_on_path(name) {
         return Ok(());
     }
     println!("{name} is not on PATH; installing {version} (once, some minutes):");
     let version = format!("={version}");
     let mut command = shell::cargo_command(["install", name, "--version", &version, "--locked"]);
-    if *debug {
+    if *debug_build {
         command.arg("--debug");
     }
     if !default_features {
         command.arg("--no-default-features");
     }
-    shell::run(command).map_err(|why| format!("{name} could not be installed ({why})"))?;
+    shell::run(command).map_err(|error| format!("{name} could not be installed ({error})"))?;
     if shell::is_on_path(name) {
         Ok(())
     } else {

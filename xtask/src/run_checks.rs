@@ -3,18 +3,19 @@
 use std::{env, process::ExitCode};
 
 use crate::{
-    imports, language, shell,
-    tools::{self, CARGO_DENY, CARGO_HACK, MDBOOK},
+    cargo_tool::{self, CARGO_DENY, CARGO_HACK, MDBOOK},
+    import_direction_check, language_check, shell,
     workspace_metadata::{LIBRARY_PACKAGES, WorkspaceMetadata},
 };
 
+/// Name of a step, and its function.
 type CheckStep = (&'static str, fn(&WorkspaceMetadata) -> Result<(), String>);
 
 /// Steps, cheapest first. All of them run, so that one run shows every error.
 const DEFAULT_STEPS: [CheckStep; 9] = [
     ("fmt", |_| shell::run(shell::cargo_command(["fmt", "--all", "--check"]))),
-    ("imports", imports::check),
-    ("language", language::check),
+    ("imports", import_direction_check::check),
+    ("language", language_check::check),
     ("deny", |_| check_dependencies()),
     ("clippy", |_| run_clippy(&["--workspace", "--all-targets", "--all-features"])),
     ("features", |_| check_features()),
@@ -33,18 +34,18 @@ const FULL_CHECK_STEPS: [CheckStep; 3] = [
 pub(crate) fn run(full: bool) -> ExitCode {
     let metadata = match WorkspaceMetadata::load() {
         Ok(metadata) => metadata,
-        Err(sentence) => {
-            eprintln!("{sentence}");
+        Err(message) => {
+            eprintln!("{message}");
             return ExitCode::FAILURE;
         }
     };
     let mut failed = Vec::new();
-    let more = if full { &FULL_CHECK_STEPS[..] } else { &[] };
-    let steps = [&DEFAULT_STEPS, more].concat();
+    let additional_steps = if full { &FULL_CHECK_STEPS[..] } else { &[] };
+    let steps = [&DEFAULT_STEPS, additional_steps].concat();
     for (name, step) in &steps {
         println!("\n== {name}");
-        if let Err(sentence) = step(&metadata) {
-            eprintln!("{sentence}");
+        if let Err(message) = step(&metadata) {
+            eprintln!("{message}");
             failed.push(*name);
         }
     }
@@ -78,7 +79,7 @@ fn check_integration_features() -> Result<(), String> {
 }
 
 fn check_each_feature(libraries: &[&str]) -> Result<(), String> {
-    tools::ensure_installed(&CARGO_HACK)?;
+    cargo_tool::ensure_installed(&CARGO_HACK)?;
     let packages = libraries.iter().flat_map(|library| ["-p", library]);
     let each = ["--lib", "--each-feature", "--exclude-all-features", "--keep-going"];
     let front = ["hack", "clippy"].into_iter().chain(packages).chain(each);
@@ -88,7 +89,7 @@ fn check_each_feature(libraries: &[&str]) -> Result<(), String> {
 /// Builds with the oldest supported Rust, which cargo-hack installs with rustup. In the other
 /// checks clippy's `incompatible_msrv` rejects newer parts of std.
 fn check_msrv() -> Result<(), String> {
-    tools::ensure_installed(&CARGO_HACK)?;
+    cargo_tool::ensure_installed(&CARGO_HACK)?;
     let packages = LIBRARY_PACKAGES.iter().flat_map(|library| ["-p", library]);
     let check = ["hack", "check", "--rust-version", "--lib", "--all-features"];
     shell::run(shell::cargo_command(check.into_iter().chain(packages)))
@@ -115,14 +116,14 @@ fn build_api_docs() -> Result<(), String> {
 
 /// Builds the pages of `docs/` into `target/book`. The tests compile their code.
 fn build_book() -> Result<(), String> {
-    tools::ensure_installed(&MDBOOK)?;
+    cargo_tool::ensure_installed(&MDBOOK)?;
     shell::run(shell::workspace_command("mdbook", ["build", "docs"]))
 }
 
 /// Runs the model of a lock and its wait queue, which explores every reachable state in about a
 /// minute.
 fn check_wait_queue_model() -> Result<(), String> {
-    const MODEL_SCRIPT: &str = "tests/model/lock_line.py";
+    const MODEL_SCRIPT: &str = "tests/model/lock_queue.py";
     if !shell::is_on_path("python3") {
         return Err(format!(
             "python3 is not installed: {MODEL_SCRIPT} was not run; install Python 3"
@@ -133,7 +134,7 @@ fn check_wait_queue_model() -> Result<(), String> {
 
 /// Checks all of `deny.toml`. Advisories need a repository that some machines cannot reach.
 fn check_dependencies() -> Result<(), String> {
-    tools::ensure_installed(&CARGO_DENY)?;
+    cargo_tool::ensure_installed(&CARGO_DENY)?;
     let check = ["deny", "check", "--hide-inclusion-graph"];
     shell::run(shell::cargo_command([&check[..], &["bans", "licenses", "sources"]].concat()))?;
     if shell::capture_stdout(shell::cargo_command(["deny", "fetch", "db"])).is_none() {

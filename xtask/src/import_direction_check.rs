@@ -6,23 +6,20 @@
 
 mod path_scanner;
 
-use std::{
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use self::path_scanner::{blank_comments_and_strings, find_paths};
 use crate::{
     shell,
+    source_files::rust_files,
     workspace_metadata::{LIBRARY_PACKAGES, WorkspaceMetadata},
 };
 
 /// Level of every top-level module under `src/`. A module imports only modules of lower levels.
 /// Modules of the same level do not import each other, except at level 0.
-const MODULE_LEVELS: [(&str, u8); 19] = [
+const MODULE_LEVELS: [(&str, u8); 20] = [
     ("driver", 5),
-    ("remote", 5),
+    ("http_replay", 5),
     ("middleware", 4),
     ("testing", 4),
     ("quorum", 4),
@@ -38,6 +35,7 @@ const MODULE_LEVELS: [(&str, u8); 19] = [
     ("reply", 0),
     ("error", 0),
     ("clock", 0),
+    ("durations", 0),
     ("outage", 0),
     ("throttle", 0),
 ];
@@ -55,18 +53,15 @@ pub(crate) fn check(metadata: &WorkspaceMetadata) -> Result<(), String> {
     for file in rust_files(&src)?.into_iter().filter(|file| !is_test_file(&src, file)) {
         let text = read_file(&file)?;
         let module = module_path(file.strip_prefix(&src).unwrap_or(&file));
-        let complaints = check_module(&module, &text, &exports);
-        found.extend(complaints.iter().map(|(line, what)| format_error(&root, &file, *line, what)));
+        let errors = check_module(&module, &text, &exports);
+        found.extend(errors.iter().map(|error| format_error(&root, &file, error)));
         files += 1;
     }
     for file in rust_files(&root.join("integrations"))? {
         if file.components().any(|part| part.as_os_str() == "src") {
             let text = read_file(&file)?;
-            found.extend(
-                find_redis_names(&text)
-                    .iter()
-                    .map(|(line, what)| format_error(&root, &file, *line, what)),
-            );
+            let errors = find_redis_names(&text);
+            found.extend(errors.iter().map(|error| format_error(&root, &file, error)));
             files += 1;
         }
     }
@@ -86,8 +81,8 @@ pub(crate) fn check(metadata: &WorkspaceMetadata) -> Result<(), String> {
 /// Line number and message.
 type ImportError = (usize, String);
 
-fn format_error(root: &Path, file: &Path, line: usize, what: &str) -> String {
-    format!("{}:{line}: {what}", file.strip_prefix(root).unwrap_or(file).display())
+fn format_error(root: &Path, file: &Path, (line, message): &ImportError) -> String {
+    format!("{}:{line}: {message}", file.strip_prefix(root).unwrap_or(file).display())
 }
 
 /// Returns the errors of one file of the library.
@@ -97,16 +92,16 @@ fn check_module(
     exports: &BTreeMap<String, String>,
 ) -> Vec<ImportError> {
     // `lib.rs` only re-exports the modules.
-    let Some(here) = module.first() else {
+    let Some(importer) = module.first() else {
         return Vec::new();
     };
-    let Some(height) = module_level(here) else {
-        let what = format!(
-            "the module `{here}` has no place in the order of imports (xtask/src/imports.rs)"
+    let Some(level) = module_level(importer) else {
+        let message = format!(
+            "the module `{importer}` has no level of imports (xtask/src/import_direction_check.rs)"
         );
-        return vec![(1, what)];
+        return vec![(1, message)];
     };
-    let mut found = if here == "store" { Vec::new() } else { find_redis_names(text) };
+    let mut found = if importer == "store" { Vec::new() } else { find_redis_names(text) };
     for path in find_paths(text) {
         let Some(target) = path.target_module(module) else {
             continue;
@@ -118,35 +113,36 @@ fn check_module(
             ));
             continue;
         }
-        let room = exports.get(&target).unwrap_or(&target);
-        let Some(their) = module_level(room) else {
+        let imported = exports.get(&target).unwrap_or(&target);
+        let Some(imported_level) = module_level(imported) else {
             continue;
         };
-        if room != here && their >= height && (their, height) != (0, 0) {
-            found.push((path.line, format!("`{here}` must not import from `{room}`")));
+        let is_downwards = imported_level < level || (imported_level, level) == (0, 0);
+        if imported != importer && !is_downwards {
+            found.push((path.line, format!("`{importer}` must not import from `{imported}`")));
         }
     }
     found
 }
 
-fn module_level(room: &str) -> Option<u8> {
-    MODULE_LEVELS.iter().find(|(name, _)| *name == room).map(|(_, height)| *height)
+fn module_level(module: &str) -> Option<u8> {
+    MODULE_LEVELS.iter().find(|(name, _)| *name == module).map(|(_, level)| *level)
 }
 
 /// Tests are exempt: faults of a store are best shown through the lock engine.
 fn is_test_file(src: &Path, file: &Path) -> bool {
-    let inside = file.strip_prefix(src).unwrap_or(file);
-    inside.iter().any(|part| part == "tests" || part == "tests.rs")
+    let relative = file.strip_prefix(src).unwrap_or(file);
+    relative.iter().any(|part| part == "tests" || part == "tests.rs")
 }
 
 /// Finds the code lines that name Redis or its script calls. Comments and strings are ignored.
 fn find_redis_names(text: &str) -> Vec<ImportError> {
     let code = blank_comments_and_strings(text);
     let mut found = Vec::new();
-    for (at, line) in code.lines().enumerate() {
-        let small = line.to_lowercase();
-        if let Some(word) = REDIS_NAMES.iter().find(|word| small.contains(**word)) {
-            found.push((at + 1, format!("names `{word}`: only src/store may")));
+    for (index, line) in code.lines().enumerate() {
+        let lower = line.to_lowercase();
+        if let Some(name) = REDIS_NAMES.iter().find(|name| lower.contains(**name)) {
+            found.push((index + 1, format!("names `{name}`: only src/store may")));
         }
     }
     found
@@ -160,8 +156,8 @@ fn root_exports(library: &str) -> BTreeMap<String, String> {
         library.replace("pub use self::", "pub use ").replace("pub use ", "pub use self::");
     let mut map = BTreeMap::new();
     for path in find_paths(&spelt_out) {
-        if let [_, room, .., name] = path.segments.as_slice() {
-            map.insert(path.alias.clone().unwrap_or_else(|| name.clone()), room.clone());
+        if let [_, module, .., name] = path.segments.as_slice() {
+            map.insert(path.alias.clone().unwrap_or_else(|| name.clone()), module.clone());
         }
     }
     map
@@ -179,31 +175,6 @@ fn module_path(file: &Path) -> Vec<String> {
     path
 }
 
-pub(crate) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    source_files(folder, &["rs"])
-}
-
-/// Files with one of these extensions in a folder and its subfolders.
-pub(crate) fn source_files(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, String> {
-    let mut open = vec![folder.to_path_buf()];
-    let mut files = Vec::new();
-    while let Some(folder) = open.pop() {
-        let entries =
-            fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-        for entry in entries.flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                open.push(path);
-            } else if path.extension().is_some_and(|ending| extensions.iter().any(|e| ending == *e))
-            {
-                files.push(path);
-            }
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
 fn read_file(file: &Path) -> Result<String, String> {
     fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))
 }
@@ -217,7 +188,7 @@ mod tests {
             "mod gate; pub use gate::Gate; pub use self::{store::{Store, Held as Hold}};",
         );
         let found = check_module(&module_path(Path::new(file)), text, &exports);
-        found.into_iter().map(|(line, what)| format!("{line}: {what}")).collect()
+        found.into_iter().map(|(line, message)| format!("{line}: {message}")).collect()
     }
 
     #[test]
@@ -295,26 +266,26 @@ mod tests {
         assert!(names.contains_key("Store") && names.contains_key("StoreBuilder"), "{names:?}");
         for (integration, service) in [("axum", "GateService"), ("actix-web", "GateMiddleware")] {
             let library = text(&format!("integrations/{integration}/src/lib.rs"));
-            let theirs =
+            let exported =
                 root_exports(&library.replace("pub use lockgate::", "pub use self::lockgate::"));
             // `SharedReply` is only for authors of drivers.
             let missing: Vec<_> = names
                 .keys()
-                .filter(|name| *name != "SharedReply" && !theirs.contains_key(*name))
+                .filter(|name| *name != "SharedReply" && !exported.contains_key(*name))
                 .collect();
             assert!(missing.is_empty(), "{integration} does not export {missing:?}");
             // The service type that the integration's layers return.
-            assert!(theirs.contains_key(service), "{integration}: {theirs:?}");
-            let theirs = features(&format!("integrations/{integration}/Cargo.toml"));
+            assert!(exported.contains_key(service), "{integration}: {exported:?}");
+            let passed_on = features(&format!("integrations/{integration}/Cargo.toml"));
             let mut missing = features("Cargo.toml");
             // The feature `tower` is always on for axum and never used by actix-web.
-            missing.retain(|name| name != "tower" && !theirs.contains(name));
+            missing.retain(|name| name != "tower" && !passed_on.contains(name));
             assert!(missing.is_empty(), "{integration} does not pass on {missing:?}");
             let docs: Vec<_> = library.lines().filter(|line| line.starts_with("//! | ")).collect();
             let docs = docs.join("\n");
-            let mut untold = theirs;
-            untold.retain(|name| name != "default" && !docs.contains(&format!("`{name}`")));
-            assert!(untold.is_empty(), "{integration} does not tell of {untold:?}");
+            let mut undocumented = passed_on;
+            undocumented.retain(|name| name != "default" && !docs.contains(&format!("`{name}`")));
+            assert!(undocumented.is_empty(), "{integration} does not document {undocumented:?}");
         }
     }
 

@@ -88,29 +88,30 @@ impl SharedServerNode {
         let name = format!("lockgate-xtask-{}-{port}", std::process::id());
         let directory = env::temp_dir().join(name);
         fs::create_dir(&directory)?;
-        let mut keeper = shell::workspace_command("sh", ["-c", SUPERVISOR_SCRIPT, "keeper"]);
-        keeper.arg(&directory).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
-        keeper.args(["--save", "", "--appendonly", "no"]);
+        let mut supervisor =
+            shell::workspace_command("sh", ["-c", SUPERVISOR_SCRIPT, "supervisor"]);
+        supervisor.arg(&directory).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+        supervisor.args(["--save", "", "--appendonly", "no"]);
         if in_cluster {
             // A slow machine must not make the cluster mark a node as failed.
-            keeper.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "30000"]);
-            keeper.args(["--cluster-require-full-coverage", "no"]);
+            supervisor.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "30000"]);
+            supervisor.args(["--cluster-require-full-coverage", "no"]);
         }
-        keeper.envs(environment.iter().cloned());
-        keeper.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self { supervisor: keeper.spawn()?, port })
+        supervisor.envs(environment.iter().cloned());
+        supervisor.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self { supervisor: supervisor.spawn()?, port })
     }
 
-    fn run_command(&self, words: &str) -> io::Result<()> {
-        let answer = self.send_command(words)?;
-        if answer.starts_with('-') { Err(io::Error::other(answer)) } else { Ok(()) }
+    fn run_command(&self, command: &str) -> io::Result<()> {
+        let reply = self.send_command(command)?;
+        if reply.starts_with('-') { Err(io::Error::other(reply)) } else { Ok(()) }
     }
 
     /// Sends an inline command and returns the first reply: a line or a bulk string.
-    fn send_command(&self, words: &str) -> io::Result<String> {
+    fn send_command(&self, command: &str) -> io::Result<String> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
         stream.set_read_timeout(Some(START_TIMEOUT))?;
-        stream.write_all(format!("{words}\r\n").as_bytes())?;
+        stream.write_all(format!("{command}\r\n").as_bytes())?;
         let mut reader = BufReader::new(stream);
         let mut reply = String::new();
         reader.read_line(&mut reply)?;

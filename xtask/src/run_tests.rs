@@ -16,9 +16,9 @@ use std::{
 
 use self::shared_servers::SharedServers;
 use crate::{
-    redis_server, shell,
+    cargo_tool::{self, CARGO_NEXTEST},
+    redis_server_installation, shell,
     test_counts::TestCounts,
-    tools::{self, CARGO_NEXTEST},
 };
 
 const WORKSPACE_ARGS: [&str; 2] = ["--workspace", "--all-features"];
@@ -51,25 +51,25 @@ const TARGET_OPTIONS: [&str; 14] = [
 const OUTPUT_GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(extra: &[&str]) -> ExitCode {
-    let mut all = TestCounts::default();
-    let well = run_planned_tests(extra, &mut all)
-        .inspect_err(|sentence| eprintln!("{sentence}"))
-        .is_ok_and(|()| all.is_success());
-    if all.passed + all.failed == 0 {
+    let mut counts = TestCounts::default();
+    let is_success = run_planned_tests(extra, &mut counts)
+        .inspect_err(|message| eprintln!("{message}"))
+        .is_ok_and(|()| counts.is_success());
+    if counts.passed + counts.failed == 0 {
         eprintln!("No test ran.");
     }
     println!();
-    println!("{} suites, {} ignored", all.suites, all.ignored);
-    println!("{} passed, {} failed", all.passed, all.failed);
-    if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!("{} suites, {} ignored", counts.suites, counts.ignored);
+    println!("{} passed, {} failed", counts.passed, counts.failed);
+    if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run_planned_tests(extra: &[&str], all: &mut TestCounts) -> Result<(), String> {
-    let environment = redis_server::chosen_server_environment()?;
+fn run_planned_tests(extra: &[&str], counts: &mut TestCounts) -> Result<(), String> {
+    let environment = redis_server_installation::chosen_server_environment()?;
     if environment.is_empty() {
-        redis_server::ensure_installed()?;
+        redis_server_installation::ensure_installed()?;
     }
-    tools::ensure_installed(&CARGO_NEXTEST)?;
+    cargo_tool::ensure_installed(&CARGO_NEXTEST)?;
     let servers = SharedServers::start(&environment)?;
     let mut failed = Vec::new();
     for run in plan_runs(extra) {
@@ -77,8 +77,8 @@ fn run_planned_tests(extra: &[&str], all: &mut TestCounts) -> Result<(), String>
         command.envs(environment.iter().cloned());
         let outcome = match run.kind {
             RunKind::Build => shell::run(command),
-            RunKind::Nextest => run_nextest(command, &servers, all),
-            RunKind::DocTests => run_doc_tests(command, all),
+            RunKind::Nextest => run_nextest(command, &servers, counts),
+            RunKind::DocTests => run_doc_tests(command, counts),
         };
         failed.extend(outcome.err());
     }
@@ -103,12 +103,12 @@ fn plan_runs<'a>(extra: &[&'a str]) -> Vec<PlannedRun<'a>> {
     const NEXTEST_ARGS: [&str; 4] = ["nextest", "run", "--no-fail-fast", "--no-tests=pass"];
     const DOC_TEST_ARGS: [&str; 3] = ["test", "--no-fail-fast", "--doc"];
     let run = |kind, parts: &[&[&'a str]]| PlannedRun { kind, args: parts.concat() };
-    let ours = extra.split(|arg| *arg == "--").next().unwrap_or_default();
-    if ours.contains(&"--doc") {
-        let others: Vec<_> = extra.iter().copied().filter(|arg| *arg != "--doc").collect();
-        return vec![run(RunKind::DocTests, &[&DOC_TEST_ARGS, &others])];
+    let cargo_args = extra.split(|arg| *arg == "--").next().unwrap_or_default();
+    if cargo_args.contains(&"--doc") {
+        let other_args: Vec<_> = extra.iter().copied().filter(|arg| *arg != "--doc").collect();
+        return vec![run(RunKind::DocTests, &[&DOC_TEST_ARGS, &other_args])];
     }
-    if ours.iter().any(|arg| TARGET_OPTIONS.iter().any(|name| matches_option(arg, name))) {
+    if cargo_args.iter().any(|arg| TARGET_OPTIONS.iter().any(|name| matches_option(arg, name))) {
         return vec![run(RunKind::Nextest, &[&NEXTEST_ARGS, extra])];
     }
     // All features, because the tests of TLS and of pools are behind features.
@@ -125,7 +125,7 @@ fn plan_runs<'a>(extra: &[&'a str]) -> Vec<PlannedRun<'a>> {
 fn run_nextest(
     mut command: Command,
     servers: &SharedServers,
-    all: &mut TestCounts,
+    counts: &mut TestCounts,
 ) -> Result<(), String> {
     let report = shell::target_dir().join("nextest/default/junit.xml");
     let _ = fs::remove_file(&report);
@@ -145,7 +145,7 @@ fn run_nextest(
     if let Some(tests) =
         fs::read_to_string(&report).ok().and_then(|text| TestCounts::parse_junit_report(&text))
     {
-        *all += tests;
+        *counts += tests;
     }
     outcome
 }
@@ -157,42 +157,42 @@ fn matches_option(arg: &str, name: &str) -> bool {
 }
 
 /// Runs the doc tests, forwards cargo's output as it arrives, and adds the counts.
-fn run_doc_tests(mut command: Command, all: &mut TestCounts) -> Result<(), String> {
+fn run_doc_tests(mut command: Command, counts: &mut TestCounts) -> Result<(), String> {
     shell::print_command(&command);
     let mut child = command
         .stdout(Stdio::piped())
         .spawn()
         .map_err(|error| format!("cargo could not be started: {error}"))?;
-    let (lines, read) = mpsc::channel();
+    let (line_sender, line_receiver) = mpsc::channel();
     if let Some(out) = child.stdout.take() {
         thread::spawn(move || {
             let mut out = BufReader::new(out);
             let mut line = Vec::new();
             while out.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
                 let text = String::from_utf8_lossy(&line).trim_end().to_owned();
-                if lines.send(text).is_err() {
+                if line_sender.send(text).is_err() {
                     break;
                 }
                 line.clear();
             }
         });
     }
-    let mut ended: Option<Instant> = None;
+    let mut ended_at: Option<Instant> = None;
     loop {
-        match read.recv_timeout(Duration::from_millis(100)) {
+        match line_receiver.recv_timeout(Duration::from_millis(100)) {
             Ok(line) => {
                 println!("{line}");
                 if let Some(suite) = TestCounts::parse_result_line(&line) {
-                    *all += suite;
+                    *counts += suite;
                 }
             }
             Err(RecvTimeoutError::Disconnected) => break,
             Err(RecvTimeoutError::Timeout) => {
                 // The output stays open after cargo has ended if another process inherited it.
-                if ended.is_none() && matches!(child.try_wait(), Ok(Some(_))) {
-                    ended = Some(Instant::now());
+                if ended_at.is_none() && matches!(child.try_wait(), Ok(Some(_))) {
+                    ended_at = Some(Instant::now());
                 }
-                if ended.is_some_and(|at| at.elapsed() > OUTPUT_GRACE) {
+                if ended_at.is_some_and(|at| at.elapsed() > OUTPUT_GRACE) {
                     eprintln!(
                         "A process that the tests started outlives them and holds their output."
                     );
@@ -220,11 +220,11 @@ mod tests {
 
     #[test]
     fn plan_without_arguments_covers_the_workspace() {
-        let everything = WORKSPACE_ARGS.join(" ");
+        let workspace = WORKSPACE_ARGS.join(" ");
         let expected = [
-            format!("build {everything} --all-targets"),
-            format!("{NEXTEST_COMMAND} {everything} --all-targets"),
-            format!("test --no-fail-fast --doc {everything}"),
+            format!("build {workspace} --all-targets"),
+            format!("{NEXTEST_COMMAND} {workspace} --all-targets"),
+            format!("test --no-fail-fast --doc {workspace}"),
         ];
         assert_eq!(planned_args(&[]), expected);
     }
@@ -241,8 +241,8 @@ mod tests {
 
     #[test]
     fn package_or_target_choice_runs_nextest_alone() {
-        let told = planned_args(&["-p", "lockgate", "--lib", "a", "--", "--exact"]);
-        assert_eq!(told, [format!("{NEXTEST_COMMAND} -p lockgate --lib a -- --exact")]);
+        let args = planned_args(&["-p", "lockgate", "--lib", "a", "--", "--exact"]);
+        assert_eq!(args, [format!("{NEXTEST_COMMAND} -p lockgate --lib a -- --exact")]);
         for one in ["-plockgate", "--package=lockgate", "--test=store"] {
             assert_eq!(planned_args(&[one]), [format!("{NEXTEST_COMMAND} {one}")]);
         }
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn doc_option_runs_doc_tests_alone() {
-        let told = planned_args(&["--doc", "-p", "lockgate"]);
-        assert_eq!(told, ["test --no-fail-fast --doc -p lockgate"]);
+        let args = planned_args(&["--doc", "-p", "lockgate"]);
+        assert_eq!(args, ["test --no-fail-fast --doc -p lockgate"]);
     }
 }
