@@ -1,12 +1,12 @@
-// bee-queue, by its own words. What it keeps of jobs in the process, and the events back to who pushed
-// them, are off: its documentation says so for throughput.
+// bee-queue. Its job cache and its events to producers are off, as its documentation recommends for
+// throughput.
 
 import Queue from 'bee-queue';
 
 import { main, plan } from './plan.mjs';
 
 const settings = {
-  redis: { host: '127.0.0.1', port: plan.port },
+  redis: { host: '127.0.0.1', port: plan.redis_port },
   getEvents: false,
   sendEvents: false,
   storeJobs: false,
@@ -18,7 +18,7 @@ await main(async () => {
     ...settings,
     isWorker,
     activateDelayedJobs: isWorker,
-    ...(plan.debounce ? { delayedDebounce: plan.debounce } : {}),
+    ...(plan.debounce_millis ? { delayedDebounce: plan.debounce_millis } : {}),
   });
   await queue.ready();
   if (isWorker) {
@@ -28,14 +28,14 @@ await main(async () => {
       },
     };
   }
-  const made = (data, delay) => {
+  const createJob = (data, delay) => {
     const job = queue.createJob(data);
     return delay ? job.delayUntil(Date.now() + delay) : job;
   };
   return {
-    push: (_, data, delay) => made(data, delay).save(),
-    pushAll: async (list) => {
-      const errors = await queue.saveAll(list.map((data) => made(data)));
+    push: (_, data, delay) => createJob(data, delay).save(),
+    pushAll: async (bodies) => {
+      const errors = await queue.saveAll(bodies.map((data) => createJob(data)));
       for (const error of errors.values()) throw error;
     },
   };

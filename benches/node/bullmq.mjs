@@ -1,10 +1,10 @@
-// bullmq, by its own words. Settings are those of its documentation but for what the plan says.
+// bullmq. Settings are those of its documentation, unless the plan sets them.
 
 import { Queue, Worker } from 'bullmq';
 
 import { main, plan } from './plan.mjs';
 
-const connection = { host: '127.0.0.1', port: plan.port };
+const connection = { host: '127.0.0.1', port: plan.redis_port };
 
 await main(async () => {
   if (plan.role === 'run') {
@@ -24,6 +24,6 @@ await main(async () => {
   await queue.waitUntilReady();
   return {
     push: (_, data, delay) => queue.add('bench', data, delay ? { delay } : {}),
-    pushAll: (list) => queue.addBulk(list.map((data) => ({ name: 'bench', data }))),
+    pushAll: (bodies) => queue.addBulk(bodies.map((data) => ({ name: 'bench', data }))),
   };
 });

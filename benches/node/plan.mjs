@@ -1,56 +1,62 @@
-// One process of a run in Node: the same plan, the same words, the same clock and the same counting as
-// ../src/queue/process.rs, so that only the library differs.
+// Node process of a queue benchmark. Plan, stdin commands, clock and counters are those of
+// ../src/queue/queue_process.rs, so that only the library differs.
 
 import { createInterface } from 'node:readline';
 
-const words = [];
-const waiting = [];
+const commands = [];
+const commandWaiters = [];
 
-// When the conductor goes, however it ends, this process does too.
+// Exits when stdin closes, which the end of the runner causes too.
 const lines = createInterface({ input: process.stdin });
-lines.on('line', (line) => (waiting.length ? waiting.shift()(line) : words.push(line)));
+lines.on('line', (line) =>
+  commandWaiters.length ? commandWaiters.shift()(line) : commands.push(line),
+);
 lines.on('close', () => process.exit(0));
 
-// CLOCK_MONOTONIC, as everybody's.
+// Nanoseconds of CLOCK_MONOTONIC, which all processes of a host share.
 export const now = () => Number(process.hrtime.bigint());
-const next = () =>
-  words.length ? Promise.resolve(words.shift()) : new Promise((tell) => waiting.push(tell));
-const say = (line) => process.stdout.write(`${line}\n`);
-const pause = (nanos) => new Promise((done) => setTimeout(done, Math.max(0, nanos / 1e6)));
+const nextCommand = () =>
+  commands.length
+    ? Promise.resolve(commands.shift())
+    : new Promise((resolve) => commandWaiters.push(resolve));
+const writeLine = (line) => process.stdout.write(`${line}\n`);
+const sleep = (nanos) => new Promise((resolve) => setTimeout(resolve, Math.max(0, nanos / 1e6)));
 
-/// The payload of a job: so many bytes as JSON.
+/// Creates the body of a job: `plan.body_bytes` bytes as JSON.
 export function payload(job) {
-  const bare = JSON.stringify({ job, text: '' }).length;
-  return { job, text: 'x'.repeat(Math.max(0, plan.bytes - bare)) };
+  const emptyLength = JSON.stringify({ job, text: '' }).length;
+  return { job, text: 'x'.repeat(Math.max(0, plan.body_bytes - emptyLength)) };
 }
 
-/// What has run, as seen.rs has it.
-class Seen {
-  constructor(jobs, keep) {
+/// Counter of runs, like ../src/queue/run_recorder.rs.
+class RunRecorder {
+  constructor(jobs, recordTimes) {
     this.counts = new Uint8Array(jobs);
-    this.starts = keep ? new Float64Array(jobs) : undefined;
-    this.ran = this.twice = this.strange = this.first = this.last = this.done = 0;
+    this.startTimes = recordTimes ? new Float64Array(jobs) : undefined;
+    this.distinctRuns = this.repeatedRuns = this.unexpectedRuns = 0;
+    this.firstStart = this.lastStart = 0;
   }
 
   started(data) {
-    const at = now();
+    const startedAt = now();
     const { job, text } = data ?? {};
-    const known = Number.isInteger(job) && job >= 0 && job < this.counts.length;
-    if (!known || JSON.stringify({ job, text: '' }).length + text.length !== plan.bytes) {
-      this.strange += 1;
+    const valid = Number.isInteger(job) && job >= 0 && job < this.counts.length;
+    if (!valid || JSON.stringify({ job, text: '' }).length + text.length !== plan.body_bytes) {
+      this.unexpectedRuns += 1;
       return;
     }
-    if (this.counts[job]++) this.twice += 1;
-    else this.ran += 1;
-    this.first ||= at;
-    this.last = at;
-    if (this.starts) this.starts[job] ||= at;
+    if (this.counts[job]++) this.repeatedRuns += 1;
+    else this.distinctRuns += 1;
+    this.firstStart ||= startedAt;
+    this.lastStart = startedAt;
+    if (this.startTimes) this.startTimes[job] ||= startedAt;
   }
 }
 
 export const plan = JSON.parse(process.argv[2]);
 
-/// `connect()` gives `push(job, data, delayMs)`, `pushAll(list)` and `work(concurrency, handler)`.
+/// Runs the process. By the role of the plan, `connect()` resolves to an object with the methods
+/// `push(job, data, delayMs)` and `pushAll(bodies)`, or with `work(concurrency, handler)`.
 export async function main(connect) {
   try {
     const library = await connect();
@@ -62,61 +68,80 @@ export async function main(connect) {
 }
 
 async function run(library) {
-  const seen = new Seen(plan.jobs, plan.keep);
-  await library.work(plan.tasks, (data) => seen.started(data));
-  say('ready');
-  await next();
-  let [progress, at] = [0, now()];
-  while (seen.ran < plan.jobs) {
-    await pause(2e6);
-    if (seen.ran !== progress) [progress, at] = [seen.ran, now()];
-    else if (now() - at > plan.patience) break;
+  const recorder = new RunRecorder(plan.jobs, plan.record_times);
+  await library.work(plan.concurrency, (data) => recorder.started(data));
+  writeLine('ready');
+  await nextCommand();
+  let [progress, progressAt] = [0, now()];
+  while (recorder.distinctRuns < plan.jobs) {
+    await sleep(2e6);
+    if (recorder.distinctRuns !== progress) [progress, progressAt] = [recorder.distinctRuns, now()];
+    else if (now() - progressAt > plan.idle_timeout) break;
   }
-  say('done');
-  await next();
-  const { ran, twice, strange, first, last } = seen;
-  say(JSON.stringify({ ran, twice, strange, first, last, starts: [...(seen.starts ?? [])] }));
-  await next();
+  writeLine('done');
+  await nextCommand();
+  writeLine(
+    JSON.stringify({
+      distinct_runs: recorder.distinctRuns,
+      repeated_runs: recorder.repeatedRuns,
+      unexpected_runs: recorder.unexpectedRuns,
+      first_start: recorder.firstStart,
+      last_start: recorder.lastStart,
+      start_times: [...(recorder.startTimes ?? [])],
+    }),
+  );
+  await nextCommand();
 }
 
 async function push(library) {
-  say('ready');
-  const start = Number(await next());
+  writeLine('ready');
+  const start = Number(await nextCommand());
   const end = plan.jobs ? Infinity : start + plan.window;
-  const most = plan.jobs || Infinity;
-  const sums = { pushed: 0, counted: 0, failed: 0, first_failure: null, asked: [], began: now(), ended: 0 };
-  const took = [];
-  let job = 0;
-  const task = async () => {
+  const maxJobs = plan.jobs || Infinity;
+  const report = {
+    pushed: 0,
+    counted: 0,
+    failed: 0,
+    first_failure: null,
+    push_times: [],
+    began: now(),
+    ended: 0,
+  };
+  const latencies = [];
+  let nextJob = 0;
+  const producer = async () => {
     for (;;) {
-      const asked = now();
-      if (asked >= end || job >= most) return;
-      const size = Math.min(plan.bulk, most - job);
-      const first = job;
-      job += size;
+      const pushedAt = now();
+      if (pushedAt >= end || nextJob >= maxJobs) return;
+      const size = Math.min(plan.batch_size, maxJobs - nextJob);
+      const job = nextJob;
+      nextJob += size;
       try {
-        if (plan.keep) sums.asked[first] = asked;
-        if (size === 1) await library.push(first, payload(first), plan.delay);
-        else await library.pushAll(Array.from({ length: size }, (_, n) => payload(first + n)));
-        const at = now();
-        sums.pushed += size;
-        if (asked >= start && at < end) {
-          sums.counted += size;
-          took.push(at - asked);
+        if (plan.record_times) report.push_times[job] = pushedAt;
+        if (size === 1) await library.push(job, payload(job), plan.delay);
+        else await library.pushAll(Array.from({ length: size }, (_, n) => payload(job + n)));
+        const answeredAt = now();
+        report.pushed += size;
+        if (pushedAt >= start && answeredAt < end) {
+          report.counted += size;
+          latencies.push(answeredAt - pushedAt);
         }
       } catch (error) {
-        sums.failed += size;
-        sums.first_failure ??= String(error);
+        report.failed += size;
+        report.first_failure ??= String(error);
       }
-      if (plan.pause) await pause(plan.pause);
+      if (plan.pause) await sleep(plan.pause);
     }
   };
-  await Promise.all(Array.from({ length: plan.tasks }, task));
-  sums.ended = now();
-  took.sort((a, b) => a - b);
-  const quantile = (per) => (took[Math.max(0, Math.ceil((took.length * per) / 1000) - 1)] ?? 0) / 1e6;
-  say(JSON.stringify({ ...sums, p50: quantile(500), p99: quantile(990) }));
-  await next();
-  say('ended');
-  await next();
+  await Promise.all(Array.from({ length: plan.concurrency }, producer));
+  report.ended = now();
+  latencies.sort((a, b) => a - b);
+  const latencyMillis = (perMille) => {
+    const rank = Math.ceil((latencies.length * perMille) / 1000);
+    return (latencies[Math.max(0, rank - 1)] ?? 0) / 1e6;
+  };
+  writeLine(JSON.stringify({ ...report, p50: latencyMillis(500), p99: latencyMillis(990) }));
+  await nextCommand();
+  writeLine('ended');
+  await nextCommand();
 }

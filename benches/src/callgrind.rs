@@ -1,54 +1,69 @@
-//! Instructions of one of what a small program does again and again, counted by callgrind: the same
-//! whatever else runs.
+//! Instructions per call of a small program, counted by callgrind. The count does not depend on the
+//! load of the machine.
 
 use std::{
     env, io,
     process::{Command, Stdio},
 };
 
-use crate::{bench::Bench, outcome::Outcome};
+use crate::{bench_result::BenchResult, bench_runner::BenchRunner};
 
-/// Times of the two runs; their difference has no start and no end of a process in it.
-const FEW: u32 = 1_000;
-const MANY: u32 = 11_000;
+/// Calls of the two runs. Their difference excludes the start and the end of the process.
+const SHORT_RUN_CALLS: u32 = 1_000;
+const LONG_RUN_CALLS: u32 = 11_000;
 
-/// Whether it can count. Said if not.
-pub(crate) fn there() -> bool {
-    let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
-    let there = version.is_ok_and(|status| status.success());
-    if !there {
-        println!("  valgrind is not installed (apt-get install valgrind): nothing was counted");
+/// Returns true if valgrind is installed, and prints a hint if it is not.
+pub(crate) fn is_available() -> bool {
+    let status = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
+    let is_installed = status.is_ok_and(|status| status.success());
+    if !is_installed {
+        println!(
+            "  valgrind is not installed (apt-get install valgrind): no instructions are counted"
+        );
     }
-    there
+    is_installed
 }
 
-/// Instructions of one of what this program, which lies beside ours, does when told so.
-pub(crate) fn each(bench: &mut Bench, program: &str, what: &str) -> Outcome<f64> {
-    let (few, many) = (count(bench, program, what, FEW)?, count(bench, program, what, MANY)?);
-    Ok((many - few) / f64::from(MANY - FEW))
+/// Returns the instructions per call of `program`, a binary beside this one, in `mode`.
+pub(crate) fn instructions_per_call(
+    bench: &mut BenchRunner,
+    program: &str,
+    mode: &str,
+) -> BenchResult<f64> {
+    let (short_run, long_run) = (
+        count_instructions(bench, program, mode, SHORT_RUN_CALLS)?,
+        count_instructions(bench, program, mode, LONG_RUN_CALLS)?,
+    );
+    Ok((long_run - short_run) / f64::from(LONG_RUN_CALLS - SHORT_RUN_CALLS))
 }
 
-/// Instructions of a process that does it so often.
-fn count(bench: &mut Bench, program: &str, what: &str, times: u32) -> Outcome<f64> {
+/// Counts the instructions of a process that makes `calls` calls.
+fn count_instructions(
+    bench: &mut BenchRunner,
+    program: &str,
+    mode: &str,
+    calls: u32,
+) -> BenchResult<f64> {
     bench.server.flush()?;
     let program = env::current_exe()?.with_file_name(program);
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(program)
-        .args([what, &bench.server.port().to_string(), &times.to_string()])
+        .args([mode, &bench.server.port().to_string(), &calls.to_string()])
         .stdin(Stdio::null())
         .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        return Err(io::Error::other(format!("under valgrind: {said}")).into());
+        return Err(io::Error::other(format!("the run under valgrind failed: {stderr}")).into());
     }
-    collected(&said).ok_or_else(|| format!("valgrind counted nothing: {said}").into())
+    parse_collected(&stderr)
+        .ok_or_else(|| format!("no instruction count in the output of valgrind: {stderr}").into())
 }
 
-/// `==12== Collected : 345` is 345.
-fn collected(said: &str) -> Option<f64> {
-    let line = said.lines().find_map(|line| line.split_once("Collected :"))?;
-    line.1.trim().parse().ok()
+/// Parses 345 out of `==12== Collected : 345`.
+fn parse_collected(stderr: &str) -> Option<f64> {
+    let (_, count) = stderr.lines().find_map(|line| line.split_once("Collected :"))?;
+    count.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -56,8 +71,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_was_collected() {
-        assert_eq!(collected("==1== x\n==1== Collected : 1234\n==1== \n"), Some(1234.0));
-        assert_eq!(collected("==1== x"), None);
+    fn collected_line_is_parsed() {
+        assert_eq!(parse_collected("==1== x\n==1== Collected : 1234\n==1== \n"), Some(1234.0));
+        assert_eq!(parse_collected("==1== x"), None);
     }
 }

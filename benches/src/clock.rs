@@ -1,31 +1,30 @@
-//! One clock for all processes of a run: `CLOCK_MONOTONIC` is the same for every process of a host, which
-//! `std::time::Instant` reads too, but does not show.
+//! `CLOCK_MONOTONIC`, the clock that all processes of a host share. `std::time::Instant` reads it
+//! too, but does not expose the number.
 
 use std::{thread, time::Duration};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// Nanoseconds since some moment that is the same for all processes.
+/// Returns nanoseconds since an arbitrary time that is the same for all processes.
 pub(crate) fn now() -> u64 {
-    whole(clock_gettime(ClockId::Monotonic))
+    timespec_nanos(clock_gettime(ClockId::Monotonic))
 }
 
-/// As nanoseconds.
-pub(crate) fn whole(time: Timespec) -> u64 {
-    let part = |part: i64| u64::try_from(part).unwrap_or(0);
-    part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec)
+pub(crate) fn timespec_nanos(time: Timespec) -> u64 {
+    let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
+    unsigned(time.tv_sec) * 1_000_000_000 + unsigned(time.tv_nsec)
 }
 
-pub(crate) fn nanos(duration: Duration) -> u64 {
+pub(crate) fn duration_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Blocks this thread.
-pub(crate) fn sleep_until(moment: u64) {
+/// Blocks this thread until `deadline`, a time of [`now`].
+pub(crate) fn sleep_until(deadline: u64) {
     loop {
-        match moment.checked_sub(now()) {
+        match deadline.checked_sub(now()) {
             None | Some(0) => return,
-            Some(left) => thread::sleep(Duration::from_nanos(left)),
+            Some(remaining) => thread::sleep(Duration::from_nanos(remaining)),
         }
     }
 }

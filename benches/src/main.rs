@@ -1,60 +1,64 @@
-//! The benchmarks of lockgate, beside the peers named in each. `cargo xtask bench` builds and runs this;
-//! README.md says what is measured, how, and how to read it.
+//! Benchmarks of lockgate and its peers. `cargo xtask bench` builds and runs this binary. README.md
+//! describes the figures and the method.
 //!
-//! One binary is all the processes of a run: the one that was started conducts, and starts itself again
-//! as worker, holder, server or load (see [`process`]), each tied to its life.
+//! Most processes of a run are this binary. The first one is the runner; it starts the others in
+//! other modes: worker, holder, server, load and so on (see [`bench_process`]). They exit when the
+//! runner does.
 
-mod args;
-mod bench;
+mod acquire_event;
+mod bench_args;
+mod bench_figure;
+mod bench_process;
+mod bench_result;
+mod bench_runner;
 mod callgrind;
 mod clock;
-mod contest;
-mod contestant;
-mod cores;
+mod command_origins;
+mod core_affinity;
+mod cpu_share;
 mod deferred;
-mod figure;
-mod holder;
 mod http;
-mod lifeline;
-mod outcome;
-mod plan;
-mod process;
+mod lock_comparison;
+mod lock_contender;
+mod lock_holder;
+mod lock_measurement;
+mod lock_worker;
+mod locks;
 mod queue;
-mod quiet;
-mod quota;
-mod record;
-mod redis;
+mod rate_limit;
+mod redis_server;
 mod report;
-mod scenario;
-mod sent;
+mod runner_commands;
+mod simulated_work;
 mod stats;
-mod summary;
-mod work;
-mod worker;
+mod worker_plan;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-use self::{args::Args, bench::Bench, deferred::Stage, outcome::Outcome};
+use self::{
+    bench_args::BenchArgs, bench_result::BenchResult, bench_runner::BenchRunner,
+    deferred::QueueBench,
+};
 
-/// Measures lockgate beside its peers; README.md says what, how, and how to read it
+/// Compares lockgate with its peers; benches/README.md describes the figures
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask bench")]
-enum Task {
-    /// The lock engine
-    Locks(Args<scenario::Part>),
-    /// The rate limiter
+enum BenchCommand {
+    /// Benchmark the lock engine
+    Locks(BenchArgs<locks::LockPart>),
+    /// Benchmark the rate limiter
     Http {
         #[command(flatten)]
-        args: Args<quota::Part>,
-        /// Count the instructions of a refusal by valgrind: the same as --only 5
+        args: BenchArgs<rate_limit::RateLimitPart>,
+        /// Count the instructions of a refusal with valgrind, like --only 5
         #[arg(long)]
         instructions: bool,
     },
-    /// Deferral and queues
-    Defer(Args<deferred::Part>),
-    /// The processes of a run.
+    /// Benchmark deferred requests and task queues
+    Defer(BenchArgs<deferred::DeferPart>),
+    /// Modes of the child processes.
     #[command(hide = true)]
     Worker { plan: String },
     #[command(hide = true)]
@@ -72,51 +76,53 @@ enum Task {
 }
 
 fn main() -> ExitCode {
-    let done = match Task::parse() {
-        Task::Locks(args) => locks(&args),
-        Task::Http { instructions: true, .. } => {
-            limits(&Args::only(vec![quota::Part::Instructions]))
+    let result = match BenchCommand::parse() {
+        BenchCommand::Locks(args) => run_lock_bench(&args),
+        BenchCommand::Http { instructions: true, .. } => {
+            run_rate_limit_bench(&BenchArgs::for_parts(vec![
+                rate_limit::RateLimitPart::Instructions,
+            ]))
         }
-        Task::Http { args, .. } => limits(&args),
-        Task::Defer(args) => deferral(&args),
-        Task::Worker { plan } => worker::main(&plan).map(|()| true),
-        Task::Holder { plan } => holder::main(&plan).map(|()| true),
-        Task::Server { plan } => http::server::main(&plan).map(|()| true),
-        Task::Limited { plan } => http::limited::main(&plan).map(|()| true),
-        Task::Queue { plan } => queue::main(&plan).map(|()| true),
-        Task::Rig { start } => queue::rig(&start).map(|()| true),
-        Task::Load { plan } => http::load::main(&plan).map(|()| true),
+        BenchCommand::Http { args, .. } => run_rate_limit_bench(&args),
+        BenchCommand::Defer(args) => run_deferral_bench(&args),
+        BenchCommand::Worker { plan } => lock_worker::main(&plan).map(|()| true),
+        BenchCommand::Holder { plan } => lock_holder::main(&plan).map(|()| true),
+        BenchCommand::Server { plan } => http::lock_server::main(&plan).map(|()| true),
+        BenchCommand::Limited { plan } => http::limiter_server::main(&plan).map(|()| true),
+        BenchCommand::Queue { plan } => queue::main(&plan).map(|()| true),
+        BenchCommand::Rig { start } => queue::run_step_executor(&start).map(|()| true),
+        BenchCommand::Load { plan } => http::http_load::main(&plan).map(|()| true),
     };
-    match done {
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("the benchmark could not be run: {error}");
+            eprintln!("the benchmark failed: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Whether nothing that was to be checked falls short.
-fn locks(args: &Args<scenario::Part>) -> Outcome<bool> {
+/// Returns false if `--check` is set and a figure misses its target or a check failed.
+fn run_lock_bench(args: &BenchArgs<locks::LockPart>) -> BenchResult<bool> {
     if !cfg!(feature = "peers") {
-        return Err("this was built without the peers; run it by `cargo xtask bench locks`".into());
+        return Err("this build lacks the peers; run `cargo xtask bench locks`".into());
     }
-    let mut bench = Bench::start(args.pace()?)?;
-    let figures = scenario::run(&mut bench, &args.parts())?;
-    Ok(report::summary(&figures, &bench) || !args.check)
+    let mut bench = BenchRunner::start(args.measurement_settings()?)?;
+    let figures = locks::run(&mut bench, &args.selected_parts())?;
+    Ok(report::print_summary(&figures, &bench) || !args.check)
 }
 
-/// The same of the rate limiter. Peers that are not there are named.
-fn limits(args: &Args<quota::Part>) -> Outcome<bool> {
-    let mut bench = Bench::start(args.pace()?)?;
-    let figures = quota::run(&mut bench, &args.parts())?;
-    Ok(report::summary(&figures, &bench) || !args.check)
+/// Like [`run_lock_bench`]. Peers that are missing in this build are reported and left out.
+fn run_rate_limit_bench(args: &BenchArgs<rate_limit::RateLimitPart>) -> BenchResult<bool> {
+    let mut bench = BenchRunner::start(args.measurement_settings()?)?;
+    let figures = rate_limit::run(&mut bench, &args.selected_parts())?;
+    Ok(report::print_summary(&figures, &bench) || !args.check)
 }
 
-/// The same of deferral, also of the peers.
-fn deferral(args: &Args<deferred::Part>) -> Outcome<bool> {
-    let mut stage = Stage::start(args.pace()?, args.quick)?;
-    let figures = deferred::run(&mut stage, &args.parts())?;
-    Ok(report::summary(&figures, &stage.bench) || !args.check)
+/// Like [`run_rate_limit_bench`].
+fn run_deferral_bench(args: &BenchArgs<deferred::DeferPart>) -> BenchResult<bool> {
+    let mut bench = QueueBench::start(args.measurement_settings()?, args.quick)?;
+    let figures = deferred::run(&mut bench, &args.selected_parts())?;
+    Ok(report::print_summary(&figures, &bench.runner) || !args.check)
 }

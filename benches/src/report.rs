@@ -1,45 +1,45 @@
-//! What is printed.
+//! Output of the benchmarks.
 
 use std::io::{self, IsTerminal as _, Write as _};
 
 use crate::{
-    bench::Bench,
-    contest::Contest,
-    contestant::Who,
-    figure::{Figure, short},
-    stats::{float, median},
-    summary::Summary,
+    bench_figure::{BenchFigure, format_number},
+    bench_runner::BenchRunner,
+    lock_comparison::LockComparison,
+    lock_contender::ContenderKind,
+    lock_measurement::LockMeasurement,
+    stats::{median, to_f64},
 };
 
-type Column = (&'static str, fn(&Summary) -> f64);
+type LockColumn = (&'static str, fn(&LockMeasurement) -> f64);
 
-/// Medians over the rounds. Times in ms.
-const COLUMNS: [Column; 14] = [
-    ("changed/s", |window| window.changed),
-    ("acquired/s", |window| window.acquired),
+/// Columns of a comparison of locks. Each is a median over the rounds; times are milliseconds.
+const LOCK_COLUMNS: [LockColumn; 14] = [
+    ("changes/s", |window| window.holder_changes_per_second),
+    ("acquired/s", |window| window.acquired_per_second),
     ("p50", |window| window.p50),
     ("p99", |window| window.p99),
     ("longest", |window| window.longest),
-    ("still waiting", |window| window.still_waiting),
-    ("sent/acq", |window| window.sent),
-    ("run/acq", |window| window.run),
-    ("task min", |window| float(window.tasks.fewest)),
-    ("task max", |window| float(window.tasks.most)),
-    ("process min", |window| float(window.processes.fewest)),
-    ("process max", |window| float(window.processes.most)),
-    ("work", |window| window.work),
-    ("busy", |window| window.busy),
+    ("open wait", |window| window.longest_open_wait),
+    ("sent/acq", |window| window.sent_per_acquire),
+    ("executed/acq", |window| window.executed_per_acquire),
+    ("task min", |window| to_f64(window.task_shares.fewest)),
+    ("task max", |window| to_f64(window.task_shares.most)),
+    ("process min", |window| to_f64(window.process_shares.fewest)),
+    ("process max", |window| to_f64(window.process_shares.most)),
+    ("work", |window| window.mean_work),
+    ("busy share", |window| window.busy_share),
 ];
 
-/// Above the first column of every table.
-pub(crate) const MEDIANS: &str = "median of the rounds; times in ms";
+/// Header of the first column of every table.
+pub(crate) const MEDIAN_HEADER: &str = "median of the rounds; times in ms";
 
-pub(crate) fn title(text: &str) {
+pub(crate) fn print_title(text: &str) {
     println!("\n{text}");
 }
 
-/// For people who wait, and not for files.
-pub(crate) fn progress(round: usize, rounds: usize) {
+/// Prints the progress to stderr if it is a terminal.
+pub(crate) fn print_progress(round: usize, rounds: usize) {
     let mut out = io::stderr();
     if out.is_terminal() {
         let end = if round == rounds { "\r\u{1b}[K" } else { "" };
@@ -48,40 +48,44 @@ pub(crate) fn progress(round: usize, rounds: usize) {
     }
 }
 
-/// One line for everybody, and what must not happen and did.
-pub(crate) fn contest(contest: &Contest) {
-    let mut rows = vec![header()];
-    for (contender, windows) in contest.entries.iter().filter(|(one, _)| one.who != Who::Ping) {
-        rows.push(row(&contender.to_string(), windows));
+/// Prints one row per contender, and the failures.
+pub(crate) fn print_comparison(comparison: &LockComparison) {
+    let mut rows = vec![header_row()];
+    for (contender, measurements) in
+        comparison.entries.iter().filter(|(contender, _)| contender.kind != ContenderKind::Ping)
+    {
+        rows.push(contender_row(&contender.to_string(), measurements));
     }
-    table(&rows);
-    for (_, what) in contest.faults() {
-        println!("  {what}");
+    print_table(&rows);
+    for (_, message) in comparison.failures() {
+        println!("  {message}");
     }
-    ping(
-        &contest.rounds(Who::Ping, |window| window.p50),
-        &contest.rounds(Who::Ping, |window| window.p99),
+    print_ping(
+        &comparison.round_values(ContenderKind::Ping, |window| window.p50),
+        &comparison.round_values(ContenderKind::Ping, |window| window.p99),
     );
 }
 
-fn header() -> Vec<String> {
-    let names = COLUMNS.iter().map(|(name, _)| (*name).to_owned());
-    [MEDIANS.to_owned()].into_iter().chain(names).collect()
+fn header_row() -> Vec<String> {
+    let names = LOCK_COLUMNS.iter().map(|(name, _)| (*name).to_owned());
+    [MEDIAN_HEADER.to_owned()].into_iter().chain(names).collect()
 }
 
-fn row(name: &str, windows: &[Summary]) -> Vec<String> {
-    let value = |(_, value): &Column| short(median(&windows.iter().map(value).collect::<Vec<_>>()));
-    [name.to_owned()].into_iter().chain(COLUMNS.iter().map(value)).collect()
+fn contender_row(name: &str, measurements: &[LockMeasurement]) -> Vec<String> {
+    let cell = |(_, value): &LockColumn| {
+        format_number(median(&measurements.iter().map(value).collect::<Vec<_>>()))
+    };
+    [name.to_owned()].into_iter().chain(LOCK_COLUMNS.iter().map(cell)).collect()
 }
 
-/// Absolute times mean nothing without it.
-pub(crate) fn ping(p50: &[f64], p99: &[f64]) {
-    let (p50, p99) = (short(median(p50)), short(median(p99)));
+/// Prints the round trip times, without which absolute times mean little.
+pub(crate) fn print_ping(p50: &[f64], p99: &[f64]) {
+    let (p50, p99) = (format_number(median(p50)), format_number(median(p99)));
     println!("  PING in the same rounds: p50 {p50} ms, p99 {p99} ms");
 }
 
-/// The first column to the left, all others to the right.
-pub(crate) fn table(rows: &[Vec<String>]) {
+/// Aligns the first column to the left and the others to the right.
+pub(crate) fn print_table(rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
@@ -95,39 +99,39 @@ pub(crate) fn table(rows: &[Vec<String>]) {
     }
 }
 
-pub(crate) fn figures(figures: &[Figure]) {
+pub(crate) fn print_figures(figures: &[BenchFigure]) {
     for figure in figures {
         println!("{figure}");
     }
 }
 
-/// Said at once, and again at the end if it is ours.
-pub(crate) fn fault(bench: &mut Bench, ours: bool, what: String) {
-    println!("  {what}");
-    if ours {
-        bench.faults.push(what);
+/// Prints a failure. A failure of lockgate is also recorded, repeated at the end, and fails
+/// `--check`.
+pub(crate) fn report_failure(bench: &mut BenchRunner, is_lockgate: bool, message: String) {
+    println!("  {message}");
+    if is_lockgate {
+        bench.failures.push(message);
     }
 }
 
-/// All figures again, and whether all of them reach their line and nothing failed.
-pub(crate) fn summary(figures: &[Figure], bench: &Bench) -> bool {
-    title("All figures: median (spread) of the rounds, line to reach");
-    self::figures(figures);
+/// Prints all figures and recorded failures. Returns true if every figure reaches its target and
+/// nothing failed.
+pub(crate) fn print_summary(figures: &[BenchFigure], bench: &BenchRunner) -> bool {
+    print_title("All figures: median (range) of the rounds, target");
+    print_figures(figures);
     println!();
-    for fault in &bench.faults {
-        println!("{fault}");
+    for failure in &bench.failures {
+        println!("{failure}");
     }
-    if !bench.quiet {
-        println!(
-            "DISTURBED: other processes used the cores meanwhile; run it again on a quiet machine"
-        );
+    if !bench.is_undisturbed {
+        println!("DISTURBED: other processes used the cores; run this again on an idle machine");
     }
-    let short: Vec<_> = figures.iter().filter(|figure| !figure.verdict().reached).collect();
-    if short.is_empty() {
-        println!("all of {} figures reach their line", figures.len());
+    let missed: Vec<_> = figures.iter().filter(|figure| !figure.verdict().reached).collect();
+    if missed.is_empty() {
+        println!("all {} figures reach their targets", figures.len());
     } else {
-        let names: Vec<_> = short.iter().map(|figure| figure.id).collect();
-        println!("{} of {} figures fall short: {}", short.len(), figures.len(), names.join(", "));
+        let ids: Vec<_> = missed.iter().map(|figure| figure.id).collect();
+        println!("{} of {} figures fall short: {}", missed.len(), figures.len(), ids.join(", "));
     }
-    short.is_empty() && bench.faults.is_empty()
+    missed.is_empty() && bench.failures.is_empty()
 }

@@ -1,8 +1,8 @@
-//! The arithmetic of the report, with nothing to measure in it.
+//! Statistics of the measurements.
 
-use crate::record::Event;
+use crate::acquire_event::AcquireEvent;
 
-/// The middle one; of an even number the mean of the two in the middle. Nothing of nothing.
+/// Returns the median; of an even number of values, the mean of the middle two; of none, NaN.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -13,67 +13,80 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The smallest and the largest.
-pub(crate) fn spread(values: &[f64]) -> (f64, f64) {
+/// Returns the smallest and the largest value.
+pub(crate) fn value_range(values: &[f64]) -> (f64, f64) {
     let smallest = values.iter().copied().min_by(f64::total_cmp).unwrap_or(f64::NAN);
     let largest = values.iter().copied().max_by(f64::total_cmp).unwrap_or(f64::NAN);
     (smallest, largest)
 }
 
-/// Round by round: what was measured at nearly the same time is compared, and a slow minute of the
-/// machine is in both.
-pub(crate) fn paired_ratios(ours: &[f64], theirs: &[f64]) -> Vec<f64> {
-    ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect()
+/// Divides values of the same round, so that a slow minute of the machine affects both.
+pub(crate) fn paired_ratios(numerators: &[f64], denominators: &[f64]) -> Vec<f64> {
+    numerators
+        .iter()
+        .zip(denominators)
+        .map(|(numerator, denominator)| numerator / denominator)
+        .collect()
 }
 
-/// The value below which so many of a thousand lie (nearest rank); zero of nothing.
-pub(crate) fn per_mille(sorted: &[u64], per_mille: usize) -> u64 {
+/// Returns a quantile of sorted values, in thousandths, by nearest rank; zero if there are none.
+pub(crate) fn per_mille_value(sorted: &[u64], per_mille: usize) -> u64 {
     let rank = (sorted.len() * per_mille).div_ceil(1000);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0)
 }
 
-/// How uneven shares are: the largest over the smallest. Infinite if somebody got nothing.
-pub(crate) fn unevenness(shares: &[u64]) -> f64 {
+/// Returns the largest share divided by the smallest; infinite if a share is zero.
+pub(crate) fn max_min_ratio(shares: &[u64]) -> f64 {
     let (largest, smallest) = (shares.iter().max(), shares.iter().min());
     match (largest, smallest) {
-        (Some(largest), Some(smallest)) if *largest > 0 => float(*largest) / float(*smallest),
+        (Some(largest), Some(smallest)) if *largest > 0 => to_f64(*largest) / to_f64(*smallest),
         _ => f64::INFINITY,
     }
 }
 
-/// How often the holder was another one than before. To take one's own lock again before anybody else
-/// wakes up is no hand-over, and starves the rest. The events are in the order of time.
-pub(crate) fn holder_changes(events: &[Event]) -> u64 {
-    let changed = events.windows(2).filter(|pair| pair[0].task != pair[1].task);
-    u64::try_from(changed.count()).unwrap_or(u64::MAX)
+/// Counts acquisitions by another task than the one before, in events ordered by time. A task that
+/// acquires its own lock again before a waiter wakes up does not hand it over and starves the
+/// others.
+pub(crate) fn count_holder_changes(events: &[AcquireEvent]) -> u64 {
+    let changes = events.windows(2).filter(|pair| pair[0].task != pair[1].task);
+    u64::try_from(changes.count()).unwrap_or(u64::MAX)
 }
 
-/// How often a lock was had while another task still held it: not once, or it is no lock.
-pub(crate) fn overlaps(events: &[Event]) -> u64 {
-    let overlapping = events.windows(2).filter(|pair| pair[0].at + pair[0].held > pair[1].at);
-    u64::try_from(overlapping.count()).unwrap_or(u64::MAX)
+/// Counts acquisitions while another task still held the lock. A correct lock has none.
+pub(crate) fn count_overlaps(events: &[AcquireEvent]) -> u64 {
+    let overlaps = events
+        .windows(2)
+        .filter(|pair| pair[0].acquired_at + pair[0].held_for > pair[1].acquired_at);
+    u64::try_from(overlaps.count()).unwrap_or(u64::MAX)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts and nanoseconds far below 2^53")]
-pub(crate) fn float(number: u64) -> f64 {
+pub(crate) fn to_f64(number: u64) -> f64 {
     number as f64
 }
 
-/// From nanoseconds.
-pub(crate) fn millis(nanos: u64) -> f64 {
-    float(nanos) / 1e6
+pub(crate) fn nanos_to_millis(nanos: u64) -> f64 {
+    to_f64(nanos) / 1e6
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn held(spans: &[(u64, u64, u32)]) -> Vec<Event> {
-        spans.iter().map(|&(at, held, task)| Event { at, wait: 0, held, task }).collect()
+    fn acquire_events(spans: &[(u64, u64, u32)]) -> Vec<AcquireEvent> {
+        spans
+            .iter()
+            .map(|&(acquired_at, held_for, task)| AcquireEvent {
+                acquired_at,
+                wait: 0,
+                held_for,
+                task,
+            })
+            .collect()
     }
 
     #[test]
-    fn medians() {
+    fn median_is_middle_or_mean_of_middle_two() {
         assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < f64::EPSILON);
         assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < f64::EPSILON);
         assert!((median(&[1.0, f64::INFINITY, 2.0]) - 2.0).abs() < f64::EPSILON);
@@ -81,40 +94,43 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_the_same_round() {
+    fn ratios_pair_values_of_the_same_round() {
         assert_eq!(paired_ratios(&[10.0, 30.0], &[5.0, 10.0]), [2.0, 3.0]);
-        assert_eq!(spread(&[2.0, 3.0, 1.0]), (1.0, 3.0));
-        assert!(spread(&[]).0.is_nan());
+        assert_eq!(value_range(&[2.0, 3.0, 1.0]), (1.0, 3.0));
+        assert!(value_range(&[]).0.is_nan());
     }
 
     #[test]
-    fn quantiles_by_nearest_rank() {
+    fn per_mille_uses_nearest_rank() {
         let sorted: Vec<u64> = (1..=200).collect();
-        assert_eq!(per_mille(&sorted, 500), 100);
-        assert_eq!(per_mille(&sorted, 990), 198);
-        assert_eq!(per_mille(&sorted, 1000), 200);
-        assert_eq!(per_mille(&[7], 1), 7);
-        assert_eq!(per_mille(&[], 500), 0);
+        assert_eq!(per_mille_value(&sorted, 500), 100);
+        assert_eq!(per_mille_value(&sorted, 990), 198);
+        assert_eq!(per_mille_value(&sorted, 1000), 200);
+        assert_eq!(per_mille_value(&[7], 1), 7);
+        assert_eq!(per_mille_value(&[], 500), 0);
     }
 
     #[test]
-    fn shares() {
-        assert!((unevenness(&[10, 15, 12]) - 1.5).abs() < f64::EPSILON);
-        assert!(unevenness(&[10, 0]).is_infinite());
-        assert!(unevenness(&[0, 0]).is_infinite());
-        assert!(unevenness(&[]).is_infinite());
+    fn ratio_with_zero_share_is_infinite() {
+        assert!((max_min_ratio(&[10, 15, 12]) - 1.5).abs() < f64::EPSILON);
+        assert!(max_min_ratio(&[10, 0]).is_infinite());
+        assert!(max_min_ratio(&[0, 0]).is_infinite());
+        assert!(max_min_ratio(&[]).is_infinite());
     }
 
     #[test]
-    fn taking_it_again_is_no_change() {
-        assert_eq!(holder_changes(&held(&[(1, 0, 1), (2, 0, 1), (3, 0, 2), (4, 0, 1)])), 2);
-        assert_eq!(holder_changes(&held(&[(1, 0, 1)])), 0);
-        assert_eq!(holder_changes(&[]), 0);
+    fn reacquire_by_same_task_is_no_holder_change() {
+        assert_eq!(
+            count_holder_changes(&acquire_events(&[(1, 0, 1), (2, 0, 1), (3, 0, 2), (4, 0, 1)])),
+            2
+        );
+        assert_eq!(count_holder_changes(&acquire_events(&[(1, 0, 1)])), 0);
+        assert_eq!(count_holder_changes(&[]), 0);
     }
 
     #[test]
-    fn two_holders_at_once_are_seen() {
-        assert_eq!(overlaps(&held(&[(10, 5, 1), (15, 5, 2), (30, 1, 1)])), 0);
-        assert_eq!(overlaps(&held(&[(10, 6, 1), (15, 5, 2), (19, 1, 1)])), 2);
+    fn overlapping_holds_are_counted() {
+        assert_eq!(count_overlaps(&acquire_events(&[(10, 5, 1), (15, 5, 2), (30, 1, 1)])), 0);
+        assert_eq!(count_overlaps(&acquire_events(&[(10, 6, 1), (15, 5, 2), (19, 1, 1)])), 2);
     }
 }

@@ -1,7 +1,7 @@
-//! The process whose memory is measured: it does one thing after the other with lockgate, says after each
-//! how many bytes it has allocated and not freed, and waits to be told to go on.
+//! Process whose memory is measured. `lockgate-benches` starts it.
 //!
-//! Usage: `lockgate-benches-memory PORT LOCKS WAITERS`, started by `lockgate-benches`.
+//! Usage: `lockgate-benches-memory PORT LOCKS WAITERS`. It uses lockgate in several steps. After
+//! each step it prints the number of allocated bytes and waits for a line on stdin.
 
 use std::{
     alloc::System,
@@ -19,43 +19,44 @@ use tokio::{task::JoinSet, time::Instant};
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type MemoryBenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-const WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Longer than what goes on in the background after the last call.
-const SETTLE: Duration = Duration::from_millis(500);
+/// Longer than the background work after the last call.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 #[tokio::main(worker_threads = 2)]
-async fn main() -> Outcome<()> {
-    let numbers = env::args().skip(1).map(|word| word.parse()).collect::<Result<Vec<u32>, _>>()?;
+async fn main() -> MemoryBenchResult<()> {
+    let numbers = env::args().skip(1).map(|arg| arg.parse()).collect::<Result<Vec<u32>, _>>()?;
     let &[port, locks, waiters] = numbers.as_slice() else {
         return Err("usage: lockgate-benches-memory PORT LOCKS WAITERS".into());
     };
     let store = Store::connect(&format!("redis://127.0.0.1:{port}/?ns=bench")).await?;
     store.ping().await?;
-    // Once round everything first: tables grow to a size that they keep.
-    drop(hold(&store, locks).await?);
-    load(&store).await?;
-    line(&store, waiters).await?.end().await?;
-    tell().await?;
+    // Warm-up: tables grow to a size that they keep.
+    drop(acquire_locks(&store, locks).await?);
+    run_load(&store).await?;
+    start_waiting_tasks(&store, waiters).await?.serve_all().await?;
+    report_allocated_bytes().await?;
 
-    let held = hold(&store, locks).await?;
-    tell().await?;
+    let held = acquire_locks(&store, locks).await?;
+    report_allocated_bytes().await?;
     drop(held);
-    tell().await?;
-    let waiting = line(&store, waiters).await?;
-    tell().await?;
-    waiting.end().await?;
-    tell().await?;
-    load(&store).await?;
-    tell().await?;
+    report_allocated_bytes().await?;
+    let waiting = start_waiting_tasks(&store, waiters).await?;
+    report_allocated_bytes().await?;
+    waiting.serve_all().await?;
+    report_allocated_bytes().await?;
+    run_load(&store).await?;
+    report_allocated_bytes().await?;
     process::exit(0)
 }
 
-/// Says what is allocated, once it is quiet, and waits for a line; ends with whoever listens.
-async fn tell() -> Outcome<()> {
-    tokio::time::sleep(SETTLE).await;
+/// Prints the number of allocated bytes after `SETTLE_TIME` and waits for a line on stdin. Exits
+/// when stdin closes.
+async fn report_allocated_bytes() -> MemoryBenchResult<()> {
+    tokio::time::sleep(SETTLE_TIME).await;
     let stats = ALLOCATOR.stats();
     println!("{}", stats.bytes_allocated - stats.bytes_deallocated);
     io::stdout().flush()?;
@@ -66,7 +67,7 @@ async fn tell() -> Outcome<()> {
     Ok(())
 }
 
-async fn hold(store: &Store, locks: u32) -> Outcome<Vec<LockGuard>> {
+async fn acquire_locks(store: &Store, locks: u32) -> MemoryBenchResult<Vec<LockGuard>> {
     let mut guards = Vec::new();
     for number in 0..locks {
         guards.push(store.lock(format!("held:{number}")).acquire().await?);
@@ -74,51 +75,52 @@ async fn hold(store: &Store, locks: u32) -> Outcome<Vec<LockGuard>> {
     Ok(guards)
 }
 
-/// A line of waiters, and the holder they wait for.
-struct Line {
+/// Waiters for one lock, and its holder.
+struct WaitingTasks {
     holder: LockGuard,
-    waiters: JoinSet<Outcome<()>>,
+    waiters: JoinSet<MemoryBenchResult<()>>,
 }
 
-async fn line(store: &Store, length: u32) -> Outcome<Line> {
+async fn start_waiting_tasks(store: &Store, waiter_count: u32) -> MemoryBenchResult<WaitingTasks> {
     let holder = store.lock("hot").acquire().await?;
     let mut waiters = JoinSet::new();
-    for _ in 0..length {
-        waiters.spawn(once(store.clone(), "hot".to_owned()));
+    for _ in 0..waiter_count {
+        waiters.spawn(acquire_and_release(store.clone(), "hot".to_owned()));
     }
-    Ok(Line { holder, waiters })
+    Ok(WaitingTasks { holder, waiters })
 }
 
-impl Line {
-    /// Everybody has a turn.
-    async fn end(self) -> Outcome<()> {
+impl WaitingTasks {
+    /// Releases the lock and waits until each waiter has acquired and released it.
+    async fn serve_all(self) -> MemoryBenchResult<()> {
         self.holder.release().await;
-        let done: Outcome<Vec<()>> = self.waiters.join_all().await.into_iter().collect();
-        done.map(drop)
+        let results: MemoryBenchResult<Vec<()>> =
+            self.waiters.join_all().await.into_iter().collect();
+        results.map(drop)
     }
 }
 
-async fn once(store: Store, key: String) -> Outcome<()> {
-    store.lock(key).wait(WAIT).acquire().await?.release().await;
+async fn acquire_and_release(store: Store, key: String) -> MemoryBenchResult<()> {
+    store.lock(key).wait(MAX_WAIT).acquire().await?.release().await;
     Ok(())
 }
 
-/// Two seconds of a hot key and of many cold ones.
-async fn load(store: &Store) -> Outcome<()> {
+/// Runs 2 s of load: half of the tasks use one hot key, the others keys of their own.
+async fn run_load(store: &Store) -> MemoryBenchResult<()> {
     let end = Instant::now() + Duration::from_secs(2);
     let mut tasks = JoinSet::new();
     for task in 0..128 {
         let store = store.clone();
         tasks.spawn(async move {
-            let mut turn = 0_u32;
+            let mut key_number = 0_u32;
             while Instant::now() < end {
-                turn = (turn + 1) % 1000;
-                let key = if task % 2 == 0 { "hot".into() } else { format!("{task}-{turn}") };
-                once(store.clone(), key).await?;
+                key_number = (key_number + 1) % 1000;
+                let key = if task % 2 == 0 { "hot".into() } else { format!("{task}-{key_number}") };
+                acquire_and_release(store.clone(), key).await?;
             }
             Ok(())
         });
     }
-    let done: Outcome<Vec<()>> = tasks.join_all().await.into_iter().collect();
-    done.map(drop)
+    let results: MemoryBenchResult<Vec<()>> = tasks.join_all().await.into_iter().collect();
+    results.map(drop)
 }

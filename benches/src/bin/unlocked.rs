@@ -1,7 +1,8 @@
-//! A process whose requests find their lock free again and again, for callgrind to count.
+//! Process whose requests repeatedly find their lock free, for callgrind to count.
+//! `lockgate-benches` starts it.
 //!
-//! Usage: `lockgate-benches-unlocked with|without|place PORT TIMES`, started by `lockgate-benches`. The store is this
-//! process's memory: what a `DeferLayer` adds is the same, and what a socket adds is not.
+//! Usage: `lockgate-benches-unlocked with|without|place PORT TIMES`. The store is embedded, because
+//! `DeferLayer` adds the same work to any store and the work of a socket is not part of the figure.
 
 use std::{
     convert::Infallible,
@@ -21,92 +22,94 @@ use lockgate_axum::{DeferLayer, LockLayer};
 use pin_project::pin_project;
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 
-type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+type UnlockedBenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-type Request = http::Request<Body>;
+type HttpRequest = http::Request<Body>;
 
 #[derive(Clone)]
-#[expect(dead_code, reason = "it lies there")]
+#[expect(dead_code, reason = "stands in for a request extension of the router")]
 struct MatchedPath(&'static str);
 
 #[derive(Clone)]
-#[expect(dead_code, reason = "it lies there")]
-struct Params(Vec<(&'static str, &'static str)>);
+#[expect(dead_code, reason = "stands in for a request extension of the router")]
+struct PathParams(Vec<(&'static str, &'static str)>);
 
-/// The least that a layer can be which leaves a place in the request for one further in, and looks afterwards whether
-/// anything was put there: no settings, no fields read, nothing told the lock.
-struct Placed<S>(S);
+/// Minimal layer that leaves a slot in the request for an inner layer and reads it afterwards. It
+/// has no settings, reads no headers and passes nothing to the lock.
+struct SlotService<S>(S);
 
 #[derive(Clone, Default)]
-struct Place(Arc<Mutex<Option<Box<Request>>>>);
+struct RequestSlot(Arc<Mutex<Option<Box<HttpRequest>>>>);
 
 #[pin_project]
-struct Looks<F> {
+struct SlotFuture<F> {
     #[pin]
     call: F,
-    place: Place,
+    slot: RequestSlot,
 }
 
-impl<S: Service<Request>> Service<Request> for Placed<S> {
+impl<S: Service<HttpRequest>> Service<HttpRequest> for SlotService<S> {
     type Response = S::Response;
     type Error = S::Error;
-    type Future = Looks<S::Future>;
+    type Future = SlotFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.0.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request) -> Self::Future {
-        let place = Place::default();
-        request.extensions_mut().insert(place.clone());
-        Looks { call: self.0.call(request), place }
+    fn call(&mut self, mut request: HttpRequest) -> Self::Future {
+        let slot = RequestSlot::default();
+        request.extensions_mut().insert(slot.clone());
+        SlotFuture { call: self.0.call(request), slot }
     }
 }
 
-impl<F: Future> Future for Looks<F> {
+impl<F: Future> Future for SlotFuture<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
-        let answer = ready!(this.call.poll(cx));
-        black_box(this.place.0.lock().is_ok_and(|parked| parked.is_some()));
-        Poll::Ready(answer)
+        let response = ready!(this.call.poll(cx));
+        black_box(this.slot.0.lock().is_ok_and(|parked| parked.is_some()));
+        Poll::Ready(response)
     }
 }
 
-/// One thread: nothing but the requests changes from run to run.
+/// Uses one thread, so that the counts of two runs differ only by the requests.
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Outcome<()> {
-    let words: Vec<String> = env::args().skip(1).collect();
-    let [what, _port, times] = words.as_slice() else {
+async fn main() -> UnlockedBenchResult<()> {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let [mode, _port, calls] = args.as_slice() else {
         return Err("usage: lockgate-benches-unlocked with|without|place PORT TIMES".into());
     };
-    let times: u32 = times.parse()?;
-    let bare = service_fn(async |_: Request| Ok::<_, Infallible>(Response::new(Body::from("ok"))));
+    let calls: u32 = calls.parse()?;
+    let bare =
+        service_fn(async |_: HttpRequest| Ok::<_, Infallible>(Response::new(Body::from("ok"))));
     let locked = LockLayer::by_header("x-order").store(&Store::memory()).layer(bare);
-    match what.as_str() {
-        "with" => again(DeferLayer::new().layer(locked), times).await?,
-        "without" => again(locked, times).await?,
-        "place" => again(Placed(locked), times).await?,
-        other => return Err(format!("`{other}` is not understood").into()),
+    match mode.as_str() {
+        "with" => repeat_requests(DeferLayer::new().layer(locked), calls).await?,
+        "without" => repeat_requests(locked, calls).await?,
+        "place" => repeat_requests(SlotService(locked), calls).await?,
+        unknown => return Err(format!("unknown mode `{unknown}`").into()),
     }
-    // What goes on in the background is none of it.
+    // Background tasks are not part of the measurement.
     process::exit(0)
 }
 
-async fn again<S, B>(mut service: S, times: u32) -> Outcome<()>
+async fn repeat_requests<S, B>(mut service: S, calls: u32) -> UnlockedBenchResult<()>
 where
-    S: Service<Request, Response = Response<B>, Error = Infallible>,
+    S: Service<HttpRequest, Response = Response<B>, Error = Infallible>,
 {
-    for _ in 0..times {
+    for _ in 0..calls {
         let request = http::Request::post("/orders/7/refund").header("x-order", "7");
         let mut request = request.body(Body::from("{}"))?;
-        // As a router leaves them there: a map that is made, or grows, for what comes next is not the layer's.
+        // Extensions that a router sets. Without them, the extension map would be created or grow
+        // for the layer.
         request.extensions_mut().insert(MatchedPath("/orders/{id}/refund"));
-        request.extensions_mut().insert(Params(vec![("id", "7")]));
+        request.extensions_mut().insert(PathParams(vec![("id", "7")]));
         let Ok(response) = service.ready().await?.call(request).await;
         if black_box(&response).status() != StatusCode::OK {
-            return Err(format!("answered {}", response.status()).into());
+            return Err(format!("unexpected status {}", response.status()).into());
         }
     }
     Ok(())

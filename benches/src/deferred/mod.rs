@@ -1,47 +1,47 @@
-//! The numbered figures of deferral, one file for each question.
+//! Numbered figures of deferred requests and task queues, one module for each question.
 
-mod contest;
-mod depth;
-mod idle;
+mod backlog_depth;
+mod idle_workers;
 mod instructions;
-mod memory;
-mod pickup;
-mod scripts;
-mod stage;
+mod job_memory;
+mod queue_bench;
+mod queue_comparison;
+mod script_times;
+mod start_latency;
 mod throughput;
 
-pub(crate) use self::stage::Stage;
+pub(crate) use self::queue_bench::QueueBench;
 use clap::ValueEnum;
 
-use crate::{figure::Figure, outcome::Outcome, report};
+use crate::{bench_figure::BenchFigure, bench_result::BenchResult, report};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum DeferPart {
     #[value(name = "1")]
-    Pickup,
+    StartLatency,
     #[value(name = "2")]
     Throughput,
     #[value(name = "3")]
-    Depth,
+    BacklogDepth,
     Memory,
     Idle,
     Instructions,
 }
 
-/// Runs these parts, prints each as it ends, and returns every figure.
-pub(crate) fn run(stage: &mut Stage, parts: &[Part]) -> Outcome<Vec<Figure>> {
-    let mut all = Vec::new();
+/// Runs `parts`, prints the figures of each, and returns all figures.
+pub(crate) fn run(bench: &mut QueueBench, parts: &[DeferPart]) -> BenchResult<Vec<BenchFigure>> {
+    let mut all_figures = Vec::new();
     for part in parts {
         let figures = match part {
-            Part::Pickup => pickup::run(stage)?,
-            Part::Throughput => throughput::run(stage)?,
-            Part::Depth => depth::run(stage)?,
-            Part::Memory => memory::run(stage)?,
-            Part::Idle => idle::run(stage)?,
-            Part::Instructions => instructions::run(stage)?,
+            DeferPart::StartLatency => start_latency::run(bench)?,
+            DeferPart::Throughput => throughput::run(bench)?,
+            DeferPart::BacklogDepth => backlog_depth::run(bench)?,
+            DeferPart::Memory => job_memory::run(bench)?,
+            DeferPart::Idle => idle_workers::run(bench)?,
+            DeferPart::Instructions => instructions::run(bench)?,
         };
-        report::figures(&figures);
-        all.extend(figures);
+        report::print_figures(&figures);
+        all_figures.extend(figures);
     }
-    Ok(all)
+    Ok(all_figures)
 }

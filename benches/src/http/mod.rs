@@ -1,6 +1,6 @@
-//! The processes of figures over HTTP: the servers, and the load on them.
+//! Processes of the figures over HTTP: servers and their load.
 
-pub(crate) mod limited;
-pub(crate) mod load;
-mod pings;
-pub(crate) mod server;
+pub(crate) mod http_load;
+pub(crate) mod limiter_server;
+pub(crate) mod lock_server;
+mod ping_middleware;

@@ -1,5 +1,4 @@
-//! The crate apalis-redis. Its pushes take `&mut self`, so each is given a clone, which shares the
-//! connection.
+//! apalis-redis. Its pushes take `&mut self`, so each uses a clone, which shares the connection.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -13,39 +12,43 @@ use apalis_redis::{Config, RedisStorage};
 use tokio::task::JoinHandle;
 
 use super::{
-    NAME, Queue,
-    plan::Plan,
-    seen::{Body, Seen},
+    QUEUE_NAME, QueueContender,
+    queue_plan::QueuePlan,
+    run_recorder::{JobBody, RunRecorder},
 };
-use crate::outcome::Outcome;
+use crate::bench_result::BenchResult;
 
-/// Part of a key that is looked at for what runs; each further worker must have another name.
-const WORKER: &str = "bench-worker";
+/// Worker name. It is part of the key under which `count_jobs` finds running jobs; further workers
+/// need other names.
+const WORKER_NAME: &str = "bench-worker";
 
-pub(super) struct Apalis {
-    storage: RedisStorage<Body>,
-    bytes: usize,
+pub(super) struct ApalisQueue {
+    storage: RedisStorage<JobBody>,
+    body_bytes: usize,
     delay: Option<Duration>,
 }
 
-async fn storage(plan: &Plan) -> Outcome<RedisStorage<Body>> {
-    let connection = apalis_redis::connect(format!("redis://127.0.0.1:{}", plan.port)).await?;
-    // It takes a batch into the process at once: no less than run at once, and no more than it must.
-    let config = Config::default().queue(NAME).batch_size(plan.setting.batch.max(plan.tasks));
+async fn connect_storage(plan: &QueuePlan) -> BenchResult<RedisStorage<JobBody>> {
+    let connection =
+        apalis_redis::connect(format!("redis://127.0.0.1:{}", plan.redis_port)).await?;
+    // It fetches a batch into the process. The batch must not be smaller than the concurrency.
+    let config = Config::default()
+        .queue(QUEUE_NAME)
+        .batch_size(plan.settings.fetch_batch_size.max(plan.concurrency));
     Ok(RedisStorage::new(connection).with_config(config))
 }
 
-impl Queue for Apalis {
-    type Work = JoinHandle<()>;
+impl QueueContender for ApalisQueue {
+    type WorkerHandle = JoinHandle<()>;
 
-    async fn pushes(plan: &Plan) -> Outcome<Self> {
+    async fn connect_producer(plan: &QueuePlan) -> BenchResult<Self> {
         let delay = (plan.delay > 0).then(|| Duration::from_millis(plan.delay));
-        Ok(Self { storage: storage(plan).await?, bytes: plan.bytes, delay })
+        Ok(Self { storage: connect_storage(plan).await?, body_bytes: plan.body_bytes, delay })
     }
 
-    async fn push(&self, job: u64) -> Outcome<Option<u64>> {
+    async fn push(&self, job: u64) -> BenchResult<Option<u64>> {
         let mut storage = self.storage.clone();
-        let body = Body::new(job, self.bytes);
+        let body = JobBody::new(job, self.body_bytes);
         match self.delay {
             None => storage.push(body).await.map_err(|error| error.to_string())?,
             Some(delay) => {
@@ -56,38 +59,43 @@ impl Queue for Apalis {
         Ok(None)
     }
 
-    async fn push_all(&self, jobs: Range<u64>) -> Outcome<Option<u64>> {
+    async fn push_batch(&self, jobs: Range<u64>) -> BenchResult<Option<u64>> {
         let mut storage = self.storage.clone();
-        let jobs = jobs.map(|job| Body::new(job, self.bytes)).collect();
+        let jobs = jobs.map(|job| JobBody::new(job, self.body_bytes)).collect();
         storage.push_bulk(jobs).await.map_err(|error| error.to_string())?;
         Ok(None)
     }
 
-    async fn works(plan: &Plan, seen: Arc<Seen>) -> Outcome<JoinHandle<()>> {
-        let poll = Duration::from_millis(plan.setting.poll);
-        let backend = storage(plan).await?.poll_with_interval(poll);
-        let handler = move |body: Body| {
-            let seen = Arc::clone(&seen);
+    async fn start_worker(
+        plan: &QueuePlan,
+        recorder: Arc<RunRecorder>,
+    ) -> BenchResult<JoinHandle<()>> {
+        let poll_interval = Duration::from_millis(plan.settings.poll_interval_millis);
+        let backend = connect_storage(plan).await?.poll_with_interval(poll_interval);
+        let handler = move |body: JobBody| {
+            let recorder = Arc::clone(&recorder);
             async move {
-                seen.started(&body);
+                recorder.record_start(&body);
                 Ok::<(), BoxDynError>(())
             }
         };
-        let name = match plan.number {
-            0 => WORKER.to_owned(),
-            number => format!("{WORKER}-{number}"),
+        let name = match plan.process_number {
+            0 => WORKER_NAME.to_owned(),
+            number => format!("{WORKER_NAME}-{number}"),
         };
         let builder = WorkerBuilder::new(name).backend(backend);
-        // One at a time is its way without this; with it, as many as it has fetched.
-        if plan.tasks > 1 {
-            Ok(tokio::spawn(told(builder.parallelize(tokio::spawn).build(handler).run())))
+        // Without `parallelize` it runs one job at a time, and with it as many as it fetched.
+        if plan.concurrency > 1 {
+            Ok(tokio::spawn(log_worker_error(
+                builder.parallelize(tokio::spawn).build(handler).run(),
+            )))
         } else {
-            Ok(tokio::spawn(told(builder.build(handler).run())))
+            Ok(tokio::spawn(log_worker_error(builder.build(handler).run())))
         }
     }
 }
 
-async fn told<E: std::fmt::Display>(worker: impl Future<Output = Result<(), E>>) {
+async fn log_worker_error<E: std::fmt::Display>(worker: impl Future<Output = Result<(), E>>) {
     if let Err(error) = worker.await {
         eprintln!("apalis-redis: the worker ended: {error}");
     }

@@ -1,4 +1,4 @@
-//! The crate bullmq-official: the scripts of bullmq, called from Rust.
+//! bullmq-official: the scripts of bullmq, called from Rust.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -8,34 +8,34 @@ use bullmq::{
 };
 
 use super::{
-    NAME, Queue,
-    plan::Plan,
-    seen::{Body, Seen},
+    QUEUE_NAME, QueueContender,
+    queue_plan::QueuePlan,
+    run_recorder::{JobBody, RunRecorder},
 };
-use crate::outcome::Outcome;
+use crate::bench_result::BenchResult;
 
-pub(super) struct Bullmq {
+pub(super) struct BullmqQueue {
     queue: Inner,
-    bytes: usize,
+    body_bytes: usize,
     delay: Option<Duration>,
 }
 
-fn connection(port: u16) -> RedisConnectionOptions {
+fn connection_options(port: u16) -> RedisConnectionOptions {
     RedisConnectionOptions::new().url(format!("redis://127.0.0.1:{port}"))
 }
 
-impl Queue for Bullmq {
-    type Work = Worker;
+impl QueueContender for BullmqQueue {
+    type WorkerHandle = Worker;
 
-    async fn pushes(plan: &Plan) -> Outcome<Self> {
-        let options = QueueOptions::new().connection(connection(plan.port));
-        let queue = Inner::with_options(NAME, options).await?;
+    async fn connect_producer(plan: &QueuePlan) -> BenchResult<Self> {
+        let options = QueueOptions::new().connection(connection_options(plan.redis_port));
+        let queue = Inner::with_options(QUEUE_NAME, options).await?;
         let delay = (plan.delay > 0).then(|| Duration::from_millis(plan.delay));
-        Ok(Self { queue, bytes: plan.bytes, delay })
+        Ok(Self { queue, body_bytes: plan.body_bytes, delay })
     }
 
-    async fn push(&self, job: u64) -> Outcome<Option<u64>> {
-        let mut add = self.queue.add(NAME, Body::new(job, self.bytes));
+    async fn push(&self, job: u64) -> BenchResult<Option<u64>> {
+        let mut add = self.queue.add(QUEUE_NAME, JobBody::new(job, self.body_bytes));
         if let Some(delay) = self.delay {
             add = add.delay(delay);
         }
@@ -43,23 +43,24 @@ impl Queue for Bullmq {
         Ok(None)
     }
 
-    async fn push_all(&self, jobs: Range<u64>) -> Outcome<Option<u64>> {
-        let jobs = jobs.map(|job| BulkJob::new(NAME, Body::new(job, self.bytes)));
+    async fn push_batch(&self, jobs: Range<u64>) -> BenchResult<Option<u64>> {
+        let jobs = jobs.map(|job| BulkJob::new(QUEUE_NAME, JobBody::new(job, self.body_bytes)));
         self.queue.add_bulk(jobs.collect()).await?;
         Ok(None)
     }
 
-    async fn works(plan: &Plan, seen: Arc<Seen>) -> Outcome<Worker> {
-        let options =
-            WorkerOptions::new().connection(connection(plan.port)).concurrency(plan.tasks);
+    async fn start_worker(plan: &QueuePlan, recorder: Arc<RunRecorder>) -> BenchResult<Worker> {
+        let options = WorkerOptions::new()
+            .connection(connection_options(plan.redis_port))
+            .concurrency(plan.concurrency);
         let handler = move |job: Job, _| {
-            let seen = Arc::clone(&seen);
+            let recorder = Arc::clone(&recorder);
             async move {
-                let body: Body = serde_json::from_value(job.data().clone())?;
-                seen.started(&body);
+                let body: JobBody = serde_json::from_value(job.data().clone())?;
+                recorder.record_start(&body);
                 Ok(serde_json::Value::Null)
             }
         };
-        Ok(Worker::with_options(NAME, handler, options).await?)
+        Ok(Worker::with_options(QUEUE_NAME, handler, options).await?)
     }
 }

@@ -1,84 +1,89 @@
-//! Queues: one interface, and one file for each that does no more than to call it by its own words. Those of
-//! npm are driven by scripts of their own, which read the same plan.
+//! Measured queues behind one interface, with one module per library that only calls its API. The
+//! npm queues are scripts that read the same plan.
 
 #[cfg(feature = "queue-apalis")]
 mod apalis;
 #[cfg(feature = "queue-bullmq")]
 mod bullmq;
-mod left;
-mod node;
-mod plan;
-mod process;
-mod requests;
-mod rig;
-mod seen;
-mod setting;
-mod tasks;
+mod deferred_requests;
+mod job_counts;
+mod node_runner;
+mod peer_settings;
+mod queue_plan;
+mod queue_process;
+mod run_recorder;
+mod step_executor;
+mod task_queue;
 
 use std::{fmt, ops::Range, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-use self::seen::Seen;
+use self::run_recorder::RunRecorder;
 pub(crate) use self::{
-    left::{Left, left},
-    node::Node,
-    plan::{Plan, Pushed, Ran},
-    process::main,
-    rig::{Done, Start as RigStart, Word, main as rig},
-    setting::Setting,
+    job_counts::{JobCounts, count_jobs},
+    node_runner::NodeRunner,
+    peer_settings::PeerSettings,
+    queue_plan::{PushReport, QueuePlan, RunReport},
+    queue_process::main,
+    step_executor::{StepCommand, StepResult, StepperArgs, main as run_step_executor},
 };
-use crate::outcome::Outcome;
+use crate::bench_result::BenchResult;
 
-/// The queue's name, where it has one.
-const NAME: &str = "bench";
+/// Name of the queue, for libraries with named queues.
+const QUEUE_NAME: &str = "bench";
 
-/// A queue as its users see it.
-pub(crate) trait Queue: Sized + Send + Sync + 'static {
-    /// What lives as long as jobs run.
-    type Work;
+/// Queue library as its users see it.
+pub(crate) trait QueueContender: Sized + Send + Sync + 'static {
+    /// Value that must live while jobs run.
+    type WorkerHandle;
 
-    /// Of a process that pushes.
-    fn pushes(plan: &Plan) -> impl Future<Output = Outcome<Self>> + Send;
-    /// The moment from which its run is waited for, if that is not the one before this call.
-    fn push(&self, job: u64) -> impl Future<Output = Outcome<Option<u64>>> + Send;
-    /// The same in one call, if there is one.
-    fn push_all(&self, jobs: Range<u64>) -> impl Future<Output = Outcome<Option<u64>>> + Send;
-    /// Lets run what has been pushed, if anything keeps it from that.
-    fn let_go(&self) -> impl Future<Output = Outcome<()>> + Send {
+    /// Connects in a process with the role `Push`.
+    fn connect_producer(plan: &QueuePlan) -> impl Future<Output = BenchResult<Self>> + Send;
+    /// Pushes a job. Returns the time from which its start latency counts, or `None` for the time
+    /// of this call.
+    fn push(&self, job: u64) -> impl Future<Output = BenchResult<Option<u64>>> + Send;
+    /// Like [`push`](Self::push) for several jobs in one call. Fails if the library has no such
+    /// call.
+    fn push_batch(&self, jobs: Range<u64>)
+    -> impl Future<Output = BenchResult<Option<u64>>> + Send;
+    /// Lets the pushed jobs run, if the producer blocks them.
+    fn unblock_jobs(&self) -> impl Future<Output = BenchResult<()>> + Send {
         async { Ok(()) }
     }
-    /// Runs jobs; when this returns it is ready for the first.
-    fn works(plan: &Plan, seen: Arc<Seen>) -> impl Future<Output = Outcome<Self::Work>> + Send;
+    /// Starts a worker and returns when it is ready for jobs.
+    fn start_worker(
+        plan: &QueuePlan,
+        recorder: Arc<RunRecorder>,
+    ) -> impl Future<Output = BenchResult<Self::WorkerHandle>> + Send;
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Kind {
-    /// Tasks of `store.queue`: the like of what the peers do.
+pub(crate) enum QueueKind {
+    /// Tasks of `store.queue`, comparable with the jobs of the peers.
     Tasks,
-    /// Requests that are deferred by `DeferLayer`, each of them and at once: what is left of a deferral
-    /// without the lock.
+    /// Requests that `DeferLayer` always defers, which leaves out the cost of a busy lock.
     Requests,
-    /// Requests that are deferred because they find their lock held.
-    Busy,
+    /// Requests that `DeferLayer` defers because their lock is busy.
+    BlockedRequests,
     BullmqRust,
     ApalisRedis,
     BullmqNode,
     BeeQueue,
 }
 
-impl Kind {
+impl QueueKind {
     pub(crate) const PEERS: [Self; 4] =
         [Self::BullmqRust, Self::ApalisRedis, Self::BullmqNode, Self::BeeQueue];
-    pub(crate) const OURS: [Self; 2] = [Self::Tasks, Self::Requests];
+    pub(crate) const LOCKGATE: [Self; 2] = [Self::Tasks, Self::Requests];
 
-    pub(crate) fn is_ours(self) -> bool {
-        self == Self::Busy || Self::OURS.contains(&self)
+    pub(crate) fn is_lockgate(self) -> bool {
+        self == Self::BlockedRequests || Self::LOCKGATE.contains(&self)
     }
 
-    /// The script that drives it, if it is one of npm's.
-    pub(crate) fn script(self) -> Option<&'static str> {
+    /// Returns the script of an npm queue.
+    pub(crate) fn node_script(self) -> Option<&'static str> {
         match self {
             Self::BullmqNode => Some("bullmq.mjs"),
             Self::BeeQueue => Some("bee-queue.mjs"),
@@ -86,22 +91,22 @@ impl Kind {
         }
     }
 
-    /// The longest backlog it can run at all.
-    pub(crate) fn backlog(self, wanted: u64) -> u64 {
+    /// Returns the size of the longest backlog that the queue can run, at most `wanted`.
+    pub(crate) fn max_backlog(self, wanted: u64) -> u64 {
         match self {
-            // Its script unpacks all that is due at once, and fails from about 8,000 on.
+            // Its script unpacks all due jobs at once and fails from about 8,000 jobs on.
             Self::ApalisRedis => wanted.min(7_000),
             _ => wanted,
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for QueueKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Tasks => "store.queue",
             Self::Requests => "deferred requests",
-            Self::Busy => "those that find a lock held",
+            Self::BlockedRequests => "requests with a busy lock",
             Self::BullmqRust => "bullmq-official",
             Self::ApalisRedis => "apalis-redis",
             Self::BullmqNode => "bullmq (node)",
@@ -110,19 +115,21 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What to do with a queue once it is known which type it is.
-trait Visitor {
-    fn meet<Q: Queue>(self) -> Outcome<()>;
+/// Function that is generic over the type of a queue.
+trait QueueVisitor {
+    fn run_with<Q: QueueContender>(self) -> BenchResult<()>;
 }
 
-fn visit(kind: Kind, visitor: impl Visitor) -> Outcome<()> {
+fn dispatch_queue(kind: QueueKind, visitor: impl QueueVisitor) -> BenchResult<()> {
     match kind {
-        Kind::Tasks => visitor.meet::<tasks::Tasks>(),
-        Kind::Requests | Kind::Busy => visitor.meet::<requests::Requests>(),
+        QueueKind::Tasks => visitor.run_with::<task_queue::TaskQueue>(),
+        QueueKind::Requests | QueueKind::BlockedRequests => {
+            visitor.run_with::<deferred_requests::DeferredRequests>()
+        }
         #[cfg(feature = "queue-bullmq")]
-        Kind::BullmqRust => visitor.meet::<bullmq::Bullmq>(),
+        QueueKind::BullmqRust => visitor.run_with::<bullmq::BullmqQueue>(),
         #[cfg(feature = "queue-apalis")]
-        Kind::ApalisRedis => visitor.meet::<apalis::Apalis>(),
-        other => Err(format!("{other} is not in this build").into()),
+        QueueKind::ApalisRedis => visitor.run_with::<apalis::ApalisQueue>(),
+        missing => Err(format!("{missing} is not in this build").into()),
     }
 }
