@@ -85,7 +85,7 @@ impl CircuitBreaker {
     /// Returns true if the breaker is open after this failure.
     pub(super) fn record_failure(&self) -> bool {
         let previous_failure = self.last_failure_at.lock().replace(Instant::now());
-        if previous_failure.is_some_and(|time| time.elapsed() > FAILURE_WINDOW) {
+        if previous_failure.is_some_and(|failed_at| failed_at.elapsed() > FAILURE_WINDOW) {
             self.consecutive_failures.store(0, Ordering::Relaxed);
         }
         let failures = self.consecutive_failures.fetch_add(1, Ordering::Relaxed).saturating_add(1);
