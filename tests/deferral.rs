@@ -48,35 +48,35 @@ const FAULTS_BINARY: &str = env!("CARGO_BIN_EXE_lockgate-faults");
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A part of `cargo xtask faults deferred`.
+/// Short run of `cargo xtask faults deferred`.
 #[tokio::test]
 async fn short_job_fault_history_has_no_violations() {
     let seed = u64::from(uuid::Uuid::new_v4().as_fields().0);
-    // The last eight are without faults.
+    // The last eight seconds are without faults.
     let plan = HistoryPlan {
         program: FAULTS_BINARY.into(),
         duration: 14 * SECOND,
         seed,
         soak_interval: None,
     };
-    let verdict = run_history::<JobDomain>(&plan).await;
-    assert!(verdict.violations.is_empty(), "{verdict}");
-    println!("{verdict}");
+    let report = run_history::<JobDomain>(&plan).await;
+    assert!(report.violations.is_empty(), "{report}");
+    println!("{report}");
 }
 
 async fn start_fleet() -> JobFleet {
     JobFleet::new(Path::new(FAULTS_BINARY)).await
 }
 
-/// A lease that a loaded machine does not let end, and that a test can wait for.
+/// Lease that outlasts the stalls of a loaded machine and is short enough to wait for in a test.
 const LONG_LEASE: Duration = Duration::from_secs(5);
 
-/// A node with a worker.
+/// Settings of a node with a worker and `LONG_LEASE`.
 fn long_lease_setup(framework: WebFramework) -> NodeSetup {
     NodeSetup { lease: LONG_LEASE, ..NodeSetup::new(framework) }
 }
 
-/// A fleet of one node without a worker, whose requests others run.
+/// Starts a fleet with one node that has no worker; other nodes run its jobs.
 async fn start_fleet_without_worker(framework: WebFramework) -> (JobFleet, usize) {
     let mut fleet = start_fleet().await;
     let web = fleet.start_node(long_lease_setup(framework).without_worker()).await;

@@ -12,7 +12,7 @@ use lockgate_tests::{
 };
 use serde_json::Value;
 
-/// Parts of the contract: both demos on this store.
+/// Tests of parts of the contract: both demos on this store.
 macro_rules! contract {
     ($store:expr => $($part:ident),+ $(,)?) => {$(
         mod $part {
@@ -43,7 +43,7 @@ mod on_memory {
     }
 }
 
-/// Those in which the store takes part.
+/// Parts in which the store takes part.
 mod on_redis {
     contract! { &crate::namespace().await =>
         limited_route_admits_ten_requests,
@@ -52,24 +52,25 @@ mod on_redis {
     }
 }
 
-/// The URL of a namespace that is nobody else's.
+/// Returns the URL of an unused namespace.
 async fn namespace() -> String {
     let name = uuid::Uuid::new_v4().simple().to_string();
     shared_server().await.url(&name)
 }
 
-/// Keeps an order busy, and returns when it is. It waits in line, so nothing takes its place.
+/// Starts a long request that holds the lock of an order, and returns when it runs. It waits in the
+/// queue, so no other request overtakes it.
 async fn start_long_ship(demo: &DemoProcess, order: &str, ms: u32) -> PendingResponse {
-    let work = demo.post(&format!("/orders/{order}/ship?ms={ms}")).spawn();
+    let pending = demo.post(&format!("/orders/{order}/ship?ms={ms}")).spawn();
     eventually("the order to be busy", async || {
         let probe = format!("/orders/{order}/pay?ms=0");
         demo.post(&probe).send().await.status == 409
     })
     .await;
-    work
+    pending
 }
 
-/// The status document of a 202, when it is no longer pending.
+/// Waits for the end of an accepted job and returns its status document.
 async fn wait_for_final_status(demo: &DemoProcess, accepted: &TestResponse) -> Value {
     let location = accepted.header("location").to_owned();
     with_timeout("the refund to end", async {
@@ -95,7 +96,7 @@ async fn start_both_demos(store: &str) -> (DemoProcess, DemoProcess) {
     (axum, DemoProcess::start(WebFramework::Actix, store).await)
 }
 
-/// The lock of an order, held by the test.
+/// Acquires the lock of an order in the test process.
 async fn acquire_order_lock(store: &Store, order: &str) -> LockGuard {
     let request = store.lock(Key::path_param("id", order));
     let request = request.wait(Duration::from_secs(30));
@@ -134,20 +135,21 @@ async fn demos_give_equal_responses() {
                 Some(keys.collect::<Vec<_>>())
             });
             let kind = answer.header_list("content-type").to_lowercase();
-            let told = ["retry-after", "ratelimit", "ratelimit-policy", "cache-control"];
-            let told: Vec<_> = told.map(|name| (name, answer.has_header(name))).into();
-            // Also where it says how many there would be, if they were sent.
+            let headers = ["retry-after", "ratelimit", "ratelimit-policy", "cache-control"];
+            let headers: Vec<_> = headers.map(|name| (name, answer.has_header(name))).into();
+            // The lengths are equal too, if a length is declared without a body.
             let length = answer.header_list("content-length");
             let has_bytes = !answer.body.is_empty() || !matches!(&*length, "" | "0");
-            (answer.status, kind, told, keys, has_bytes)
+            (answer.status, kind, headers, keys, has_bytes)
         };
-        let here = shape(axum.request(method, target).send().await);
-        let there = shape(actix.request(method, target).send().await);
-        assert_eq!(here, there, "{method} {target}");
+        let axum_shape = shape(axum.request(method, target).send().await);
+        let actix_shape = shape(actix.request(method, target).send().await);
+        assert_eq!(axum_shape, actix_shape, "{method} {target}");
     }
 }
 
-/// Accepted by one, whose process is killed while it holds the lock and watches the job; run by the other.
+/// The first demo accepts a job and is killed while it holds the lock and watches the shard; the
+/// other demo runs the job.
 async fn check_takeover(first: WebFramework, second: WebFramework) {
     let url = namespace().await;
     let store = connect_with_long_timeout(&url).await;
@@ -159,9 +161,9 @@ async fn check_takeover(first: WebFramework, second: WebFramework) {
     let killed = Instant::now();
     first.kill();
     let lock = acquire_order_lock(&store, "7").await;
-    let took = killed.elapsed();
-    // A lease of 10 s, and a look every second at most.
-    assert!(took < Duration::from_secs(25), "the lock came free after {took:?}");
+    let elapsed = killed.elapsed();
+    // A lease of 10 s plus a poll interval of at most 1 s.
+    assert!(elapsed < Duration::from_secs(25), "the lock came free after {elapsed:?}");
     lock.release().await;
     let document = wait_for_final_status(&second, &accepted).await;
     assert_eq!(document["state"], "done", "{document}");
@@ -180,7 +182,8 @@ async fn axum_runs_job_of_killed_actix() {
     check_takeover(WebFramework::Actix, WebFramework::Axum).await;
 }
 
-/// Its handler runs for longer than it may when the demo is told to stop. A lease would be 10 s more.
+/// The handler runs beyond the shutdown time limit. Without a release, the lease would last 10 s
+/// longer.
 #[tokio::test]
 async fn axum_releases_lock_of_aborted_request() {
     check_lock_of_aborted_request(WebFramework::Axum).await;
@@ -195,9 +198,9 @@ async fn check_lock_of_aborted_request(framework: WebFramework) {
     let url = namespace().await;
     let store = connect_with_long_timeout(&url).await;
     let mut demo = DemoProcess::start(framework, &url).await;
-    let work = start_long_ship(&demo, "7", 60_000).await;
+    let pending = start_long_ship(&demo, "7", 60_000).await;
     demo.terminate();
-    let _ = work.response().await.expect_status(503);
+    let _ = pending.response().await.expect_status(503);
     assert_eq!(demo.wait_for_exit().await.code(), Some(0));
     let request = store.lock(Key::path_param("id", "7")).wait(Duration::from_secs(4));
     request.acquire().await.expect("it was given back").release().await;
@@ -205,7 +208,7 @@ async fn check_lock_of_aborted_request(framework: WebFramework) {
 
 #[tokio::test]
 async fn demos_accept_tls_store_url() {
-    // Nobody listens there; the URL is one that the demos understand.
+    // No server listens there; the demos only have to accept the URL.
     let (axum, actix) = start_both_demos("rediss://127.0.0.1:1/?ns=tls").await;
     for demo in [&axum, &actix] {
         let _ = demo.get("/healthz").send().await.expect_status(503);

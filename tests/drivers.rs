@@ -31,18 +31,18 @@ use tower::ServiceBuilder;
 
 use self::greeter::{GREET_PATH, Greeter, TextCodec};
 
-/// So many in an hour: no test sees the window end.
+/// Returns a quota with a window of one hour, which no test outlasts.
 fn quota_per_hour(requests: u64) -> Quota {
     Quota::requests(requests).per(Duration::from_secs(3600))
 }
 
-/// A limit that answers in the words of gRPC.
+/// Creates a rate limit layer with gRPC refusals.
 fn grpc_rate_limit(key: KeySource<PlainHttp>, quota: Quota) -> RateLimitLayer<PlainHttp> {
     let limit = RateLimitLayer::by(key, quota).store(&Store::memory());
     limit.refusal_response(grpc::grpc_refusal)
 }
 
-/// The greeter behind a limit for each client address, and how often it is asked.
+/// Serves the greeter behind a limit per client address, with a counter of its calls.
 async fn serve_greeter(quota: Quota) -> (SocketAddr, Arc<AtomicUsize>) {
     let limit = grpc_rate_limit(KeySource::ip(), quota);
     let calls = Arc::new(AtomicUsize::new(0));
@@ -67,7 +67,7 @@ async fn connect_channel(address: SocketAddr) -> Channel {
     with_timeout("a connection", endpoint.connect()).await.expect("it listens")
 }
 
-/// One call, as a generated client makes it.
+/// Makes one call as a generated client does.
 async fn greet<T>(service: &T, name: &str) -> Result<tonic::Response<String>, Status>
 where
     T: GrpcService<Body> + Clone,
@@ -89,7 +89,7 @@ fn metadata_value<'a>(metadata: &'a tonic::metadata::MetadataMap, name: &str) ->
     value.to_str().expect("text")
 }
 
-/// The call is refused in the words of gRPC, and told when to come back.
+/// Expects a gRPC refusal with a retry delay.
 fn assert_refused(answer: Result<tonic::Response<String>, Status>, quota: u64, window: u64) {
     let status = answer.expect_err("a refusal");
     assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
@@ -111,13 +111,13 @@ async fn tonic_server_refuses_with_grpc_status() {
     let answer = greet(&channel, "ada").await.expect("within the quota");
     assert_eq!(answer.get_ref(), "hello ada");
     assert!(metadata_value(answer.metadata(), "ratelimit").contains(";r=2;"));
-    // What the service itself says goes through the gate as it is.
-    let nobody = greet(&channel, "").await.expect_err("nobody to greet");
-    assert_eq!((nobody.code(), nobody.message()), (Code::InvalidArgument, "nobody to greet"));
+    // Errors of the service pass the gate unchanged.
+    let error = greet(&channel, "").await.expect_err("nobody to greet");
+    assert_eq!((error.code(), error.message()), (Code::InvalidArgument, "nobody to greet"));
     greet(&channel, "grace").await.expect("within the quota");
 
     assert_refused(greet(&channel, "ada").await, 3, 3600);
-    // Another connection is the same client.
+    // Another connection of the same client shares the quota.
     assert_refused(greet(&connect_channel(address).await, "ada").await, 3, 3600);
     assert_eq!(calls.load(Ordering::Relaxed), 3, "a refused call reaches no service");
 }
@@ -126,7 +126,7 @@ async fn tonic_server_refuses_with_grpc_status() {
 async fn tonic_client_limits_its_own_calls() {
     let (address, calls) = serve_greeter(quota_per_hour(100)).await;
     let channel = connect_channel(address).await;
-    // A quota for each method, whatever the server would allow.
+    // One quota per method, independent of the server's limits.
     let method =
         KeySource::<PlainHttp>::from_fn("method", |parts| Some(parts.uri.path().to_owned()));
     let limit = grpc_rate_limit(method, quota_per_hour(2));
@@ -146,10 +146,10 @@ async fn tonic_client_limits_its_own_calls() {
 #[tokio::test]
 async fn request_without_peer_address_is_internal_error() {
     let limit = grpc_rate_limit(KeySource::ip(), quota_per_hour(1));
-    // Nobody has put the peer into the requests: it is wired wrongly, and nobody is let through for it.
-    let unwired =
+    // The requests carry no peer address, which is a misconfiguration, so none is admitted.
+    let service =
         ServiceBuilder::new().map_response(grpc::grpc_response).layer(limit).service(Greeter);
-    let status = greet(&unwired, "ada").await.expect_err("no address");
+    let status = greet(&service, "ada").await.expect_err("no address");
     assert_eq!(status.code(), Code::Internal);
     assert_eq!(status.message(), "the limiter is wired wrongly");
 }

@@ -17,7 +17,7 @@ use tokio::{
 };
 use tower::ServiceBuilder;
 
-/// A handler that says when it has begun, and ends when it may.
+/// Handler that reports its start and ends when the test permits it.
 #[derive(Clone)]
 struct BlockingHandler {
     started: Arc<Notify>,
@@ -42,7 +42,8 @@ impl BlockingHandler {
     }
 }
 
-/// Serves each connection with its peer's address in the requests, as a server of one's own would.
+/// Serves each connection with the peer address in its requests, as an application's own server
+/// would.
 async fn start_server(handler: BlockingHandler) -> SocketAddr {
     let store = Store::memory();
     let quota = Quota::requests(4).per(Duration::from_secs(60));
@@ -96,7 +97,7 @@ async fn lock_and_rate_gates_work_in_plain_hyper() {
     assert_eq!(busy.status(), StatusCode::CONFLICT);
     assert_eq!(busy.headers()["content-type"], "application/problem+json");
     assert!(busy.headers().contains_key("retry-after"));
-    // Of known length, so not in chunks.
+    // The length is known, so the body is not chunked.
     assert!(busy.headers().contains_key("content-length"));
 
     handler.finish_permits.add_permits(1);
@@ -128,6 +129,6 @@ async fn service_error_passes_through_gate_and_releases_lock() {
         let service = tower::ServiceExt::ready(&mut service).await.expect("ready");
         let error = tower::Service::call(service, request).await.expect_err("it always fails");
         assert_eq!(error.to_string(), "its own");
-        // And the lock is free again: the second round is refused by nobody.
+        // The lock was released: the second round is admitted.
     }
 }

@@ -67,7 +67,7 @@ impl Drop for ExampleProcess {
     }
 }
 
-/// The server has no open requests, so the process waits for its worker alone.
+/// The server has no open requests, so the process waits only for its worker.
 async fn check_shutdown_during_run(program: &str) {
     let url = shared_server().await.url(&uuid::Uuid::new_v4().simple().to_string());
     let store = connect_with_long_timeout(&url).await;
@@ -83,8 +83,8 @@ async fn check_shutdown_during_run(program: &str) {
         async || store.deferred_jobs().get(&id).await.expect("it is there").map(|job| job.state);
     busy.release().await;
     // A claimed job whose handler has not started returns to its queue on shutdown.
-    let here = program.gate_path.with_extension("here");
-    eventually("the refund to run", async || here.exists()).await;
+    let started_file = program.gate_path.with_extension("here");
+    eventually("the refund to run", async || started_file.exists()).await;
 
     program.terminate();
     eventually("the server to stop", async || !program.is_listening().await).await;

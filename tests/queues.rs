@@ -38,23 +38,23 @@ async fn text_queue(case: &TestCase) -> Queue<String> {
     case.new_store().await.queue("texts")
 }
 
-/// Works for as long as that takes.
+/// Runs the workers until the test has ended.
 async fn run_with_workers<T>(workers: Vec<QueueWorker>, test: impl Future<Output = T>) -> T {
     let mut stops = Vec::new();
-    let mut ends = Vec::new();
+    let mut workers_ended = Vec::new();
     for worker in workers {
         let (stop, stopped) = oneshot::channel::<()>();
         stops.push(stop);
-        ends.push(tokio::spawn(worker.run(async {
+        workers_ended.push(tokio::spawn(worker.run(async {
             let _ = stopped.await;
         })));
     }
-    let answer = pin!(test).await;
+    let output = pin!(test).await;
     drop(stops);
-    for end in ends {
-        end.await.expect("it ends well");
+    for worker_ended in workers_ended {
+        worker_ended.await.expect("it ends well");
     }
-    answer
+    output
 }
 
 async fn unique_key_is_reserved_for_its_window(case: TestCase) {
@@ -65,10 +65,10 @@ async fn unique_key_is_reserved_for_its_window(case: TestCase) {
         push("long", HOUR).await.expect("there is room"),
         PushedTask::Duplicate(first.clone())
     );
-    // Whatever has become of the task.
+    // The unique key stays reserved after its task was cancelled.
     assert_eq!(queue.cancel(&first).await.expect("it is there"), Some(TaskState::Waiting));
     assert_eq!(push("long", HOUR).await.expect("there is room"), PushedTask::Duplicate(first));
-    // And no longer, though it waits still.
+    // The window has ended, so the key is free although its task still waits.
     let moment = Duration::from_millis(1);
     let brief = push("brief", moment).await.expect("there is room").into_id();
     eventually("the key to be free", async || {
@@ -81,20 +81,20 @@ async fn unique_key_is_reserved_for_its_window(case: TestCase) {
 
 async fn scheduled_task_runs_at_its_time(case: TestCase) {
     let queue = text_queue(&case).await;
-    let push = |text: &str, at| queue.push(&text.to_owned()).run_at(at);
+    let push = |text: &str, time| queue.push(&text.to_owned()).run_at(time);
     let now = SystemTime::now();
     let later = push("later", now + HOUR).await.expect("there is room").into_id();
     let past = push("past", now - HOUR).await.expect("there is room").into_id();
     let info = queue.get(&later).await.expect("it is there").expect("it waits");
     assert!(HOUR / 2 < info.due_in && info.due_in <= HOUR, "{info:?}");
     let decade = HOUR * 24 * 3650;
-    let far = push("far", now + decade).await.expect("there is room").into_id();
-    let info = queue.get(&far).await.expect("it is there").expect("it waits");
+    let distant = push("far", now + decade).await.expect("there is room").into_id();
+    let info = queue.get(&distant).await.expect("it is there").expect("it waits");
     assert!(decade - HOUR < info.due_in && info.due_in <= decade, "{info:?}");
-    let ran = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&ran);
+    let completed = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&completed);
     let worker = queue.worker(move |task: Task<String>| {
-        noted.lock().push(task.payload);
+        recorded.lock().push(task.payload);
         async { Ok::<(), TaskFailure>(()) }
     });
     run_with_workers(vec![worker], async {
@@ -102,22 +102,24 @@ async fn scheduled_task_runs_at_its_time(case: TestCase) {
             .await;
     })
     .await;
-    assert_eq!(*ran.lock(), ["past"]);
+    assert_eq!(*completed.lock(), ["past"]);
 }
 
-/// Each handler asks the store meanwhile, so that others would have all the time to begin.
+/// Each handler calls the store while it runs, so that a second run would have time to start.
 async fn queue_concurrency_of_one_holds_across_workers(case: TestCase) {
-    let (one, other) = (text_queue(&case).await, text_queue(&case).await);
+    let (first_queue, second_queue) = (text_queue(&case).await, text_queue(&case).await);
     for n in 0..12 {
-        let _ = one.push(&n.to_string()).await.expect("there is room");
+        let _ = first_queue.push(&n.to_string()).await.expect("there is room");
     }
-    let (running, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let (running, max_running) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let worker = |queue: &Queue<String>| {
-        let (running, most, queue) = (Arc::clone(&running), Arc::clone(&most), queue.clone());
+        let (running, max_running, queue) =
+            (Arc::clone(&running), Arc::clone(&max_running), queue.clone());
         let handler = queue.clone().worker(move |_| {
-            let (running, most, queue) = (Arc::clone(&running), Arc::clone(&most), queue.clone());
+            let (running, max_running, queue) =
+                (Arc::clone(&running), Arc::clone(&max_running), queue.clone());
             async move {
-                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                max_running.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 for _ in 0..5 {
                     let _ = queue.stats().await;
                     tokio::task::yield_now().await;
@@ -128,11 +130,14 @@ async fn queue_concurrency_of_one_holds_across_workers(case: TestCase) {
         });
         handler.concurrency(16).queue_concurrency(1)
     };
-    run_with_workers(vec![worker(&one), worker(&other)], async {
-        eventually("all to run", async || one.stats().await.expect("it is there").done == 12).await;
+    run_with_workers(vec![worker(&first_queue), worker(&second_queue)], async {
+        eventually("all to run", async || {
+            first_queue.stats().await.expect("it is there").done == 12
+        })
+        .await;
     })
     .await;
-    assert_eq!(most.load(Ordering::SeqCst), 1, "at once");
+    assert_eq!(max_running.load(Ordering::SeqCst), 1, "at once");
 }
 
 async fn waiting_payload_bytes_are_limited(case: TestCase) {
@@ -145,18 +150,22 @@ async fn waiting_payload_bytes_are_limited(case: TestCase) {
     let _ = queue.push(&kilobyte).await.expect("there is room again");
 }
 
-/// As JSON, so with the quotation marks. What is too long leaves nothing behind, not even its unique key.
+/// Payloads are measured as JSON, with the quotation marks. An oversized push stores nothing, not
+/// even its unique key.
 async fn payload_size_is_limited(case: TestCase) {
-    let usual = text_queue(&case).await;
-    for (queue, limit) in [(usual.clone(), 256 * 1024), (usual.payload_limit(1_000), 1_000)] {
+    let default_queue = text_queue(&case).await;
+    for (queue, limit) in
+        [(default_queue.clone(), 256 * 1024), (default_queue.payload_limit(1_000), 1_000)]
+    {
         let before = queue.stats().await.expect("it is there");
-        let longest = "x".repeat(limit - 2);
-        let refused = queue.push(&format!("{longest}x")).unique("one").await;
+        let largest_payload = "x".repeat(limit - 2);
+        let refused = queue.push(&format!("{largest_payload}x")).unique("one").await;
         let Err(error @ PushError::TooLarge { .. }) = refused else { panic!("{refused:?}") };
-        let said = format!("the payload has {} bytes; the queue takes at most {limit}", limit + 1);
-        assert_eq!(error.to_string(), said);
+        let expected =
+            format!("the payload has {} bytes; the queue takes at most {limit}", limit + 1);
+        assert_eq!(error.to_string(), expected);
         assert_eq!(queue.stats().await.expect("it is there"), before);
-        let pushed = queue.push(&longest).unique("one").await.expect("it fits");
+        let pushed = queue.push(&largest_payload).unique("one").await.expect("it fits");
         assert!(matches!(pushed, PushedTask::New(_)), "{pushed:?}");
         assert_eq!(queue.purge_waiting().await.expect("it is there"), 1);
     }
@@ -180,16 +189,16 @@ async fn dead_letter_bytes_are_limited(case: TestCase) {
 
 async fn handler_sees_attempt_number(case: TestCase) {
     let queue = text_queue(&case).await.max_attempts(2);
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&seen);
+    let attempts = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&attempts);
     let worker = queue.worker(move |task: Task<String>| {
-        noted.lock().push((task.attempt(), task.is_last_attempt(), task.pushed_at()));
+        recorded.lock().push((task.attempt(), task.is_last_attempt(), task.pushed_at()));
         async { Err(TaskFailure::new("as it should")) }
     });
     let id = queue.push(&"x".to_owned()).await.expect("there is room").into_id();
     let pushed = queue.get(&id).await.expect("it is there").expect("it waits").pushed_at;
-    let moment = Duration::from_millis(1);
-    run_with_workers(vec![worker.backoff(moment, moment)], async {
+    let backoff = Duration::from_millis(1);
+    run_with_workers(vec![worker.backoff(backoff, backoff)], async {
         eventually("it to die", async || {
             let info = queue.get(&id).await.expect("it is there").expect("it is kept");
             info.state == TaskState::Dead
@@ -197,10 +206,10 @@ async fn handler_sees_attempt_number(case: TestCase) {
         .await;
     })
     .await;
-    assert_eq!(*seen.lock(), [(1, false, pushed), (2, true, pushed)]);
+    assert_eq!(*attempts.lock(), [(1, false, pushed), (2, true, pushed)]);
 }
 
-/// The pages' places go through text, as in an address.
+/// Cursors pass through text, as in a URL.
 async fn purge_waiting_keeps_dead_letters(case: TestCase) {
     let queue = text_queue(&case).await.once();
     let mut ids = Vec::new();
@@ -233,17 +242,18 @@ async fn purge_waiting_keeps_dead_letters(case: TestCase) {
 
 async fn sealed_task_runs_only_with_its_key(case: TestCase) {
     let ring = || Keyring::new("one", [7; 32]).require_sealed();
-    let (one, other) = (case.new_store().await, case.new_store().await.with_keyring(ring()));
-    let (without, queue): (Queue<String>, Queue<String>) =
-        (one.queue("texts"), other.queue("texts"));
+    let (store, sealing_store) =
+        (case.new_store().await, case.new_store().await.with_keyring(ring()));
+    let (queue_without_key, queue): (Queue<String>, Queue<String>) =
+        (store.queue("texts"), sealing_store.queue("texts"));
     let id = queue.push(&"secret".to_owned()).await.expect("there is room").into_id();
-    assert!(without.payload(&id).await.is_err(), "it is sealed");
+    assert!(queue_without_key.payload(&id).await.is_err(), "it is sealed");
     let payload = queue.payload(&id).await.expect("it is there");
     assert_eq!(payload.as_deref(), Some("secret"));
-    let ran = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&ran);
+    let completed = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&completed);
     let worker = queue.worker(move |task: Task<String>| {
-        noted.lock().push(task.payload);
+        recorded.lock().push(task.payload);
         async { Ok::<(), TaskFailure>(()) }
     });
     run_with_workers(vec![worker], async {
@@ -251,5 +261,5 @@ async fn sealed_task_runs_only_with_its_key(case: TestCase) {
             .await;
     })
     .await;
-    assert_eq!(*ran.lock(), ["secret"]);
+    assert_eq!(*completed.lock(), ["secret"]);
 }

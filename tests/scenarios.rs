@@ -1,12 +1,12 @@
 //! The promises of lockgate, as HTTP exchanges over real sockets.
 //!
-//! Each row runs through axum and through actix-web, on the embedded store and on Redis. A behaviour
-//! without a row is not promised. The rows lie in `rows/`; one that is missing below is an unused
-//! function, and so a warning.
+//! Each row runs in axum and in actix-web, on the embedded store and on Redis. A behaviour without
+//! a row is not promised. The rows are in `rows/`; a row without an entry below is an unused
+//! function and causes a warning.
 
 mod rows;
 
-/// One test of a row in each framework on each of these stores.
+/// Tests of a row in each framework on each of these stores.
 macro_rules! scenario_tests {
     ($stores:ident { $($module:ident: $($row:ident),+ $(,)?;)+ }) => {$(
         mod $module {$(
@@ -17,7 +17,7 @@ macro_rules! scenario_tests {
     )+};
 }
 
-/// Four tests.
+/// Four tests: both frameworks on both stores.
 macro_rules! tests_on_each_store {
     ($module:ident, $row:ident) => {
         scenario_test!($module, $row, axum_on_memory, Axum, Memory);
@@ -26,7 +26,7 @@ macro_rules! tests_on_each_store {
     };
 }
 
-/// Two tests, for what only a server can do.
+/// Two tests, for rows that need a server.
 macro_rules! tests_on_redis {
     ($module:ident, $row:ident) => {
         scenario_test!($module, $row, axum_on_redis, Axum, Redis);
@@ -34,7 +34,7 @@ macro_rules! tests_on_redis {
     };
 }
 
-/// One test, of what several servers do together: which framework asks them makes no difference to them.
+/// One test of several servers; the framework makes no difference to them.
 macro_rules! test_on_cluster {
     ($module:ident, $row:ident) => {
         scenario_test!($module, $row, axum_on_a_cluster, Axum, Cluster);

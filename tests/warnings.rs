@@ -28,7 +28,7 @@ const DELEGATION_WARNING: &str = "delegation header rejected";
 const REPLAY_MARKER_WARNING: &str = "a request with Lockgate-Replay was not verified";
 const SHADOW_REFUSAL: &str = "shadow policy: the request would have been refused";
 
-/// Of the process.
+/// Log of this process.
 static PROCESS_LOG: LazyLock<LogBuffer> = LazyLock::new(LogBuffer::install);
 
 #[derive(Clone, Default)]
@@ -61,9 +61,9 @@ impl LogBuffer {
         log
     }
 
-    /// How many warnings say this.
-    fn count_warnings(&self, what: &str) -> usize {
-        self.count_lines(" WARN lockgate", what)
+    /// Returns the number of warnings that contain this text.
+    fn count_warnings(&self, text: &str) -> usize {
+        self.count_lines(" WARN lockgate", text)
     }
 
     fn count_lines(&self, level: &str, what: &str) -> usize {
@@ -81,13 +81,13 @@ async fn set_config(server: &RedisServer, name: &str, value: &str) {
     let () = command.query_async(&mut server.connection().await).await.expect("an answer");
 }
 
-/// So much at once that all connections are made.
+/// Makes enough concurrent calls to open all connections.
 async fn use_all_connections(store: &Store) {
     let locks = (0..64).map(|n| async move {
         let wait = Duration::from_secs(10);
         match store.lock(format!("{n}")).wait(wait).acquire().await {
             Ok(guard) => _ = guard.release().await,
-            // Until its breaker has found the new server.
+            // The call fails until the circuit breaker has found the new server.
             Err(AcquireError::Fault(_)) => {}
             Err(busy) => panic!("{busy}"),
         }
@@ -109,7 +109,7 @@ async fn unsuitable_server_settings_are_warned_once_per_start() {
         "once, at the start"
     );
 
-    // One that keeps all, and drops nothing, is not spoken of.
+    // A server that persists its data and evicts no keys causes no warning.
     let good = RedisServer::start_with_append_log("everysec").await;
     let other = connect_with_long_timeout(&good.url("x")).await;
     use_all_connections(&other).await;
@@ -119,7 +119,8 @@ async fn unsuitable_server_settings_are_warned_once_per_start() {
     );
     assert_eq!(log.count_warnings("the server"), 2);
 
-    // Another one in its place, which has been told nothing: it evicts nothing, and forgets as well.
+    // A new server without settings at the same address: it evicts no keys but does not persist its
+    // data.
     server.kill();
     server.restart().await;
     eventually("the new one to be told of", async || {
@@ -136,11 +137,11 @@ async fn unsuitable_server_settings_are_warned_once_per_start() {
 
 fn misconfiguration_counts() -> [usize; 3] {
     [UNTRUSTED_PROXY_WARNING, MISSING_CLIENT_WARNING, DUPLICATE_POLICY_WARNING]
-        .map(|what| PROCESS_LOG.count_warnings(what))
+        .map(|warning| PROCESS_LOG.count_warnings(warning))
 }
 
-/// Behind a proxy that nobody has named all clients are one; a named one that says nothing writes another field; and
-/// one policy in two layers is meant to be two.
+/// Three misconfigurations: an unconfigured proxy makes all clients one, a trusted proxy sends
+/// another header, and one policy name is used in two layers.
 async fn send_through_misconfigured_layers(case: TestCase) {
     let site = case.start_site().await;
     let before = misconfiguration_counts();
@@ -167,10 +168,10 @@ fn possible_misconfiguration_is_warned_once() {
     assert_eq!(misconfiguration_counts(), [1, 1, 1], "once in a process");
 }
 
-/// An account number: it must not be found in a log.
+/// Account number; it must not occur in a log.
 const SECRET_SUBJECT: &str = "DE89370400440532013000";
 
-/// Of each turn that a lock takes: with the node and a hashed key, and never a token.
+/// Each lock event has the node and a hashed key, and never a token.
 #[tokio::test]
 async fn lock_events_log_node_and_key_hash_without_token() {
     LazyLock::force(&PROCESS_LOG);
@@ -195,44 +196,52 @@ async fn lock_events_log_node_and_key_hash_without_token() {
         "in the background",
     ];
     let text = PROCESS_LOG.text();
-    let of_node = |node: &str| text.lines().filter(|line| line.contains(node)).collect::<Vec<_>>();
-    let tells = |line: &str, event: &str| line.contains(event) && line.contains("lock=");
-    let is_told = |node: &&str| {
-        let lines = of_node(node);
-        EVENTS.iter().all(|event| lines.iter().any(|line| tells(line, event)))
+    let lines_of_node =
+        |node: &str| text.lines().filter(|line| line.contains(node)).collect::<Vec<_>>();
+    let is_event = |line: &str, event: &str| line.contains(event) && line.contains("lock=");
+    let has_all_events = |node: &&str| {
+        let lines = lines_of_node(node);
+        EVENTS.iter().all(|event| lines.iter().any(|line| is_event(line, event)))
     };
     let nodes = text.split_whitespace().filter_map(|word| word.strip_prefix("node="));
-    let node = nodes.map(|node| node.trim_matches('"')).find(is_told);
+    let node = nodes.map(|node| node.trim_matches('"')).find(has_all_events);
     let node = node.unwrap_or_else(|| panic!("no node tells of all events in:\n{text}"));
     assert!(!text.contains(SECRET_SUBJECT), "{text}");
-    // A node has 16 hex digits; a nonce 32.
-    let runs = |line: &str| line.split(|c: char| !c.is_ascii_hexdigit()).map(str::len).max();
-    let lines = of_node(node);
-    assert!(lines.iter().all(|line| runs(line).is_none_or(|longest| longest <= 16)), "{lines:#?}");
+    // A node has 16 hex digits, a nonce 32.
+    let longest_hex_run =
+        |line: &str| line.split(|c: char| !c.is_ascii_hexdigit()).map(str::len).max();
+    let lines = lines_of_node(node);
+    assert!(
+        lines.iter().all(|line| longest_hex_run(line).is_none_or(|longest| longest <= 16)),
+        "{lines:#?}"
+    );
 }
 
-/// Who watches a policy before it is enforced learns of each that it would have refused.
+/// Each refusal that a policy in shadow mode would have made is logged.
 #[test]
 fn shadow_refusals_are_logged() {
     LazyLock::force(&PROCESS_LOG);
     for (framework, before) in [(WebFramework::Axum, 0), (WebFramework::Actix, 2)] {
         run_case(framework, StoreKind::Memory, async move |case: TestCase| {
             let site = case.start_site().await;
-            for told in 0..3 {
+            for refusal_count in 0..3 {
                 let get = site.get("/limits/shadow").header("x-api-key", SECRET_SUBJECT);
                 let _ = get.send().await.expect_status(200);
                 assert_eq!(
                     PROCESS_LOG.count_lines(" INFO lockgate", SHADOW_REFUSAL),
-                    before + told
+                    before + refusal_count
                 );
-                assert_eq!(PROCESS_LOG.count_lines("subject=", SHADOW_REFUSAL), before + told);
+                assert_eq!(
+                    PROCESS_LOG.count_lines("subject=", SHADOW_REFUSAL),
+                    before + refusal_count
+                );
                 assert!(!PROCESS_LOG.text().contains(SECRET_SUBJECT), "a subject is hashed");
             }
         });
     }
 }
 
-/// Sends many requests with forged words about locks and runs.
+/// Sends many requests with forged delegation and replay headers.
 async fn send_forged_headers(case: TestCase) {
     let site = case.start_site().await;
     for _ in 0..100 {
@@ -247,17 +256,17 @@ async fn send_forged_headers(case: TestCase) {
     let _ = hold.finish().await.expect_status(200);
 }
 
-/// A client decides how often, and not how much of the log is about it.
+/// A client controls the number of forged requests, but not the size of the log.
 #[test]
 fn forged_headers_are_warned_once_a_minute() {
     LazyLock::force(&PROCESS_LOG);
-    let began = std::time::Instant::now();
+    let started = std::time::Instant::now();
     for framework in [WebFramework::Axum, WebFramework::Actix] {
         run_case(framework, StoreKind::Memory, send_forged_headers);
-        let most = 1 + usize::try_from(began.elapsed().as_secs() / 60).expect("minutes");
-        for forged in [DELEGATION_WARNING, REPLAY_MARKER_WARNING] {
-            let told = PROCESS_LOG.count_warnings(forged);
-            assert!((1..=most).contains(&told), "{told} lines: {forged}");
+        let max_count = 1 + usize::try_from(started.elapsed().as_secs() / 60).expect("minutes");
+        for warning in [DELEGATION_WARNING, REPLAY_MARKER_WARNING] {
+            let count = PROCESS_LOG.count_warnings(warning);
+            assert!((1..=max_count).contains(&count), "{count} lines: {warning}");
         }
     }
     assert!(
@@ -266,7 +275,7 @@ fn forged_headers_are_warned_once_a_minute() {
     );
 }
 
-/// Why nothing is deferred: of each credential once, whoever else sends one by chance.
+/// The reason for not deferring is logged once per credential, whichever clients send it.
 #[test]
 fn credential_that_prevents_deferral_is_warned_once() {
     LazyLock::force(&PROCESS_LOG);
@@ -295,30 +304,30 @@ async fn post_status(app: &axum::Router, path: &str) -> u16 {
     answer.expect("a router has no errors").status().as_u16()
 }
 
-/// To a layer before a fallback each request looks like one that will be a 404.
+/// To a layer before a fallback, each request looks like a 404.
 async fn check_axum_fallback(store: &Store) {
     use axum::{Router, routing::post};
     let orders = Router::new().route("/orders/{id}/pay", post(async || "paid"));
     let lock = lockgate_axum::LockLayer::by_path_param("id").store(store);
     let app = Router::new().fallback_service(orders).layer(lock);
-    let told = PROCESS_LOG.count_lines("ERROR lockgate", UNLOCKED_REQUEST_ERROR);
+    let count_before = PROCESS_LOG.count_lines("ERROR lockgate", UNLOCKED_REQUEST_ERROR);
     assert_eq!(post_status(&app, "/nothing").await, 404);
     assert_eq!(
         PROCESS_LOG.count_lines("ERROR lockgate", UNLOCKED_REQUEST_ERROR),
-        told,
+        count_before,
         "a 404 is one"
     );
     for _ in 0..3 {
         assert_eq!(post_status(&app, "/orders/7/pay").await, 200);
         assert_eq!(
             PROCESS_LOG.count_lines("ERROR lockgate", UNLOCKED_REQUEST_ERROR),
-            told + 1,
+            count_before + 1,
             "once of a layer"
         );
     }
 }
 
-/// Around an app the layer takes the first scope of a prefix, whatever its guard says.
+/// A layer around the app applies to the first scope of a prefix, whatever its guard.
 async fn check_second_actix_scope(store: &Store) {
     use actix_web::{
         App, guard,
@@ -331,14 +340,15 @@ async fn check_second_actix_scope(store: &Store) {
         .service(web::scope("/api").guard(guard::Host("b.test")).service(orders))
         .wrap(lockgate_actix_web::LockLayer::by_path_param("id").store(store));
     let app = init_service(app).await;
-    let told = PROCESS_LOG.count_lines("ERROR lockgate", UNLOCKED_REQUEST_ERROR);
-    for (path, status, told) in [("/api/nothing", 404, told), ("/api/orders/7/pay", 200, told + 1)]
+    let expected_count = PROCESS_LOG.count_lines("ERROR lockgate", UNLOCKED_REQUEST_ERROR);
+    for (path, status, expected_count) in
+        [("/api/nothing", 404, expected_count), ("/api/orders/7/pay", 200, expected_count + 1)]
     {
         let request = TestRequest::post().uri(path).insert_header(("host", "b.test"));
         assert_eq!(call_service(&app, request.to_request()).await.status().as_u16(), status);
         assert_eq!(
             PROCESS_LOG.count_lines("ERROR lockgate", UNLOCKED_REQUEST_ERROR),
-            told,
+            expected_count,
             "{path}"
         );
     }
@@ -352,7 +362,8 @@ async fn unlocked_requests_are_logged_as_errors() {
     check_second_actix_scope(&store).await;
 }
 
-/// In axum by a nested router, in actix-web by a scope, and around the whole app, where nothing is captured yet.
+/// Covers a nested router in axum, a scope in actix-web, and the whole app, where no parameter is
+/// captured yet.
 #[actix_web::test]
 async fn duplicate_path_parameter_is_logged_with_its_fix() {
     use actix_web::{
@@ -364,22 +375,23 @@ async fn duplicate_path_parameter_is_logged_with_its_fix() {
     let store = Store::memory();
     let lock = || lockgate_actix_web::LockLayer::by_path_param("id").store(&store);
     let orders = || web::resource("/orders/{id}").post(async || "paid");
-    let inside = App::new().service(web::scope("/tenants/{id}").service(orders().wrap(lock())));
-    let around = App::new().service(web::scope("/shops/{id}").service(orders())).wrap(lock());
-    let (inside, around) = (init_service(inside).await, init_service(around).await);
-    let ask = |path: &str| TestRequest::post().uri(path).to_request();
-    // One line a minute of each fault: each app has a route of its own.
-    let told = |prefix: &str| {
+    let scoped_app = App::new().service(web::scope("/tenants/{id}").service(orders().wrap(lock())));
+    let wrapped_app = App::new().service(web::scope("/shops/{id}").service(orders())).wrap(lock());
+    let (scoped_app, wrapped_app) =
+        (init_service(scoped_app).await, init_service(wrapped_app).await);
+    let request = |path: &str| TestRequest::post().uri(path).to_request();
+    // The log throttle admits one record a minute per fault, so each app has its own route.
+    let count_errors = |prefix: &str| {
         let route =
             format!("two parameters of the route /{prefix}/{{id}}/orders/{{id}} share a name");
         PROCESS_LOG.count_lines("ERROR lockgate", &format!("{route}; rename one of them"))
     };
-    let answer = call_service(&inside, ask("/tenants/3/orders/7")).await;
-    assert_eq!((answer.status().as_u16(), told("tenants")), (500, 1));
-    let answer = call_service(&around, ask("/shops/3/orders/7")).await;
-    assert_eq!((answer.status().as_u16(), told("shops")), (500, 1));
+    let answer = call_service(&scoped_app, request("/tenants/3/orders/7")).await;
+    assert_eq!((answer.status().as_u16(), count_errors("tenants")), (500, 1));
+    let answer = call_service(&wrapped_app, request("/shops/3/orders/7")).await;
+    assert_eq!((answer.status().as_u16(), count_errors("shops")), (500, 1));
     let lock = lockgate_axum::LockLayer::by_path_param("id").store(&store);
     let orders = axum::Router::new().route("/orders/{id}", axum::routing::post(async || "paid"));
     let app = axum::Router::new().nest("/sites/{id}", orders.layer(lock));
-    assert_eq!((post_status(&app, "/sites/3/orders/7").await, told("sites")), (500, 1));
+    assert_eq!((post_status(&app, "/sites/3/orders/7").await, count_errors("sites")), (500, 1));
 }

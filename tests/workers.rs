@@ -23,19 +23,20 @@ on_both_stores!(
     queue_rate_limits_starts_of_all_workers
 );
 
-/// When each run began and ended, in the order of their ends.
+/// Start and end of each run, in the order of the ends.
 type RunIntervals = Arc<Mutex<Vec<(Instant, Instant)>>>;
 
-/// An order is charged later, in any case; meanwhile the store is asked, so that others would have all the time to begin.
+/// Each order is always deferred. Its handler calls the store while it runs, so that a second run
+/// would have time to start.
 fn recording_app(store: &Store, log: &RunIntervals) -> Router {
-    let (asked, log) = (store.clone(), Arc::clone(log));
+    let (handler_store, log) = (store.clone(), Arc::clone(log));
     let charge = move |Path(_): Path<String>| async move {
-        let began = Instant::now();
+        let started = Instant::now();
         for _ in 0..5 {
-            asked.ping().await.expect("it is there");
+            handler_store.ping().await.expect("it is there");
             tokio::task::yield_now().await;
         }
-        log.lock().push((began, Instant::now()));
+        log.lock().push((started, Instant::now()));
     };
     Router::new()
         .route("/orders/{id}", post(charge))
@@ -44,7 +45,7 @@ fn recording_app(store: &Store, log: &RunIntervals) -> Router {
         .layer(Extension(store.clone()))
 }
 
-/// So many orders of as many resources, run by two processes.
+/// Runs orders of as many resources in two processes.
 async fn run_orders(
     case: &TestCase,
     jobs: usize,
@@ -52,7 +53,7 @@ async fn run_orders(
 ) -> Vec<(Instant, Instant)> {
     let log = RunIntervals::default();
     let (mut stops, mut ends) = (Vec::new(), Vec::new());
-    let mut last = None;
+    let mut last_app = None;
     for _ in 0..2 {
         let store = case.new_store().await;
         let app = recording_app(&store, &log);
@@ -62,9 +63,9 @@ async fn run_orders(
         ends.push(tokio::spawn(worker.run(async {
             let _ = stopped.await;
         })));
-        last = Some(app);
+        last_app = Some(app);
     }
-    let app = last.expect("two of them");
+    let app = last_app.expect("two of them");
     for n in 0..jobs {
         let request = Request::post(format!("/orders/{n}")).body(Body::empty()).expect("valid");
         let answer = app.clone().oneshot(request).await.expect("it does not fail");
@@ -82,20 +83,20 @@ async fn run_orders(
 
 async fn queue_concurrency_limits_runs_of_all_workers(case: TestCase) {
     let runs = run_orders(&case, 40, |worker| worker.concurrency(16).queue_concurrency(2)).await;
-    let at = |moment: Instant| {
-        runs.iter().filter(|(began, ended)| *began <= moment && moment < *ended).count()
+    let active_at = |moment: Instant| {
+        runs.iter().filter(|(started, ended)| *started <= moment && moment < *ended).count()
     };
-    let most = runs.iter().map(|(began, _)| at(*began)).max();
-    assert!(most.is_some_and(|most| most <= 2), "{most:?} at once");
+    let max_active = runs.iter().map(|(started, _)| active_at(*started)).max();
+    assert!(max_active.is_some_and(|max_active| max_active <= 2), "{max_active:?} at once");
 }
 
-/// The first at once, then one each 50 ms: what is late makes none of the others early.
+/// The first run starts at once, then one each 50 ms; a late start does not permit an early one.
 async fn queue_rate_limits_starts_of_all_workers(case: TestCase) {
     let second = Duration::from_secs(1);
     let limited = |worker: DeferWorker| worker.queue_rate(20, Duration::from_secs(1));
     let runs = run_orders(&case, 30, limited).await;
-    let first = runs.iter().map(|(began, _)| *began).min().expect("they ran");
-    let last = runs.iter().map(|(began, _)| *began).max().expect("they ran");
-    // Nine tenths, since the first may have been late.
+    let first = runs.iter().map(|(started, _)| *started).min().expect("they ran");
+    let last = runs.iter().map(|(started, _)| *started).max().expect("they ran");
+    // A tenth less, since the first start may be late.
     assert!(last - first > second * 29 / 20 * 9 / 10, "{:?}", last - first);
 }

@@ -281,16 +281,16 @@ mod tests {
         assert_eq!(decode_response(at, &answer), Ok((response, Bytes::from_static(b"body"))));
     }
 
-    /// Any bytes under a job's name in the store.
+    /// Arbitrary bytes in place of a stored envelope.
     #[test]
     fn arbitrary_bytes_decode_to_the_expected_error() {
         bolero::check!().with_iterations(1_000).with_type::<(bool, Vec<u8>)>().for_each(
-            |(ours, bytes)| {
+            |(has_version, bytes)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
                 let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
-                let start: &[u8] = if *ours { &[FORMAT_VERSION] } else { &[] };
+                let start: &[u8] = if *has_version { &[FORMAT_VERSION] } else { &[] };
                 let bytes = Bytes::from([start, bytes].concat());
-                let why = match bytes.first() {
+                let error = match bytes.first() {
                     Some(0) if bytes.get(1).is_some_and(|version| *version > 1) => {
                         EnvelopeError::NewerVersion
                     }
@@ -298,8 +298,8 @@ mod tests {
                     Some(version) if *version > FORMAT_VERSION => EnvelopeError::NewerVersion,
                     Some(_) | None => EnvelopeError::Corrupted,
                 };
-                assert_eq!(decode_request(at, &bytes), Err(why));
-                assert_eq!(decode_response(at, &bytes), Err(why));
+                assert_eq!(decode_request(at, &bytes), Err(error));
+                assert_eq!(decode_response(at, &bytes), Err(error));
             },
         );
     }
@@ -309,7 +309,7 @@ mod tests {
     fn changed_truncated_or_extended_envelope_is_rejected() {
         type TamperInput = (String, Vec<u8>, Vec<u8>, usize, u8, Vec<u8>);
         bolero::check!().with_iterations(500).with_type::<TamperInput>().for_each(
-            |(target, value, body, place, bit, more)| {
+            |(target, value, body, position, bit, suffix)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
                 let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
                 let head = HttpRequestHead::new(
@@ -323,15 +323,15 @@ mod tests {
                 let read = decode_request(at, &bytes).expect("it is whole");
                 assert_eq!((&read.head.target, &read.body[..]), (target, &body[..]));
                 let mut changed = bytes.to_vec();
-                let place = place % changed.len();
-                changed[place] ^= 1 << (bit % 8);
-                assert!(decode_request(at, &changed.into()).is_err(), "bit {bit} of {place}");
+                let position = position % changed.len();
+                changed[position] ^= 1 << (bit % 8);
+                assert!(decode_request(at, &changed.into()).is_err(), "bit {bit} of {position}");
                 assert_eq!(
-                    decode_request(at, &bytes.slice(..place)),
+                    decode_request(at, &bytes.slice(..position)),
                     Err(EnvelopeError::Corrupted)
                 );
-                if !more.is_empty() {
-                    let longer = [&bytes, &more[..]].concat();
+                if !suffix.is_empty() {
+                    let longer = [&bytes, &suffix[..]].concat();
                     assert_eq!(decode_request(at, &longer.into()), Err(EnvelopeError::Corrupted));
                 }
             },
@@ -342,7 +342,7 @@ mod tests {
     fn stored_request_debug_shows_no_content() {
         let (head, body) = (request_head(), Bytes::from_static(b"body"));
         let request = StoredRequest { head, snapshots: user_snapshot(), max_attempts: 1, body };
-        let told = format!("{request:?}");
-        assert_eq!(told, "StoredRequest { method: \"PATCH\", max_attempts: 1, bytes: 4, .. }");
+        let text = format!("{request:?}");
+        assert_eq!(text, "StoredRequest { method: \"PATCH\", max_attempts: 1, bytes: 4, .. }");
     }
 }

@@ -103,19 +103,19 @@ mod tests {
     #[test]
     fn retry_after_parses_seconds_and_dates() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
-        let of = |text: &str| {
+        let parse = |text: &str| {
             let value = vec![("retry-after".to_owned(), text.as_bytes().to_vec())];
             parse_retry_after(&value, now)
         };
-        assert_eq!(of("120"), Some(120 * SECOND));
-        assert_eq!(of(" 0 "), Some(Duration::ZERO));
-        assert_eq!(of("99999999999999999999999"), Some(Duration::from_secs(u64::MAX)));
-        assert_eq!(of("Sun, 06 Nov 1994 08:49:47 GMT"), Some(10 * SECOND));
-        assert_eq!(of("Sunday, 06-Nov-94 08:49:47 GMT"), Some(10 * SECOND));
-        assert_eq!(of("Sun Nov  6 08:49:47 1994"), Some(10 * SECOND));
-        assert_eq!(of("Sun, 06 Nov 1994 08:49:07 GMT"), Some(Duration::ZERO), "it has passed");
+        assert_eq!(parse("120"), Some(120 * SECOND));
+        assert_eq!(parse(" 0 "), Some(Duration::ZERO));
+        assert_eq!(parse("99999999999999999999999"), Some(Duration::from_secs(u64::MAX)));
+        assert_eq!(parse("Sun, 06 Nov 1994 08:49:47 GMT"), Some(10 * SECOND));
+        assert_eq!(parse("Sunday, 06-Nov-94 08:49:47 GMT"), Some(10 * SECOND));
+        assert_eq!(parse("Sun Nov  6 08:49:47 1994"), Some(10 * SECOND));
+        assert_eq!(parse("Sun, 06 Nov 1994 08:49:07 GMT"), Some(Duration::ZERO), "it has passed");
         for none in ["", "-1", "1.5", "soon", "+3"] {
-            assert_eq!(of(none), None, "{none:?}");
+            assert_eq!(parse(none), None, "{none:?}");
         }
         assert_eq!(parse_retry_after(&Vec::new(), now), None);
     }

@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(forward(2, true, later), keys[..2]);
         let last = Key::custom("4");
         queue.push_forwarded(last.clone(), None, Some(later));
-        // New information about a forwarded lock changes nothing; that it has come due does, after
-        // a while.
+        // A new job does not forward its lock again. A lock that becomes due is forwarded again
+        // after `FORWARD_RETRY_INTERVAL`.
         queue.push(keys[0].clone(), Some(JobId::new(&keys[0])));
         queue.push_due(&last, None);
         assert!(queue.next_to_forward(2, false, later).is_empty());

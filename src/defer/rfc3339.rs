@@ -36,7 +36,7 @@ mod tests {
 
     #[test]
     fn timestamps_match_the_calendar() {
-        for (seconds, told) in [
+        for (seconds, expected) in [
             (1, "1970-01-01T00:00:01.000Z"),
             (951_782_399, "2000-02-28T23:59:59.000Z"),
             (951_782_400, "2000-02-29T00:00:00.000Z"),
@@ -45,7 +45,7 @@ mod tests {
             (1_735_689_599, "2024-12-31T23:59:59.000Z"),
             (4_107_542_400, "2100-03-01T00:00:00.000Z"),
         ] {
-            assert_eq!(format_rfc3339(seconds * 1_000_000), told);
+            assert_eq!(format_rfc3339(seconds * 1_000_000), expected);
         }
         assert_eq!(format_rfc3339(1_700_000_000_123_999), "2023-11-14T22:13:20.123Z");
         assert_eq!(timestamp_or_null(0), Value::Null);

@@ -1,4 +1,4 @@
-//! The worker and the status on the embedded store, with tokio's clock stopped.
+//! Worker and status resource on the embedded store, with tokio's clock paused.
 
 mod client_visible_settings;
 mod dispatch_order;
@@ -52,12 +52,12 @@ impl DeferWorker {
     }
 }
 
-/// Routes that note what runs, by target; what they do is in the target too.
+/// Replayer that counts runs by target. The end of the target selects its behavior.
 #[derive(Clone, Default)]
 struct CountingReplayer(Arc<Mutex<HashMap<String, u32>>>);
 
 impl CountingReplayer {
-    /// How often it ran.
+    /// Number of runs of a target.
     fn run_count(&self, target: &str) -> u32 {
         self.0.lock().get(target).copied().unwrap_or(0)
     }
@@ -75,7 +75,7 @@ impl Replayer for CountingReplayer {
         assert!(!head.target.ends_with("/panic"), "outside of the future");
         let long = head.target.ends_with("/long");
         async move {
-            // As the job's own lock does when it lets the run pass.
+            // The job's own `LockLayer` does this when it admits the run.
             marker.pass_own_lock(&lock_key_of(&head.target));
             ReplayOutcome::Answered(ReplayResponse {
                 status: 200,
@@ -87,7 +87,7 @@ impl Replayer for CountingReplayer {
     }
 }
 
-/// Routes that are a function.
+/// Replayer made of a function.
 #[derive(Clone)]
 struct FnReplayer(
     Arc<dyn Fn(HttpRequestHead, ReplayMarker) -> BoxFuture<'static, ReplayOutcome> + Send + Sync>,
@@ -124,7 +124,7 @@ fn lock_key_of(target: &str) -> Key {
     Key::custom(target.split(['/', '?']).nth(1).expect("a path"))
 }
 
-/// A worker that runs until it is told to stop.
+/// Worker task that runs until `stop` or `kill`.
 struct SpawnedWorker {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -150,24 +150,24 @@ impl SpawnedWorker {
         self.task.await.expect("it ends well");
     }
 
-    /// As in a crash: nothing is settled, nobody is told.
+    /// Aborts the task without a settlement, as in a crash.
     async fn kill(self) {
         self.task.abort();
         assert!(self.task.await.is_err_and(|error| error.is_cancelled()));
     }
 }
 
-/// A job that runs once.
+/// Enqueues a job with one attempt.
 async fn enqueue_job(store: &Store, target: &str) -> JobId {
     enqueue_with_attempts(store, target, 1, Vec::new()).await
 }
 
-/// A job that runs once, of any request.
+/// Enqueues a request as a job with one attempt.
 async fn enqueue_request(store: &Store, head: HttpRequestHead, body: &[u8]) -> JobId {
     send_enqueue(store, enqueue_command(store, head, body)).await
 }
 
-/// The call that stores a job that runs once, of any request.
+/// Command that enqueues a request as a job with one attempt.
 fn enqueue_command(store: &Store, head: HttpRequestHead, body: &[u8]) -> EnqueueCommand {
     let key = lock_key_of(&head.target);
     let id = JobId::new(&key);
@@ -176,22 +176,22 @@ fn enqueue_command(store: &Store, head: HttpRequestHead, body: &[u8]) -> Enqueue
     envelope_command(key.clone(), id, 1, envelope)
 }
 
-/// A job of so many runs that carries this.
+/// Enqueues a job with `max_attempts` attempts and extension snapshots.
 async fn enqueue_with_attempts(
     store: &Store,
     target: &str,
     max_attempts: u32,
-    carried: Vec<(String, Vec<u8>)>,
+    snapshots: Vec<(String, Vec<u8>)>,
 ) -> JobId {
     let key = lock_key_of(target);
     let head = HttpRequestHead::new("POST", target, Vec::new(), None);
     let id = JobId::new(&key);
     let at = EnvelopeBinding { store, id: &id, lock: &key };
-    let envelope = encode_request(at, head, Vec::new(), carried, max_attempts, b"body");
+    let envelope = encode_request(at, head, Vec::new(), snapshots, max_attempts, b"body");
     send_enqueue(store, envelope_command(key.clone(), id, max_attempts, envelope)).await
 }
 
-/// A job of these bytes.
+/// Command that enqueues the given envelope.
 fn envelope_command(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> EnqueueCommand {
     let policy =
         JobPolicy { retry_after_crash: max_attempts > 1, max_attempts, ..JobPolicy::default() };
@@ -214,7 +214,7 @@ fn envelope_command(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> 
     }
 }
 
-/// A job that runs once, not before this time.
+/// Enqueues a job with one attempt and a delay.
 async fn enqueue_delayed(store: &Store, target: &str, delay: Duration) -> JobId {
     let call =
         enqueue_command(store, HttpRequestHead::new("POST", target, Vec::new(), None), b"body");
@@ -237,7 +237,7 @@ async fn get_job(store: &Store, id: &JobId) -> JobView {
     job.expect("the store is there").expect("it is kept")
 }
 
-/// Waits until nothing more will happen to it; how it ended.
+/// Waits until the job has ended and returns its state.
 async fn wait_until_ended(store: &Store, id: &JobId) -> JobState {
     let state = async {
         loop {
@@ -248,11 +248,11 @@ async fn wait_until_ended(store: &Store, id: &JobId) -> JobState {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    // Of the stopped clock: far beyond every lease, watch and backoff.
+    // On the paused clock; longer than every lease, shard watch and backoff.
     tokio::time::timeout(Duration::from_secs(600), state).await.expect("the job ends")
 }
 
-/// Lets everything that can happen now happen: with the clock stopped, that is when a sleep ends.
+/// Runs all runnable tasks: the paused clock advances only when every task is idle.
 async fn let_tasks_settle() {
     tokio::time::sleep(Duration::from_millis(200)).await;
 }

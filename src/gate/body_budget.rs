@@ -148,7 +148,7 @@ impl Drop for BodyBudget {
 mod tests {
     use super::*;
 
-    /// Other tests of this process take room too, far less than this.
+    /// Far more than other tests of this process reserve.
     const BUDGET: usize = 1 << 40;
 
     fn new_budget(limit: usize, budget: usize) -> BodyBudget {
@@ -173,7 +173,7 @@ mod tests {
         assert!(!first.try_grow_to(BUDGET / 2 + 1), "more than half");
         let mut same = budget_of_client("one", BUDGET);
         assert!(!same.try_grow_to(1 << 32), "the share is the client's, not the request's");
-        // Another one has half of what is left.
+        // Another client may use half of the rest.
         let mut second = budget_of_client("two", BUDGET);
         assert!(second.try_grow_to(MUCH / 2));
         assert!(!second.try_grow_to(MUCH / 2 + (1 << 31)));
@@ -181,7 +181,7 @@ mod tests {
         assert!(second.try_grow_to(MUCH / 2 + (1 << 31)), "what is dropped is given back");
     }
 
-    /// 1,300 requests of one client that send nothing, and the largest body of another one.
+    /// 1,300 idle requests of one client, and the largest body of another client.
     #[test]
     fn idle_requests_of_one_client_do_not_block_another() {
         let budget = 64 << 20;

@@ -200,13 +200,13 @@ mod tests {
     impl TimedTestBody {
         fn new() -> (mpsc::UnboundedSender<u8>, Self, BodyTimerHandle) {
             let (client, body) = mpsc::unbounded_channel();
-            let (reading, patience) = BodyTimerHandle::new(5 * SECOND);
-            (client, Self(body, patience), reading)
+            let (handle, timer) = BodyTimerHandle::new(5 * SECOND);
+            (client, Self(body, timer), handle)
         }
 
         async fn read(&mut self) -> Result<Option<u8>, BodyTimeoutError> {
-            let Self(body, patience) = self;
-            poll_fn(|cx| match patience.poll_body(cx, |cx| body.poll_recv(cx)) {
+            let Self(body, timer) = self;
+            poll_fn(|cx| match timer.poll_body(cx, |cx| body.poll_recv(cx)) {
                 Ok(polled) => polled.map(Ok),
                 Err(slow) => Poll::Ready(Err(slow)),
             })
@@ -214,18 +214,18 @@ mod tests {
         }
     }
 
-    /// As the loser of a `select!` does.
+    /// The losing branch of a `select!` polls late in this way.
     #[tokio::test(start_paused = true)]
     async fn received_data_is_returned_after_a_late_poll() {
-        let (client, mut body, reading) = TimedTestBody::new();
+        let (client, mut body, handle) = TimedTestBody::new();
         for byte in 0..9 {
             assert_eq!(body.read().now_or_never(), None);
             client.send(byte).expect("it is read");
             tokio::time::sleep(6 * SECOND).await;
             assert_eq!(body.read().await, Ok(Some(byte)));
         }
-        assert!(!reading.is_timed_out());
-        // The time until it came is counted all the same.
+        assert!(!handle.is_timed_out());
+        // The time until the data arrived still counts.
         assert_eq!(body.read().now_or_never(), None);
         tokio::time::sleep(3 * SECOND).await;
         client.send(9).expect("it is read");
@@ -234,13 +234,13 @@ mod tests {
         let since = Instant::now();
         assert_eq!(body.read().await, Err(BodyTimeoutError));
         assert_eq!(since.elapsed(), 2 * SECOND);
-        assert!(reading.is_timed_out());
+        assert!(handle.is_timed_out());
     }
 
     /// A handler that is woken and finds no data continues to wait.
     #[tokio::test(start_paused = true)]
     async fn wakeup_without_data_does_not_end_the_wait() {
-        let (reading, mut patience) = BodyTimerHandle::new(5 * SECOND);
+        let (handle, mut timer) = BodyTimerHandle::new(5 * SECOND);
         let mut ticks = Box::pin(futures_util::stream::unfold((), |()| async {
             tokio::time::sleep(SECOND).await;
             Some(((), ()))
@@ -253,7 +253,7 @@ mod tests {
                     while ticks.poll_next_unpin(cx).is_ready() {}
                     Poll::<()>::Pending
                 };
-                match patience.poll_body(cx, nothing) {
+                match timer.poll_body(cx, nothing) {
                     Ok(_) => Poll::Pending,
                     Err(slow) => Poll::Ready(slow),
                 }
@@ -262,6 +262,6 @@ mod tests {
         };
         assert_eq!(read().await, BodyTimeoutError);
         assert_eq!(since.elapsed(), 5 * SECOND);
-        assert!(reading.is_timed_out());
+        assert!(handle.is_timed_out());
     }
 }

@@ -221,7 +221,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stalled_client_does_not_hold_its_run() {
         let detached = DetachedRun::new(ParkingSlot::new(AttemptMode::ParkImmediately, None));
-        // The receiver is there, and is not read.
+        // The receiver exists but is never read.
         let (to, unread) = mpsc::channel(1);
         let mut sink = BodySink::Channel(to.clone());
         let next =

@@ -37,12 +37,12 @@ mod tests {
     #[test]
     fn invalid_header_name_is_refused_at_startup() {
         assert_eq!(parse_header_name("x", "X-Account"), "x-account");
-        for odd in ["", "x account", "x-account:", "kontö"] {
-            let key = catch_unwind(|| drop(KeySource::<()>::header(odd)));
-            let said = key.expect_err("no request has it").downcast::<String>();
-            assert!(said.expect("a text").starts_with("by_header: "), "{odd:?}");
-            let error = KeySource::<()>::try_header(odd).expect_err("no request has it");
-            assert!(error.to_string().starts_with("by_header: "), "{odd:?}");
+        for invalid in ["", "x account", "x-account:", "kontö"] {
+            let key = catch_unwind(|| drop(KeySource::<()>::header(invalid)));
+            let panic = key.expect_err("no request has it").downcast::<String>();
+            assert!(panic.expect("a text").starts_with("by_header: "), "{invalid:?}");
+            let error = KeySource::<()>::try_header(invalid).expect_err("no request has it");
+            assert!(error.to_string().starts_with("by_header: "), "{invalid:?}");
         }
     }
 }

@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(run.refusal_status(), None);
         run.record_refused(inner, 409);
         assert_eq!(run.refusal_status(), Some(409));
-        // A retry layer in between calls it again.
+        // A retry layer between the gates calls the inner gate again.
         run.record_refused(inner, 429);
         assert_eq!(run.refusal_status(), Some(429));
         run.record_passed(inner);

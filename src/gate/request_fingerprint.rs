@@ -118,7 +118,7 @@ mod tests {
             let print = fingerprint_of_chunks(chunks);
             assert_eq!(print.finished_hex(), None, "there may be more");
             print.finish();
-            // Whatever comes after the end is none of it.
+            // Data after `finish` is ignored.
             print.update(b"e");
             print.finish();
             assert_eq!(print.finished_hex().as_ref(), Some(&whole), "{chunks:?}");

@@ -1,4 +1,4 @@
-//! A worker here, and a server over there.
+//! Replays over HTTP: a worker in this process, and a verifying server.
 
 mod remote_layers;
 mod unanswered_runs;
@@ -43,7 +43,7 @@ fn secret(byte: u8) -> SharedSecret {
 
 #[test]
 fn replay_header_has_the_documented_form() {
-    let word = ReplayClaims {
+    let claims = ReplayClaims {
         store_identity: "00112233445566778899aabbccddeeff".to_owned(),
         id: "2a00112233445566778899aabbccddeeff".to_owned(),
         attempt: 2,
@@ -52,32 +52,32 @@ fn replay_header_has_the_documented_form() {
         end_ms: 1_700_000_060_000,
     };
     let request = SignedInput { method: "POST", target: "/orders/7/refund?a=b", body: b"note" };
-    let field = word.sign(&secret(7), request);
-    let (text, mac) = field.rsplit_once(';').expect("it has parts");
+    let header = claims.sign(&secret(7), request);
+    let (text, mac) = header.rsplit_once(';').expect("it has parts");
     assert_eq!(
         text,
         "2;00112233445566778899aabbccddeeff;2a00112233445566778899aabbccddeeff;2;1700000000000001;1700000000000;1700000060000"
     );
     assert_eq!(mac, "7bfc5cb3024dc744a713af0e101b188583963da25734a3988b2fdbe3aa1d92bc");
-    assert_eq!(ReplayClaims::verify(&field, &[secret(1), secret(7)], request), Some(word));
+    assert_eq!(ReplayClaims::verify(&header, &[secret(1), secret(7)], request), Some(claims));
     let others = [
         SignedInput { method: "PUT", ..request },
         SignedInput { target: "/orders/8/refund?a=b", ..request },
         SignedInput { body: b"nota", ..request },
     ];
     for other in others {
-        assert_eq!(ReplayClaims::verify(&field, &[secret(7)], other), None);
+        assert_eq!(ReplayClaims::verify(&header, &[secret(7)], other), None);
     }
-    assert_eq!(ReplayClaims::verify(&field, &[secret(8)], request), None);
-    for n in 0..field.len() {
-        let mut forged = field.clone().into_bytes();
+    assert_eq!(ReplayClaims::verify(&header, &[secret(8)], request), None);
+    for n in 0..header.len() {
+        let mut forged = header.clone().into_bytes();
         forged[n] ^= 1;
         let forged = String::from_utf8(forged).expect("it is ASCII still");
         assert_eq!(ReplayClaims::verify(&forged, &[secret(7)], request), None, "{forged}");
     }
 }
 
-/// A job that runs, its lock, and its marker.
+/// Enqueues a job on the lock `order`.
 async fn enqueue_job(store: &Store) -> JobId {
     let key = Key::custom("order");
     let id = JobId::new(&key);
@@ -145,7 +145,7 @@ struct ReceivedRequests {
     headers: http::HeaderMap,
 }
 
-/// A server that verifies what it gets, and says so with its status.
+/// Spawns a server that records the verification of each request, and acknowledges runs on demand.
 async fn spawn_verifying_server(
     store: &Store,
     acknowledge: bool,
@@ -153,7 +153,7 @@ async fn spawn_verifying_server(
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
     let seen = Arc::new(Mutex::new(ReceivedRequests::default()));
-    let (told, verifier) = (Arc::clone(&seen), ReplayVerifier::new(store, &secret(7)));
+    let (received, verifier) = (Arc::clone(&seen), ReplayVerifier::new(store, &secret(7)));
     crate::store::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
             let (seen, verifier) = (Arc::clone(&seen), verifier.clone());
@@ -163,9 +163,9 @@ async fn spawn_verifying_server(
                     let (parts, body) = request.into_parts();
                     let body = body.collect().await.expect("a whole body").to_bytes();
                     let target = parts.uri.to_string();
-                    let field = parts.headers[REPLAY_HEADER].to_str().expect("visible characters");
+                    let header = parts.headers[REPLAY_HEADER].to_str().expect("visible characters");
                     let method = parts.method.as_str();
-                    let verified = verifier.verify(method, &target, &body, field).await;
+                    let verified = verifier.verify(method, &target, &body, header).await;
                     let status = if target.contains("missing") { 404 } else { 200 };
                     let mut seen = seen.lock();
                     seen.verified.push(verified);
@@ -183,12 +183,12 @@ async fn spawn_verifying_server(
             );
         }
     });
-    (addr, told)
+    (addr, received)
 }
 
 fn request_head(target: &str) -> HttpRequestHead {
-    let fields = vec![("host".to_owned(), b"elsewhere".to_vec()), ("x".to_owned(), b"y".to_vec())];
-    HttpRequestHead::new("POST", target, fields, None)
+    let headers = vec![("host".to_owned(), b"elsewhere".to_vec()), ("x".to_owned(), b"y".to_vec())];
+    HttpRequestHead::new("POST", target, headers, None)
 }
 
 #[tokio::test]
@@ -203,8 +203,8 @@ async fn remote_run_is_verified_only_while_it_runs() {
     {
         let seen = seen.lock();
         let deferred = seen.verified[0].as_ref().expect("it runs");
-        let told = marker.job();
-        assert_eq!((&deferred.id, deferred.fence), (&told.id, told.fence));
+        let job = marker.job();
+        assert_eq!((&deferred.id, deferred.fence), (&job.id, job.fence));
         assert_eq!(seen.target, "/api/a?b=c");
         assert_eq!(seen.headers["host"], addr.to_string());
         assert_eq!(seen.headers["x"], "y");
@@ -228,7 +228,8 @@ async fn remote_run_is_verified_only_while_it_runs() {
     assert!(matches!(seen.lock().verified[2], Err(VerifyError::Forged)));
 }
 
-/// A service there that believes this process for its peer, and what the client has said of itself.
+/// The server trusts this process as a proxy, so the address of the client must follow the headers
+/// that the client sent.
 #[tokio::test]
 async fn forwarded_headers_end_with_the_client_address() {
     let store = Store::memory();
@@ -240,18 +241,18 @@ async fn forwarded_headers_end_with_the_client_address() {
         (Some("[2001:db8::7]:80"), "2001:db8::7", Some("for=\"[2001:db8::7]\"")),
         (None, "unknown", None),
     ] {
-        let fields = vec![("x-forwarded-for".to_owned(), b"10.9.9.9".to_vec())];
+        let headers = vec![("x-forwarded-for".to_owned(), b"10.9.9.9".to_vec())];
         let head = HttpRequestHead::new(
             "POST",
             "/a",
-            fields,
+            headers,
             peer.map(|peer| peer.parse().expect("an address")),
         );
         let _ = replayer.replay(head, Bytes::new(), marker.clone(), 100).await;
-        let fields = seen.lock().headers.clone();
-        let of = |name: &str| fields.get_all(name).iter().cloned().collect::<Vec<_>>();
-        assert_eq!(of("x-forwarded-for"), ["10.9.9.9", list]);
-        assert_eq!(of("forwarded"), Vec::from_iter(node));
+        let headers = seen.lock().headers.clone();
+        let values = |name: &str| headers.get_all(name).iter().cloned().collect::<Vec<_>>();
+        assert_eq!(values("x-forwarded-for"), ["10.9.9.9", list]);
+        assert_eq!(values("forwarded"), Vec::from_iter(node));
     }
 }
 
@@ -284,17 +285,20 @@ async fn unreachable_server_is_not_a_failed_run() {
     assert_eq!(ran, ReplayOutcome::Failed, "not another host");
 }
 
-/// A network that loses what is sent to that address; or somebody who takes the connection and says nothing.
+/// The network drops packets to the address, or the server accepts the connection and sends
+/// nothing.
 #[tokio::test]
 async fn connect_timeout_is_not_a_failed_run() {
     let full = tokio::net::TcpSocket::new_v4().expect("a socket");
     full.bind("127.0.0.1:0".parse().expect("an address")).expect("a port");
     let full = full.listen(1).expect("it listens");
     let silent = full.local_addr().expect("bound");
-    // Whoever comes when nobody has room is not answered at all.
-    let (mut here, soon) = (Vec::new(), Duration::from_millis(100));
-    while let Ok(came) = tokio::time::timeout(soon, tokio::net::TcpStream::connect(silent)).await {
-        here.push(came.expect("there was room"));
+    // A connect beyond the accept queue gets no answer.
+    let (mut connections, soon) = (Vec::new(), Duration::from_millis(100));
+    while let Ok(connected) =
+        tokio::time::timeout(soon, tokio::net::TcpStream::connect(silent)).await
+    {
+        connections.push(connected.expect("there was room"));
     }
     let mut bases = vec![format!("http://{silent}")];
     let mute = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -312,28 +316,30 @@ async fn connect_timeout_is_not_a_failed_run() {
     }
 }
 
-/// The field of a run, and whether it is believed.
+/// Signs the header of a run and verifies it on `store`.
 async fn verify_run(store: &Store, marker: &ReplayMarker) -> Result<RunningJob, VerifyError> {
     let RunningJob { id, attempt, fence, .. } = marker.job();
     let end_ms = ceil_millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap()) + 60_000;
     let (id, attempt, fence) = (id.as_str().to_owned(), *attempt, *fence);
-    let space = marker.store().backend().identities().pop().expect("it is connected").to_string();
-    let word = ReplayClaims { store_identity: space, id, attempt, fence, first_seen_ms: 0, end_ms };
-    let field = word.sign(&secret(7), SignedInput { method: "POST", target: "/a", body: b"" });
-    ReplayVerifier::new(store, &secret(7)).verify("POST", "/a", b"", &field).await
+    let identity =
+        marker.store().backend().identities().pop().expect("it is connected").to_string();
+    let claims =
+        ReplayClaims { store_identity: identity, id, attempt, fence, first_seen_ms: 0, end_ms };
+    let header = claims.sign(&secret(7), SignedInput { method: "POST", target: "/a", body: b"" });
+    ReplayVerifier::new(store, &secret(7)).verify("POST", "/a", b"", &header).await
 }
 
-/// A worker of another server, or of another database, whose job has the same id.
+/// The run belongs to another server or database, in which a job has the same id.
 #[tokio::test]
 async fn run_of_another_store_is_rejected_as_forged() {
     let (store, other) = (Store::memory(), Store::memory());
     let (_hold, marker) = start_run(&store).await;
     assert!(verify_run(&store.as_another_process(), &marker).await.is_ok());
-    let told = verify_run(&other, &marker).await;
-    assert!(matches!(told, Err(VerifyError::Forged)), "{told:?}");
+    let verified = verify_run(&other, &marker).await;
+    assert!(matches!(verified, Err(VerifyError::Forged)), "{verified:?}");
 }
 
-/// Whatever its own process still believes.
+/// The store decides, although the worker may still rely on the lease.
 #[tokio::test]
 async fn run_with_an_expired_lease_is_not_running() {
     let clock = Clock::manual();
@@ -342,11 +348,11 @@ async fn run_with_an_expired_lease_is_not_running() {
     clock.advance(LEASE - Duration::from_millis(1));
     assert!(verify_run(&store, &marker).await.is_ok());
     clock.advance(Duration::from_millis(1));
-    let told = verify_run(&store, &marker).await;
-    assert!(matches!(told, Err(VerifyError::NotRunning)), "{told:?}");
+    let verified = verify_run(&store, &marker).await;
+    assert!(matches!(verified, Err(VerifyError::NotRunning)), "{verified:?}");
 }
 
-/// The attempt was given back, so the next run has the same number.
+/// The attempt was returned uncharged, so the next run has the same number.
 #[tokio::test]
 async fn requeued_run_is_not_running_beside_its_successor() {
     let clock = Clock::manual();
@@ -368,8 +374,8 @@ async fn requeued_run_is_not_running_beside_its_successor() {
     clock.advance(LEASE);
     let (_hold, other) = start_next_run(&store, &marker.job().id).await;
     assert_eq!(other.job().attempt, marker.job().attempt);
-    let told = verify_run(&store, &marker).await;
-    assert!(matches!(told, Err(VerifyError::NotRunning)), "{told:?}");
+    let verified = verify_run(&store, &marker).await;
+    assert!(matches!(verified, Err(VerifyError::NotRunning)), "{verified:?}");
     assert!(verify_run(&store, &other).await.is_ok());
 }
 
@@ -398,9 +404,9 @@ async fn https_run_reaches_only_a_trusted_server() {
     let store = Store::memory();
     let (_hold, marker) = start_run(&store).await;
     for host in ["localhost", "127.0.0.1"] {
-        let stranger = HttpReplayer::new(&store, &format!("https://{host}:{port}"), &secret(7));
+        let untrusting = HttpReplayer::new(&store, &format!("https://{host}:{port}"), &secret(7));
         let replayer =
-            stranger.clone().with_tls_config(outbound::tls_config_with_roots(test_root_store()));
+            untrusting.clone().with_tls_config(outbound::tls_config_with_roots(test_root_store()));
         let run = |replayer: &HttpReplayer| {
             replayer.replay(request_head("/a"), Bytes::new(), marker.clone(), 100)
         };
@@ -408,13 +414,13 @@ async fn https_run_reaches_only_a_trusted_server() {
             panic!("{host} answers")
         };
         assert_eq!(answer.body, ReplayBody::Full("over".into()));
-        // Nobody has vouched for it.
-        assert_eq!(run(&stranger).await, ReplayOutcome::Unreachable, "{host}");
+        // The default roots do not include the test root.
+        assert_eq!(run(&untrusting).await, ReplayOutcome::Unreachable, "{host}");
     }
     server.abort();
 }
 
-/// A scheme is the same in capitals: nothing of a request goes in the clear.
+/// Schemes are case-insensitive: the request must not be sent in plain text.
 #[cfg(feature = "http-replay-tls")]
 #[tokio::test]
 async fn uppercase_https_scheme_uses_tls() {
@@ -427,7 +433,7 @@ async fn uppercase_https_scheme_uses_tls() {
     let replayer = HttpReplayer::new(&store, &format!("HTTPS://{addr}"), &secret(7));
     let run = crate::store::spawn(replayer.replay(request_head("/a"), Bytes::new(), marker, 100));
     let (mut socket, _) = listener.accept().await.expect("it connects");
-    // A TLS record of a handshake.
+    // Type of a TLS handshake record.
     assert_eq!(socket.read_u8().await.expect("it speaks first"), 22);
     drop(socket);
     assert_eq!(run.await.expect("it ends"), ReplayOutcome::Unreachable);
@@ -461,7 +467,8 @@ fn base_url_credentials_are_not_shown() {
     assert!(!text.contains("password"), "{text}");
 }
 
-/// Whatever a client wrote into its path, and whoever between here and there makes one path of it: it is of that base.
+/// The path comes from the client. No server or proxy may normalize it to a path outside of the
+/// base.
 #[tokio::test]
 async fn request_path_does_not_leave_the_base_url() {
     let store = Store::memory();
@@ -489,7 +496,7 @@ async fn request_path_does_not_leave_the_base_url() {
         assert!(matches!(ran, ReplayOutcome::Answered(_)), "{target}: {ran:?}");
         assert_eq!(seen.lock().target, format!("/api{target}"));
     }
-    // Where there is no base but the server, there is none to leave.
+    // Without a base path, no path can leave it.
     let replayer = HttpReplayer::new(&store, &format!("http://{addr}"), &secret(7));
     let ran = replayer.replay(request_head("/x/../y"), Bytes::new(), marker.clone(), 100).await;
     assert!(matches!(ran, ReplayOutcome::Answered(_)), "{ran:?}");

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Texts of the letters by which parts could run into each other, and now and then a long one.
+/// Texts of letters that separate or escape the parts of keys, and some long ones.
 fn collision_prone_text() -> impl Strategy<Value = String> {
     let letters = vec![
         'a', 'b', ':', '@', '+', '%', '~', '-', '.', ',', ' ', '/', '\n', '{', '}', '検', '登',
@@ -45,7 +45,7 @@ proptest! {
             let first = *seen.entry(key_from_template(source)).or_insert(source);
             prop_assert_eq!(first, source);
         }
-        // So are keys of two.
+        // The same holds for keys of two parts.
         let mut pairs = HashMap::new();
         for pair in sources.windows(2) {
             let key = key_from_template(&pair[0]).and(&key_from_template(&pair[1]));
@@ -92,7 +92,7 @@ fn addresses_are_normalised() {
 
 #[test]
 fn stripe_numbers_are_stable_wire_layout() {
-    // Processes of different versions must agree on these for ever.
+    // Processes of different versions must agree on these numbers.
     let stripe = |value: &str, n| Key::path_param("id", value).stripe(n).as_str().to_owned();
     assert_eq!(stripe("7", 64), "s:p.id::64.10");
     assert_eq!(stripe("8", 64), "s:p.id::64.18");
@@ -136,12 +136,12 @@ fn invalid_stripe_count_panics() {
 
 #[test]
 fn shard_numbers_are_stable_wire_layout() {
-    // Processes of different versions must agree on these for ever.
+    // Processes of different versions must agree on these numbers.
     assert_eq!(Key::path_param("id", "7").shard(), 51);
     assert_eq!(Key::path_param("id", "8").shard(), 10);
 }
 
-/// Keys can be read in the store by whoever lists them.
+/// Keys are visible to every client of the store.
 #[test]
 fn credential_key_hides_the_credential() {
     for name in [
@@ -157,11 +157,11 @@ fn credential_key_hides_the_credential() {
         assert_ne!(key, Key::header(name, b"Bearer xyzzz").scope("shop"));
     }
     assert_eq!(Key::header("x-account", b"xyzzy").as_str(), "h:x-account::xyzzy");
-    let of = |value: &str| Key::header("authorization", value.as_bytes());
+    let key_of = |value: &str| Key::header("authorization", value.as_bytes());
     for same in ["bearer xyzzy", "BEARER  xyzzy", " Bearer xyzzy "] {
-        assert_eq!(of(same), of("Bearer xyzzy"), "RFC 9110, section 11");
+        assert_eq!(key_of(same), key_of("Bearer xyzzy"), "RFC 9110, section 11");
     }
-    assert_ne!(of("Bearer Xyzzy"), of("Bearer xyzzy"));
-    assert_ne!(of("Basic xyzzy"), of("Bearer xyzzy"));
-    assert_eq!(of("xyzzy"), of("xyzzy"));
+    assert_ne!(key_of("Bearer Xyzzy"), key_of("Bearer xyzzy"));
+    assert_ne!(key_of("Basic xyzzy"), key_of("Bearer xyzzy"));
+    assert_eq!(key_of("xyzzy"), key_of("xyzzy"));
 }

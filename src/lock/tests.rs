@@ -1,4 +1,5 @@
-//! The lock engine on the embedded store, with tokio's clock stopped: time passes when nothing runs.
+//! Lock engine on the embedded store, with tokio's clock paused: time passes when all tasks are
+//! idle.
 
 mod busy_policy;
 pub(crate) mod cancellation;
@@ -32,11 +33,11 @@ const SECOND: Duration = Duration::from_secs(1);
 
 async fn acquire_after_shutdown(store: &Store) -> LockGuard {
     assert!(store.shutdown(SECOND).await, "something was not given back");
-    // Another process, so that no local line or nonce of this one helps.
+    // Another process, which shares neither the local queues nor the nonces of this one.
     store.as_another_process().lock("x").acquire().await.expect("the lock is free")
 }
 
-/// Takes a lock away, as an operator does who deletes its key.
+/// Removes a lease from the store, as an operator does who deletes its key.
 async fn revoke_lease(store: &Store, lease: &LockLease) {
     let (key, me) = (lease.key.clone(), lease.token.clone());
     store.backend().release(key, me, lease.terms.mode).await.expect("the store is there");
@@ -49,26 +50,27 @@ fn expect_busy(outcome: Result<LockGuard, AcquireError>) -> LockBusy {
     }
 }
 
-/// Its time is over at the very moment at which somebody looks for it, finds that it waits no more, and ends its line.
+/// The wait ends just when the queue task polls, finds no waiter, and removes the local queue.
 #[tokio::test(start_paused = true)]
 async fn timed_out_waiter_reports_the_holder_and_the_queue() {
     let store = Store::memory();
     let other = store.as_another_process();
     let _held = other.lock("x").fixed_lease(50 * SECOND).acquire().await.expect("it is free");
     for wait in (1..20).map(|n| n * SECOND / 10) {
-        let told = expect_busy(store.lock("x").wait(wait).acquire().await);
-        // What it would itself have asked for is 10 s.
-        assert!(told.lease_remaining > 20 * SECOND, "not what is known, after {wait:?}: {told:?}");
-        assert!(told.waited.is_some_and(|waited| waited >= wait), "{told:?}");
+        let busy = expect_busy(store.lock("x").wait(wait).acquire().await);
+        // The waiter's own lease is 10 s.
+        assert!(busy.lease_remaining > 20 * SECOND, "not what is known, after {wait:?}: {busy:?}");
+        assert!(busy.waited.is_some_and(|waited| waited >= wait), "{busy:?}");
     }
-    // Of those who wait with it, too, for whom the store has one place: also while others of them go on.
+    // Waiters of one process share a queue entry. Each of them reports the queue, while others
+    // still wait.
     let waits = (1..=8).map(|n| n * SECOND / 2);
     let all = waits.map(|wait| store.lock("x").wait(wait).acquire().into_future());
-    for (gone, outcome) in (0..).zip(futures_util::future::join_all(all).await) {
-        let told = expect_busy(outcome);
+    for (timed_out, outcome) in (0..).zip(futures_util::future::join_all(all).await) {
+        let busy = expect_busy(outcome);
         assert!(
-            told.queue_length >= 8 - gone && told.lease_remaining > 10 * SECOND,
-            "{gone} have gone: {told:?}"
+            busy.queue_length >= 8 - timed_out && busy.lease_remaining > 10 * SECOND,
+            "{timed_out} have gone: {busy:?}"
         );
     }
 }

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
     use crate::{gate::KeySource, key::Key, middleware::PlainHttp};
 
-    /// HTTP/2 has it in the URI alone.
+    /// HTTP/2 requests have the host only in the URI.
     #[test]
     fn host_key_falls_back_to_the_uri() {
         let key = |uri: &str, host: Option<&str>| {
@@ -147,10 +147,10 @@ mod tests {
                 .read(&mut PartsView::<PlainHttp>::new(&mut parts))
                 .ok()
         };
-        let of = |host: &str| Some(Key::header("host", host.as_bytes()));
-        assert_eq!(key("https://one.example:8443/a", None), of("one.example:8443"));
-        assert_eq!(key("https://me:secret@one.example/a", None), of("one.example"));
-        assert_eq!(key("https://one.example/a", Some("two.example")), of("two.example"));
+        let host_key = |host: &str| Some(Key::header("host", host.as_bytes()));
+        assert_eq!(key("https://one.example:8443/a", None), host_key("one.example:8443"));
+        assert_eq!(key("https://me:secret@one.example/a", None), host_key("one.example"));
+        assert_eq!(key("https://one.example/a", Some("two.example")), host_key("two.example"));
         assert_eq!(key("/a", None), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The driver around a lock whose store is slow, with tokio's clock stopped: what waits for what.
+//! Driver around a lock on a slow store, with tokio's clock paused.
 
 mod future_sizes;
 mod interrupted_body;
@@ -31,7 +31,7 @@ fn lock_gate(store: &Store) -> LockLayer<PlainHttp> {
     LockLayer::by(KeySource::header("order")).store(store)
 }
 
-/// What the layer answers around a handler.
+/// Response of a handler inside the layer.
 async fn call_under_lock<F, R>(
     gate: LockLayer<PlainHttp>,
     handler: impl Fn() -> F + Clone + Send + 'static,
@@ -48,7 +48,7 @@ where
     service.oneshot(post_request(Empty::<Bytes>::new())).await.expect("it does not fail")
 }
 
-/// A store that takes a second for the next release.
+/// Store whose next release takes one second.
 fn slow_release_store() -> Store {
     let (store, faults) = faulty_store();
     faults.set("release", BackendFault::SlowReply(SECOND), 1);
@@ -93,7 +93,7 @@ async fn body_end_waits_for_the_release() {
     assert!(is_lock_free(&store).await);
 }
 
-/// hyper asks for no end after it: the client has it all.
+/// hyper does not poll a sized body beyond its last chunk.
 #[tokio::test(start_paused = true)]
 async fn last_chunk_of_sized_body_waits_for_the_release() {
     let store = slow_release_store();
@@ -114,7 +114,7 @@ fn post_request<B>(body: B) -> Request<B> {
 
 type BoxedTestBody = UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>;
 
-/// A body of so many bytes, each of which takes so long.
+/// Body of `bytes` bytes, each after a delay of `each`.
 fn slow_body<E: Send + 'static>(bytes: usize, each: Duration) -> UnsyncBoxBody<Bytes, E> {
     let frames = stream::iter(0..bytes).then(move |_| async move {
         tokio::time::sleep(each).await;
@@ -123,7 +123,7 @@ fn slow_body<E: Send + 'static>(bytes: usize, each: Duration) -> UnsyncBoxBody<B
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// What is answered to a dribbling client, and when.
+/// Status of the response to a slow client, and its time.
 async fn timed_status<F, E>(
     gate: LockLayer<PlainHttp>,
     body: BoxedTestBody,
@@ -147,7 +147,7 @@ where
     (began.elapsed(), answer.map(|answer| answer.status().as_u16()))
 }
 
-/// A handler that makes the best of it.
+/// Handler that reads the body and ignores its error.
 async fn drain_body(mut body: BoxedTestBody) -> Result<StatusCode, Infallible> {
     while let Some(Ok(_)) = body.frame().await {}
     Ok(StatusCode::OK)
@@ -166,7 +166,7 @@ async fn slow_request_body_is_408_after_five_seconds() {
     assert_eq!(timed_status(longer, second(50), drain_body).await, (50 * SECOND, Ok(200)));
 }
 
-/// Between two bytes the handler is busy for longer than the client.
+/// The handler works longer between two bytes than the client needs to send one.
 #[tokio::test(start_paused = true)]
 async fn handler_time_does_not_count_as_body_wait() {
     let works = |mut body: BoxedTestBody| async move {
@@ -197,7 +197,7 @@ async fn body_timeout_is_408_for_each_handler_reaction() {
         std::future::pending::<Result<_, Infallible>>().await
     };
     assert_eq!(timed_status(lock_gate(&store), slow_body(60, SECOND), ignores).await.1, Ok(408));
-    // In a task of its own, which nothing else tells the driver of.
+    // Reads the body in another task, which the driver cannot observe otherwise.
     let spawns = |body: BoxedTestBody| async move {
         crate::store::spawn(drain_body(body));
         std::future::pending::<Result<_, Infallible>>().await
@@ -206,8 +206,8 @@ async fn body_timeout_is_408_for_each_handler_reaction() {
     assert!(is_lock_free(&store).await);
 }
 
-/// Each of them would stop it. The outer one, whose answer goes out, must not say that it has
-/// ended.
+/// Both layers would stop the handler. The outer one sends the response and must not report that
+/// the handler ended.
 #[tokio::test(start_paused = true)]
 async fn outer_of_nested_layers_stops_the_handler() {
     let store = Store::memory();
@@ -224,7 +224,7 @@ async fn outer_of_nested_layers_stops_the_handler() {
     assert!(detail.contains("It was stopped"), "{detail}");
 }
 
-/// What the handler had begun has ended before the lock is given back.
+/// The handler's future is dropped before the lock is released.
 #[tokio::test(start_paused = true)]
 async fn handler_is_dropped_before_its_lock_is_released() {
     struct DropTimeRecorder(Arc<Mutex<Option<Instant>>>);
@@ -237,10 +237,10 @@ async fn handler_is_dropped_before_its_lock_is_released() {
 
     let store = slow_release_store();
     let ended = Arc::new(Mutex::new(None));
-    let place = Arc::clone(&ended);
+    let recorded = Arc::clone(&ended);
     let began = Instant::now();
     let (took, status) = timed_status(lock_gate(&store), slow_body(60, SECOND), move |body| {
-        let work = DropTimeRecorder(Arc::clone(&place));
+        let work = DropTimeRecorder(Arc::clone(&recorded));
         async move {
             let _work = work;
             let _ = drain_body(body).await;
@@ -253,7 +253,7 @@ async fn handler_is_dropped_before_its_lock_is_released() {
     assert_eq!((ended - began).as_secs(), 5, "a second before the release was over");
 }
 
-/// Nothing can be put into it, so nothing is counted; it is logged.
+/// No error can be inserted into this body type, so its time is not limited. That is logged.
 #[tokio::test(start_paused = true)]
 async fn unsupported_body_type_has_no_timeout() {
     let store = Store::memory();
@@ -267,7 +267,8 @@ async fn unsupported_body_type_has_no_timeout() {
     assert_eq!(answer.status(), StatusCode::OK);
 }
 
-/// The request's body becomes the answer's: the head is out when the client turns out to be slow.
+/// The request body is echoed as the response body, so the head was sent before the client is found
+/// to be slow.
 #[tokio::test(start_paused = true)]
 async fn echoed_body_under_lock_fails_on_a_slow_client() {
     for (until, whole) in [(HoldUntil::BodyEnd, false), (HoldUntil::Answered, true)] {

@@ -1,4 +1,4 @@
-//! Workers on the embedded store, with tokio's clock stopped.
+//! Workers on the embedded store, with tokio's clock paused.
 
 mod handler_errors;
 mod idle_worker;
@@ -27,7 +27,7 @@ use crate::store::Store;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What ran, in order: payload, attempt, and when it began.
+/// Log of the runs in order: payload, attempt, and start time.
 #[derive(Clone, Default)]
 struct TaskRunLog(Arc<Mutex<Vec<(String, u32, Instant)>>>);
 
@@ -44,7 +44,7 @@ impl TaskRunLog {
         self.0.lock().iter().map(|(_, attempt, _)| *attempt).collect()
     }
 
-    /// When each began.
+    /// Start times of the runs.
     fn start_times(&self) -> Vec<Instant> {
         self.0.lock().iter().map(|(.., at)| *at).collect()
     }
@@ -54,8 +54,8 @@ fn text_queue(store: &Store) -> Queue<String> {
     store.queue("texts")
 }
 
-/// A worker whose handler does what the payload says: `fail`, `dead`, `panic`, `sleep <ms>`, anything else is
-/// done.
+/// Worker whose payload selects the outcome: `fail`, `later`, `dead`, `panic`, `sleep <ms>`; any
+/// other payload succeeds.
 fn scripted_worker(queue: &Queue<String>, log: &TaskRunLog) -> QueueWorker {
     let log = log.clone();
     queue.worker(move |task: Task<String>| {
@@ -77,7 +77,7 @@ fn scripted_worker(queue: &Queue<String>, log: &TaskRunLog) -> QueueWorker {
     })
 }
 
-/// A worker that runs until it is told to stop.
+/// Worker task that runs until `stop`.
 struct SpawnedQueueWorker {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -108,7 +108,7 @@ async fn task_state(queue: &Queue<String>, id: &TaskId) -> Option<TaskState> {
     queue.get(id).await.unwrap().map(|info| info.state)
 }
 
-/// Lets everything that can happen now happen: with the clock stopped, that is when a sleep ends.
+/// Runs all runnable tasks: the paused clock advances only when every task is idle.
 async fn wait_until_idle() {
     sleep(Duration::from_millis(50)).await;
 }

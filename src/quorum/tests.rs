@@ -1,4 +1,4 @@
-//! On embedded stores that fail as they are told, with tokio's clock stopped.
+//! Tests of the quorum on embedded stores with scheduled faults, with tokio's clock paused.
 
 mod fences;
 mod renewal_and_release;
@@ -19,7 +19,7 @@ const UNLIMITED_FAULTS: usize = 1_000_000;
 
 const LEASE: Duration = Duration::from_secs(3);
 
-/// How long a node may take, of that lease.
+/// Time of a node to reply, with that lease.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 
 struct TestQuorum {
@@ -28,7 +28,7 @@ struct TestQuorum {
     quorum: Quorum,
 }
 
-/// After one more look at it.
+/// Polls a future once. Returns true if it is ready.
 async fn poll_once<F: Future + Unpin>(future: &mut F) -> bool {
     poll_fn(|cx| Poll::Ready(Pin::new(&mut *future).poll(cx).is_ready())).await
 }
@@ -48,26 +48,26 @@ impl TestQuorum {
         Self { stores, faults, quorum }
     }
 
-    /// The next calls of these nodes meet this fault, whatever they are.
+    /// Applies a fault to all calls of these nodes.
     fn fail_nodes(&self, nodes: &[usize], fault: BackendFault) {
-        for at in nodes {
-            self.faults[*at].set("acquire", fault, UNLIMITED_FAULTS);
-            // A store's own deadline ends these.
+        for node in nodes {
+            self.faults[*node].set("acquire", fault, UNLIMITED_FAULTS);
+            // The other calls have a deadline in the store.
             let fault = if matches!(fault, BackendFault::NeverReplies) {
                 BackendFault::ReplyTimeout
             } else {
                 fault
             };
-            for step in ["renew", "release", "raise_fence"] {
-                self.faults[*at].set(step, fault, UNLIMITED_FAULTS);
+            for operation in ["renew", "release", "raise_fence"] {
+                self.faults[*node].set(operation, fault, UNLIMITED_FAULTS);
             }
         }
     }
 
     fn clear_faults(&self) {
         for faults in &self.faults {
-            for step in ["acquire", "renew", "release", "raise_fence"] {
-                faults.set(step, BackendFault::Unavailable, 0);
+            for operation in ["acquire", "renew", "release", "raise_fence"] {
+                faults.set(operation, BackendFault::Unavailable, 0);
             }
         }
     }
@@ -76,38 +76,38 @@ impl TestQuorum {
         self.quorum.lock("x").lease(LEASE).acquire().await
     }
 
-    /// Which nodes say that somebody has it.
+    /// Returns the nodes that report the lock as busy.
     async fn busy_nodes(&self) -> Vec<usize> {
-        let mut taken = Vec::new();
-        for (at, store) in self.stores.iter().enumerate() {
+        let mut busy = Vec::new();
+        for (node, store) in self.stores.iter().enumerate() {
             match store.as_another_process().lock("x").acquire().await {
                 Ok(guard) => drop(guard.release().await),
-                Err(AcquireError::Busy(_)) => taken.push(at),
+                Err(AcquireError::Busy(_)) => busy.push(node),
                 Err(other) => panic!("{other:?}"),
             }
         }
-        taken
+        busy
     }
 
-    /// How many nodes it has a lease of.
+    /// Returns the number of nodes on which the guard has a lease.
     fn lease_count(&self, guard: &QuorumGuard) -> usize {
         guard.quorum_hold().hold_states().len()
     }
 
-    /// These nodes forget who has it.
+    /// Releases the leases of a guard on these nodes, as a loss of data would.
     async fn delete_leases(&self, guard: &QuorumGuard, nodes: &[usize]) {
-        for at in nodes {
-            let Some(facts) = guard.quorum_hold().hold_state_of(*at) else {
-                panic!("node {at} has none")
+        for node in nodes {
+            let Some(hold_state) = guard.quorum_hold().hold_state_of(*node) else {
+                panic!("node {node} has none")
             };
-            let (key, me) = (facts.key().clone(), facts.lease.token.clone());
-            let gone =
-                self.stores[*at].backend().release(key, me, crate::store::LockMode::Exclusive);
-            gone.await.unwrap();
+            let (key, token) = (hold_state.key().clone(), hold_state.lease.token.clone());
+            let release =
+                self.stores[*node].backend().release(key, token, crate::store::LockMode::Exclusive);
+            release.await.unwrap();
         }
     }
 
-    /// All that was dropped has been given back, and nobody has anything.
+    /// Asserts that all undos are done and all nodes are free.
     async fn assert_all_free(&self) {
         for store in &self.stores {
             assert!(store.shutdown(LEASE * 2).await, "something is left to give back");
@@ -135,11 +135,11 @@ fn quorum_requires_an_odd_number_of_distinct_stores() {
 #[tokio::test(start_paused = true)]
 async fn ping_succeeds_while_a_majority_answers() {
     let rig = TestQuorum::new(5);
-    let away = |nodes: &[usize]| {
-        nodes.iter().for_each(|at| rig.faults[*at].set("ping", BackendFault::Unavailable, 1));
+    let fail_pings = |nodes: &[usize]| {
+        nodes.iter().for_each(|node| rig.faults[*node].set("ping", BackendFault::Unavailable, 1));
     };
-    away(&[0, 4]);
+    fail_pings(&[0, 4]);
     assert!(rig.quorum.ping().await.is_ok());
-    away(&[0, 2, 4]);
+    fail_pings(&[0, 2, 4]);
     assert!(rig.quorum.ping().await.is_err());
 }

@@ -261,7 +261,8 @@ async fn acquire_on_node(
 mod tests {
     use super::*;
 
-    /// Kind of the error if some nodes are misconfigured, some unavailable, and the others busy.
+    /// Returns the error kind if some nodes are misconfigured, some unavailable, and the others
+    /// busy.
     fn error_kind_of_votes(
         nodes: usize,
         misconfigured: usize,

@@ -1,4 +1,5 @@
-//! The limiter on the embedded store, with tokio's clock stopped: time passes when nothing runs.
+//! Rate limiter on the embedded store, with tokio's clock paused: time passes when all tasks are
+//! idle.
 
 mod access_lists;
 mod cancellation;
@@ -21,7 +22,7 @@ use crate::store::Store;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// So many per minute.
+/// Quota of `requests` per minute.
 fn per_minute(requests: u64) -> Quota {
     Quota::requests(requests).per(60 * SECOND)
 }
@@ -37,7 +38,7 @@ fn assert_admitted(decision: &Decision, remaining: u64) {
     assert_eq!(decision.retry_after(), Duration::ZERO, "{decision:?}");
 }
 
-/// How long it has to wait.
+/// Asserts a refusal by these policies; returns its wait.
 #[track_caller]
 fn assert_refused(decision: &Decision, by: &[&str]) -> Duration {
     assert!(!decision.is_admitted(), "{decision:?}");
@@ -46,7 +47,7 @@ fn assert_refused(decision: &Decision, by: &[&str]) -> Duration {
     decision.retry_after()
 }
 
-/// What the store has left, asked by another process.
+/// Units left in the store, as another process sees them.
 async fn remaining_in_store(store: &Store, policy: &Policy, key: &str) -> u64 {
     let other = store.as_another_process();
     let decision = other.rate_limiter(policy.clone()).peek(key, 1).await.expect("it answers");

@@ -19,13 +19,13 @@ use lockgate_tests::{
 
 use super::{FAULTS_BINARY, SECOND};
 
-/// Of clients before and after what is done to the cluster.
+/// Duration of the client load before and after the fault.
 const LOAD_PHASE: Duration = Duration::from_secs(3);
 
-/// How long a client may wait for its answer if nothing is done.
+/// Longest response time without a fault.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(16);
 
-/// Three processes with workers, of both frameworks.
+/// Starts three processes with workers, of both frameworks.
 async fn start_workers<G: RedisTopology>(
     fleet: &mut JobFleet<G>,
     setup: impl Fn(WebFramework) -> NodeSetup,

@@ -7,49 +7,50 @@ use lockgate_tests::ledger::NodeSetup;
 
 use super::{BOTH_FRAMEWORKS, SECOND, long_lease_setup, start_fleet_without_worker};
 
-/// What runs may end; what has not begun is for others, at once.
+/// Active runs finish; queued jobs go to other workers at once.
 #[tokio::test]
 async fn drain_finishes_active_run_and_starts_no_other() {
     join_all(BOTH_FRAMEWORKS.map(|framework| async move {
         let (mut fleet, web) = start_fleet_without_worker(framework.other()).await;
-        // Far longer than the run takes.
+        // Far longer than the run.
         let setup = NodeSetup { drain_timeout: 15 * SECOND, ..long_lease_setup(framework) };
         let worker = fleet.start_node(setup).await;
         let lock = fleet.hold_lock("7").await;
-        let long =
+        let active =
             fleet.deferrable_request(web, "7").instruct_handler("ms=6000").send_accepted().await;
-        let behind = fleet.deferrable_request(web, "7").send_accepted().await;
+        let queued = fleet.deferrable_request(web, "7").send_accepted().await;
         lock.release().await;
-        fleet.wait_for_run_start(&long).await;
+        fleet.wait_for_run_start(&active).await;
         let other = fleet.start_node(long_lease_setup(framework.other())).await;
-        let told = Instant::now();
+        let terminated = Instant::now();
         fleet.terminate(worker);
         fleet.wait_for_worker_stop(worker).await;
-        let stops = Instant::now();
-        let beside = fleet.hold_lock("8").await;
-        let elsewhere = fleet.deferrable_request(web, "8").send_accepted().await;
-        beside.release().await;
-        assert_eq!(fleet.wait_for_outcome(web, &elsewhere).await.state, "done");
-        let elsewhere_after = stops.elapsed();
-        println!("figure: another runs the next after {} ms", elsewhere_after.as_millis());
-        assert!(elsewhere_after < 5 * SECOND, "{elsewhere_after:?}");
+        let worker_stopped = Instant::now();
+        let other_lock = fleet.hold_lock("8").await;
+        let other_job = fleet.deferrable_request(web, "8").send_accepted().await;
+        other_lock.release().await;
+        assert_eq!(fleet.wait_for_outcome(web, &other_job).await.state, "done");
+        let other_job_delay = worker_stopped.elapsed();
+        println!("figure: another runs the next after {} ms", other_job_delay.as_millis());
+        assert!(other_job_delay < 5 * SECOND, "{other_job_delay:?}");
         assert_eq!(fleet.wait_for_exit(worker).await, Some(0));
-        assert_eq!(fleet.wait_for_outcome(web, &long).await.state, "done");
+        assert_eq!(fleet.wait_for_outcome(web, &active).await.state, "done");
         let ended = Instant::now();
-        assert_eq!(fleet.wait_for_outcome(web, &behind).await.state, "done");
-        println!("figure: all done after SIGTERM {} ms", told.elapsed().as_millis());
-        let behind_after = ended.elapsed();
-        assert!(behind_after < 5 * SECOND, "{behind_after:?} after what it stood behind");
-        for (id, process) in [(long, worker), (behind, other), (elsewhere, other)] {
+        assert_eq!(fleet.wait_for_outcome(web, &queued).await.state, "done");
+        println!("figure: all done after SIGTERM {} ms", terminated.elapsed().as_millis());
+        let queued_delay = ended.elapsed();
+        assert!(queued_delay < 5 * SECOND, "{queued_delay:?} after what it stood behind");
+        for (id, process) in [(active, worker), (queued, other), (other_job, other)] {
             assert_eq!(fleet.runs_of(&id)[0].incarnation.process, process, "{id}");
         }
-        let looked = fleet.finish_and_check(web).await.assert_no_violations();
-        assert_eq!((looked.runs, looked.repeated_runs), (3, 0));
+        let stats = fleet.finish_and_check(web).await.assert_no_violations();
+        assert_eq!((stats.runs, stats.repeated_runs), (3, 0));
     }))
     .await;
 }
 
-/// What does not end in time is handed back, and not charged; or dead, where it must not run again.
+/// A run beyond the drain timeout returns to the queue uncharged, or is dead if it is not
+/// repeatable.
 #[tokio::test]
 async fn drain_returns_run_that_exceeds_timeout() {
     join_all(BOTH_FRAMEWORKS.map(|framework| async move {
@@ -72,23 +73,24 @@ async fn drain_returns_run_that_exceeds_timeout() {
         }
         fleet.wait_for_run_start(&put).await;
         fleet.wait_for_run_start(&post).await;
-        let told = Instant::now();
+        let terminated = Instant::now();
         fleet.terminate(worker);
         assert_eq!(fleet.wait_for_exit(worker).await, Some(0));
-        println!("figure: exit with a run too long after {} ms", told.elapsed().as_millis());
+        println!("figure: exit with a run too long after {} ms", terminated.elapsed().as_millis());
         let _other = fleet.start_node(long_lease_setup(framework.other())).await;
         assert_eq!(fleet.wait_for_outcome(web, &put).await.state, "done");
         let attempts: Vec<_> = fleet.runs_of(&put).iter().map(|run| run.attempt).collect();
         assert_eq!(attempts, [1, 1], "handed back without a charge");
         let dead = fleet.wait_for_outcome(web, &post).await;
         assert_eq!((&*dead.state, &*dead.reason), ("dead", "drained, may have run"));
-        let looked = fleet.finish_and_check(web).await.assert_no_violations();
-        assert_eq!((looked.runs, looked.repeated_runs), (3, 1));
+        let stats = fleet.finish_and_check(web).await.assert_no_violations();
+        assert_eq!((stats.runs, stats.repeated_runs), (3, 1));
     }))
     .await;
 }
 
-/// What fails while its worker ends is retried by another one, and charged: it is no reason to bury anything.
+/// A run that fails during the drain is charged and retried by another worker. It is not a dead
+/// letter.
 #[tokio::test]
 async fn run_that_fails_during_drain_is_retried() {
     join_all(BOTH_FRAMEWORKS.map(|framework| async move {
@@ -97,13 +99,13 @@ async fn run_that_fails_during_drain_is_retried() {
             .start_node(NodeSetup { drain_timeout: 15 * SECOND, ..long_lease_setup(framework) })
             .await;
         let locks = [fleet.hold_lock("7").await, fleet.hold_lock("8").await];
-        let fails = fleet
+        let failing = fleet
             .deferrable_request(web, "7")
             .put()
             .instruct_handler("ms=4000&fail=1")
             .send_accepted()
             .await;
-        let send_panicking = fleet
+        let panicking = fleet
             .deferrable_request(web, "8")
             .put()
             .instruct_handler("ms=4000&panic=1")
@@ -112,15 +114,15 @@ async fn run_that_fails_during_drain_is_retried() {
         for lock in locks {
             lock.release().await;
         }
-        for id in [&fails, &send_panicking] {
+        for id in [&failing, &panicking] {
             fleet.wait_for_run_start(id).await;
         }
         fleet.terminate(worker);
         fleet.wait_for_worker_stop(worker).await;
         let ended = |id| fleet.runs_of(id).iter().any(|run| run.end.is_some());
-        assert!(!ended(&fails) && !ended(&send_panicking), "it was told to stop while they ran");
+        assert!(!ended(&failing) && !ended(&panicking), "it was told to stop while they ran");
         let other = fleet.start_node(long_lease_setup(framework.other())).await;
-        for id in [&fails, &send_panicking] {
+        for id in [&failing, &panicking] {
             assert_eq!(fleet.wait_for_outcome(web, id).await.state, "done");
             let runs: Vec<_> = fleet
                 .runs_of(id)
@@ -130,8 +132,8 @@ async fn run_that_fails_during_drain_is_retried() {
             assert_eq!(runs, [(worker, 1), (other, 2)], "{id}");
         }
         assert_eq!(fleet.wait_for_exit(worker).await, Some(0));
-        let looked = fleet.finish_and_check(web).await.assert_no_violations();
-        assert_eq!((looked.runs, looked.repeated_runs), (4, 2));
+        let stats = fleet.finish_and_check(web).await.assert_no_violations();
+        assert_eq!((stats.runs, stats.repeated_runs), (4, 2));
     }))
     .await;
 }

@@ -12,19 +12,22 @@ async fn server_out_of_memory_refuses_instead_of_accepting() {
     for framework in super::BOTH_FRAMEWORKS {
         let (mut fleet, web) = start_fleet_without_worker(framework).await;
         fleet.start_node(long_lease_setup(WebFramework::Axum)).await;
-        let held = fleet.hold_lock("7").await;
-        let listen_before = fleet.deferrable_request(web, "7").send_accepted().await;
+        let lock = fleet.hold_lock("7").await;
+        let before = fleet.deferrable_request(web, "7").send_accepted().await;
         fleet.record_disturbance_for(None, Duration::from_secs(10));
         fleet.send_server_command(&["CONFIG", "SET", "maxmemory", "1"]).await;
-        let told = fleet.deferrable_request(web, "7").send().await;
+        let outcome = fleet.deferrable_request(web, "7").send().await;
         fleet.send_server_command(&["CONFIG", "SET", "maxmemory", "0"]).await;
-        assert!(matches!(told, SendOutcome::Refused(409 | 503, _)), "{framework:?}: {told:?}");
+        assert!(
+            matches!(outcome, SendOutcome::Refused(409 | 503, _)),
+            "{framework:?}: {outcome:?}"
+        );
         let after = fleet.deferrable_request(web, "7").send_accepted().await;
-        held.release().await;
-        for id in [listen_before, after] {
+        lock.release().await;
+        for id in [before, after] {
             assert_eq!(fleet.wait_for_outcome(web, &id).await.state, "done");
         }
-        let looked = fleet.finish_and_check(web).await.assert_no_violations();
-        assert_eq!(looked.accepted, 2);
+        let stats = fleet.finish_and_check(web).await.assert_no_violations();
+        assert_eq!(stats.accepted, 2);
     }
 }

@@ -21,27 +21,27 @@ use self::{
 };
 use super::{SECOND, start_fleet};
 
-/// The resource that has many requests.
+/// Resource with a large backlog.
 const CROWDED_RESOURCE: &str = "10000007";
 
-/// Resources that are due at once: a million take ten minutes on a machine of two cores, and are run by
-/// `LOCKGATE_DUE=1000000`.
+/// Resources that are due at once. `LOCKGATE_DUE=1000000` sets a million, which takes ten minutes
+/// on two cores.
 const DUE_RESOURCE_COUNT: usize = 100_000;
 
-/// Of those, the first ones have so many requests each, one behind the other: more than are looked at.
+/// Number of resources with several jobs, and of jobs of each: more than one poll returns.
 const MULTI_JOB_RESOURCES: [usize; 2] = [100, 100];
 
-/// How many are looked at, of all that run.
+/// Number of runs that are checked.
 const CHECKED_RUNS: usize = 1_500;
 
-/// What a worker knows ahead, of whatever shard, and a look's names.
+/// Jobs that a worker may prefetch, plus the names that one poll returns.
 const MAX_PREFETCHED: usize = 1_100;
 
-async fn count_runs(fleet: &JobFleet, of: impl Fn(&str) -> bool) -> usize {
-    fleet.runs().iter().filter(|run| of(&run.resource)).count()
+async fn count_runs(fleet: &JobFleet, matches_resource: impl Fn(&str) -> bool) -> usize {
+    fleet.runs().iter().filter(|run| matches_resource(&run.resource)).count()
 }
 
-/// Of the crowd, before the last of the others.
+/// Returns the number of runs of the crowded resource before the last run of any other one.
 fn crowded_runs_before_last_other(fleet: &JobFleet) -> usize {
     let runs = fleet.runs();
     let last = runs.iter().rposition(|run| run.resource != CROWDED_RESOURCE).unwrap_or(0);
@@ -52,42 +52,47 @@ fn crowded_runs_before_last_other(fleet: &JobFleet) -> usize {
 async fn hundred_thousand_jobs_of_one_resource_delay_no_others() {
     let mut fleet = start_fleet().await;
     let web = fleet.start_node(NodeSetup::new(WebFramework::Axum).without_worker()).await;
-    let crowd = BulkEnqueuer::capture_call(&fleet, web, CROWDED_RESOURCE).await;
-    crowd.enqueue_all(&fleet, std::iter::repeat_n(CROWDED_RESOURCE, 100_000)).await;
-    let watch = SlowlogMonitor::start(&fleet).await;
+    let enqueuer = BulkEnqueuer::capture_call(&fleet, web, CROWDED_RESOURCE).await;
+    enqueuer.enqueue_all(&fleet, std::iter::repeat_n(CROWDED_RESOURCE, 100_000)).await;
+    let slowlog = SlowlogMonitor::start(&fleet).await;
     let lock = fleet.hold_lock(CROWDED_RESOURCE).await;
-    // The last one of all: neither a look at it nor its end goes past all those before it.
+    // Status and cancellation of the last job must not scan the jobs before it.
     for _ in 0..12 {
-        let last = fleet.deferrable_request(web, CROWDED_RESOURCE).send_accepted().await;
-        assert_eq!(fleet.query_status(web, &last).await.state, "queued");
-        assert_eq!(fleet.cancel_job(web, &last).await, 204);
+        let last_job = fleet.deferrable_request(web, CROWDED_RESOURCE).send_accepted().await;
+        assert_eq!(fleet.query_status(web, &last_job).await.state, "queued");
+        assert_eq!(fleet.cancel_job(web, &last_job).await, 204);
     }
     let _worker = fleet.start_node(NodeSetup::new(WebFramework::Actix)).await;
     lock.release().await;
-    fleet.wait_for_run_start(&crowd.id).await;
-    // Others of the same shard are not behind them.
-    let others: Vec<_> =
-        shard_resources(crowd.shard).filter(|name| name != CROWDED_RESOURCE).take(20).collect();
-    crowd.enqueue_all(&fleet, others.iter().map(String::as_str)).await;
-    let before = count_runs(&fleet, |resource| resource == CROWDED_RESOURCE).await;
+    fleet.wait_for_run_start(&enqueuer.id).await;
+    // Jobs of other resources in the same shard are not delayed by the backlog.
+    let other_resources: Vec<_> =
+        shard_resources(enqueuer.shard).filter(|name| name != CROWDED_RESOURCE).take(20).collect();
+    enqueuer.enqueue_all(&fleet, other_resources.iter().map(String::as_str)).await;
+    let runs_before = count_runs(&fleet, |resource| resource == CROWDED_RESOURCE).await;
     let started = Instant::now();
-    while count_runs(&fleet, |resource| resource != CROWDED_RESOURCE).await < others.len() {
+    while count_runs(&fleet, |resource| resource != CROWDED_RESOURCE).await < other_resources.len()
+    {
         assert!(started.elapsed() < 20 * SECOND, "others wait behind the crowd");
         tokio::time::sleep(SECOND / 50).await;
     }
-    let meanwhile = crowded_runs_before_last_other(&fleet).saturating_sub(before);
-    println!("figure: of the crowd before 20 others {meanwhile} runs");
-    assert!(meanwhile < 5_000, "{meanwhile} of the crowd have run before {} others", others.len());
+    let crowded_runs = crowded_runs_before_last_other(&fleet).saturating_sub(runs_before);
+    println!("figure: of the crowd before 20 others {crowded_runs} runs");
+    assert!(
+        crowded_runs < 5_000,
+        "{crowded_runs} of the crowd have run before {} others",
+        other_resources.len()
+    );
     while count_runs(&fleet, |resource| resource == CROWDED_RESOURCE).await < 200 {
         assert!(started.elapsed() < 20 * SECOND, "the crowd does not move");
         tokio::time::sleep(SECOND / 50).await;
     }
-    watch.assert_no_long_scripts(&fleet, &["enqueue_jobs", "read_job", "cancel_job"]).await;
+    slowlog.assert_no_long_scripts(&fleet, &["enqueue_jobs", "read_job", "cancel_job"]).await;
     assert_serial_runs(&fleet);
     fleet.close_unchecked();
 }
 
-/// How many are due at once.
+/// Returns the number of resources that are due at once.
 fn due_resource_count() -> usize {
     std::env::var("LOCKGATE_DUE")
         .ok()
@@ -99,92 +104,113 @@ fn due_resource_count() -> usize {
 async fn hundred_thousand_due_jobs_run_in_order() {
     let mut fleet = start_fleet().await;
     let web = fleet.start_node(NodeSetup::new(WebFramework::Actix).without_worker()).await;
-    let crowd = BulkEnqueuer::capture_call(&fleet, web, CROWDED_RESOURCE).await;
-    let mut all = (10_000_000..).map(|n: u32| n.to_string());
-    let beside = all.find(|name| resource_shard(name) != crowd.shard).expect("a shard");
-    let other = BulkEnqueuer::capture_call(&fleet, web, &beside).await;
-    let due: Vec<_> = shard_resources(crowd.shard)
+    let enqueuer = BulkEnqueuer::capture_call(&fleet, web, CROWDED_RESOURCE).await;
+    let mut names = (10_000_000..).map(|n: u32| n.to_string());
+    let other_shard_resource =
+        names.find(|name| resource_shard(name) != enqueuer.shard).expect("a shard");
+    let other_enqueuer = BulkEnqueuer::capture_call(&fleet, web, &other_shard_resource).await;
+    let due: Vec<_> = shard_resources(enqueuer.shard)
         .filter(|name| name != CROWDED_RESOURCE)
         .take(due_resource_count())
         .collect();
-    let (began, due) = (Instant::now(), due.iter().map(String::as_str).collect::<Vec<_>>());
-    let [greedy, each] = MULTI_JOB_RESOURCES;
-    crowd.enqueue_all(&fleet, due[..greedy].iter().copied().cycle().take(greedy * each)).await;
-    crowd.enqueue_all(&fleet, due[greedy..].iter().copied()).await;
-    println!("{} due at once were stored in {:?}", due.len(), began.elapsed());
-    let watch = SlowlogMonitor::start(&fleet).await;
+    let (started, due) = (Instant::now(), due.iter().map(String::as_str).collect::<Vec<_>>());
+    let [resource_count, jobs_per_resource] = MULTI_JOB_RESOURCES;
+    enqueuer
+        .enqueue_all(
+            &fleet,
+            due[..resource_count].iter().copied().cycle().take(resource_count * jobs_per_resource),
+        )
+        .await;
+    enqueuer.enqueue_all(&fleet, due[resource_count..].iter().copied()).await;
+    println!("{} due at once were stored in {:?}", due.len(), started.elapsed());
+    let slowlog = SlowlogMonitor::start(&fleet).await;
     let _worker = fleet.start_node(NodeSetup::new(WebFramework::Axum)).await;
     wait_for_runs(&fleet, CHECKED_RUNS / 2).await;
-    // A few of another shard come last of all.
-    let last: Vec<_> =
-        shard_resources(other.shard).filter(|name| *name != beside).take(20).collect();
-    other.enqueue_all(&fleet, last.iter().map(String::as_str)).await;
-    let before = fleet.runs().len();
+    // Jobs of another shard that become due last.
+    let last_resources: Vec<_> = shard_resources(other_enqueuer.shard)
+        .filter(|name| *name != other_shard_resource)
+        .take(20)
+        .collect();
+    other_enqueuer.enqueue_all(&fleet, last_resources.iter().map(String::as_str)).await;
+    let runs_before = fleet.runs().len();
     wait_for_runs(&fleet, CHECKED_RUNS).await;
-    watch.assert_no_long_scripts(&fleet, &["claim_settle_batch"]).await;
+    slowlog.assert_no_long_scripts(&fleet, &["claim_settle_batch"]).await;
     assert_due_order(&fleet, &due).await;
-    while count_runs(&fleet, |resource| last.iter().any(|name| name == resource)).await < last.len()
+    while count_runs(&fleet, |resource| last_resources.iter().any(|name| name == resource)).await
+        < last_resources.len()
     {
-        let meanwhile = fleet.runs().len() - before;
-        assert!(meanwhile < 2 * MAX_PREFETCHED, "{meanwhile} have run before 20 of another shard");
+        let other_runs = fleet.runs().len() - runs_before;
+        assert!(
+            other_runs < 2 * MAX_PREFETCHED,
+            "{other_runs} have run before 20 of another shard"
+        );
         tokio::time::sleep(SECOND / 50).await;
     }
-    println!("figure: run before 20 of another shard {} others", fleet.runs().len() - before);
+    println!("figure: run before 20 of another shard {} others", fleet.runs().len() - runs_before);
     assert_serial_runs(&fleet);
     fleet.close_unchecked();
 }
 
-/// Nothing was done to anybody, and most of them wait still: of those that have run each has once, those of a resource
-/// in the order in which they were stored, each with a larger fence, when the one before it had ended.
+/// Checks the completed runs while most jobs still wait: each job ran once, and the runs of one
+/// resource follow the order of acceptance, one after the other, with increasing fences.
 fn assert_serial_runs(fleet: &JobFleet) {
-    let mut before = HashMap::<String, (u64, u64, Option<u64>)>::new();
+    let mut last_runs = HashMap::<String, (u64, u64, Option<u64>)>::new();
     for run in fleet.runs() {
         let job = run.job_id.as_deref().expect("all are deferred");
-        // The ids of those that a node has stored itself, before all others, are no small numbers.
+        // Jobs that a node enqueued itself, before the copied ones, have random ids.
         let number = u64::from_str_radix(job[2..].trim_start_matches('0'), 16);
-        let place =
+        let position =
             if job[2..].starts_with("0000000000000000") { number.unwrap_or(0) + 1 } else { 0 };
         assert_eq!(run.attempt, 1, "{run:?}");
         let ended = run.end.as_ref().map(|end| end.ended_at);
-        let last = before.insert(run.resource.clone(), (place, run.fence, ended));
-        if let Some((last, fence, end)) = last {
-            assert!(last < place || place == 0 && last == 0, "{run:?} comes after number {last}");
+        let last_position = last_runs.insert(run.resource.clone(), (position, run.fence, ended));
+        if let Some((last_position, fence, end)) = last_position {
+            assert!(
+                last_position < position || position == 0 && last_position == 0,
+                "{run:?} comes after number {last_position}"
+            );
             assert!(fence < run.fence, "{run:?} comes after fence {fence}");
             assert!(end.is_some_and(|end| end <= run.started_at), "{run:?} began before {end:?}");
         }
     }
 }
 
-async fn wait_for_runs(fleet: &JobFleet, many: usize) {
-    let began = Instant::now();
-    while fleet.runs().len() < many {
-        assert!(began.elapsed() < 60 * SECOND, "{} have run", fleet.runs().len());
+async fn wait_for_runs(fleet: &JobFleet, count: usize) {
+    let started = Instant::now();
+    while fleet.runs().len() < count {
+        assert!(started.elapsed() < 60 * SECOND, "{} have run", fleet.runs().len());
         tokio::time::sleep(SECOND / 10).await;
     }
 }
 
-/// Those that came due first have run first, but for what is known ahead. Those that have more behind them come again by
-/// a message, and so before others, but they take turns with them: what is due is looked up all the while.
+/// Resources run in due order, except for prefetched ones. A resource with further jobs returns by
+/// a wake-up and may precede others, but due polls continue in between.
 async fn assert_due_order(fleet: &JobFleet, due: &[&str]) {
-    let place: HashMap<_, _> = due.iter().enumerate().map(|(at, name)| (*name, at)).collect();
-    let mut of_each = BTreeMap::<usize, usize>::new();
+    let position: HashMap<_, _> =
+        due.iter().enumerate().map(|(due_position, name)| (*name, due_position)).collect();
+    let mut runs_by_position = BTreeMap::<usize, usize>::new();
     for run in fleet.runs() {
-        if let Some(at) = place.get(&*run.resource) {
-            *of_each.entry(*at).or_default() += 1;
+        if let Some(due_position) = position.get(&*run.resource) {
+            *runs_by_position.entry(*due_position).or_default() += 1;
         }
     }
-    let (served, last) = (of_each.len(), of_each.keys().next_back().copied().unwrap_or(0));
-    let others = of_each.range(MULTI_JOB_RESOURCES[0]..).count();
-    let runs: Vec<_> = of_each.range(..MULTI_JOB_RESOURCES[0]).map(|(_, times)| *times).collect();
-    println!("{others} others have run, the {last}th the last of them; of the greedy: {runs:?}");
-    assert!(
-        last < served + MAX_PREFETCHED,
-        "the {last}th has run, and of those before it {served}"
+    let (served_count, last_position) =
+        (runs_by_position.len(), runs_by_position.keys().next_back().copied().unwrap_or(0));
+    let single_job_runs = runs_by_position.range(MULTI_JOB_RESOURCES[0]..).count();
+    let multi_job_runs: Vec<_> =
+        runs_by_position.range(..MULTI_JOB_RESOURCES[0]).map(|(_, times)| *times).collect();
+    println!(
+        "{single_job_runs} others have run, the {last_position}th the last of them; of the greedy: {multi_job_runs:?}"
     );
-    assert!(others >= CHECKED_RUNS / 20, "{others} others have run");
-    let (least, most) = (runs.iter().min(), runs.iter().max());
     assert!(
-        runs.len() == MULTI_JOB_RESOURCES[0] && least.zip(most).is_some_and(|(a, b)| 4 * a >= *b),
-        "{runs:?}"
+        last_position < served_count + MAX_PREFETCHED,
+        "the {last_position}th has run, and of those before it {served_count}"
+    );
+    assert!(single_job_runs >= CHECKED_RUNS / 20, "{single_job_runs} others have run");
+    let (min_runs, max_runs) = (multi_job_runs.iter().min(), multi_job_runs.iter().max());
+    assert!(
+        multi_job_runs.len() == MULTI_JOB_RESOURCES[0]
+            && min_runs.zip(max_runs).is_some_and(|(a, b)| 4 * a >= *b),
+        "{multi_job_runs:?}"
     );
 }

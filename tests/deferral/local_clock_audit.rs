@@ -6,9 +6,9 @@ use std::{
     path::Path,
 };
 
-/// Who may name a time of this host, how often, and why that decides nothing about order, leases or due times. What is
-/// counted: [`TIMES`], and in a file that has one of these [`AGE_READS`] too. All else takes the server's time, in its scripts,
-/// and durations.
+/// Files that may read this host's clock, how often, and why that decides nothing about order,
+/// leases or due times. Counted are [`CLOCK_READS`] and, in files that contain one, [`AGE_READS`].
+/// All other code uses the server time of the scripts, and durations.
 const ALLOWED_USES: [(&str, usize, &str); 18] = [
     ("clock.rs", 9, "the clock of the store in memory, which is its server"),
     ("defer/job_backoff.rs", 3, "how far away the moment is that an answer's `Retry-After` names"),
@@ -74,46 +74,46 @@ const CLOCK_READS: [&str; 8] = [
     "OffsetDateTime",
     "os.time",
     "os.clock",
-    // The time that a store knows without asking: mostly that of this host.
+    // Estimate of the server time without a call, mostly from this host's clock.
     "backend().estimated_now_us",
 ];
 
-/// How old a time is, by the clock of this host.
+/// Reads of the age of a time by this host's clock.
 const AGE_READS: [&str; 2] = [".elapsed()", "duration_since("];
 
-/// Times of this kind have names that other times have as well, which are no dates.
+/// Names of system times that other values have too.
 const AMBIGUOUS_NAMES: [&str; 2] = ["at", "began"];
 
-/// The code, without what is only for tests, by name.
-fn collect_sources(folder: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
+/// Collects the source code without tests and comments, by file name.
+fn collect_sources(folder: &Path, prefix: &str, sources: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(folder).expect("the sources are there").flatten() {
         let (path, name) = (entry.path(), entry.file_name());
-        let named = format!("{prefix}{}", name.display());
+        let source_name = format!("{prefix}{}", name.display());
         if path.is_dir() && name != "tests" {
-            collect_sources(&path, &format!("{named}/"), found);
+            collect_sources(&path, &format!("{source_name}/"), sources);
         } else if path.extension().is_some_and(|kind| kind == "rs" || kind == "lua")
             && name != "tests.rs"
         {
             let text = fs::read_to_string(&path).expect("a text");
             let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-            let said = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-            found.insert(named, said.collect::<Vec<_>>().join("\n"));
+            let code_lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+            sources.insert(source_name, code_lines.collect::<Vec<_>>().join("\n"));
         }
     }
 }
 
-fn count_matches(code: &str, words: &[&str]) -> usize {
-    words.iter().map(|word| code.matches(word).count()).sum()
+fn count_matches(code: &str, patterns: &[&str]) -> usize {
+    patterns.iter().map(|pattern| code.matches(pattern).count()).sum()
 }
 
-/// What is declared to be such a time.
+/// Returns names that are declared as `SystemTime`.
 fn system_time_names(code: &str) -> impl Iterator<Item = &str> {
-    let places = code.match_indices("SystemTime").map(|(at, _)| &code[..at]);
-    places.filter_map(|before| {
+    let prefixes = code.match_indices("SystemTime").map(|(at, _)| &code[..at]);
+    prefixes.filter_map(|before| {
         let before = before.trim_end_matches("Option<");
         let before = before.strip_suffix(": ").or_else(|| {
-            let of = before.strip_suffix(") -> ")?;
-            Some(&of[..of.rfind('(')?])
+            let signature = before.strip_suffix(") -> ")?;
+            Some(&signature[..signature.rfind('(')?])
         })?;
         let begin = before.rfind(|c: char| !is_identifier_char(c)).map_or(0, |at| at + 1);
         Some(&before[begin..])
@@ -124,57 +124,64 @@ fn is_identifier_char(c: char) -> bool {
     c == '_' || c.is_ascii_alphanumeric()
 }
 
-/// Whether the age of something of this name is asked for.
+/// Returns true if the code reads the age of a value of this name.
 fn reads_age_of(code: &str, name: &str) -> bool {
     ["", "()"].iter().any(|call| {
-        let asked = format!("{name}{call}.elapsed(");
-        code.match_indices(&asked).any(|(at, _)| !code[..at].ends_with(is_identifier_char))
+        let age_read = format!("{name}{call}.elapsed(");
+        code.match_indices(&age_read).any(|(at, _)| !code[..at].ends_with(is_identifier_char))
     })
 }
 
 #[test]
 fn local_clock_is_used_only_where_listed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let (mut all, mut folders) = (BTreeMap::new(), vec![(root.join("src"), String::new())]);
+    let (mut sources, mut folders) = (BTreeMap::new(), vec![(root.join("src"), String::new())]);
     for entry in fs::read_dir(root.join("integrations")).expect("they are there").flatten() {
         let prefix = format!("integrations/{}/src/", entry.file_name().display());
         folders.push((entry.path().join("src"), prefix));
     }
     assert!(folders.len() > 2, "{folders:?}");
     for (folder, prefix) in &folders {
-        let before = all.len();
-        collect_sources(folder, prefix, &mut all);
-        assert!(all.len() > before, "{}", folder.display());
+        let before = sources.len();
+        collect_sources(folder, prefix, &mut sources);
+        assert!(sources.len() > before, "{}", folder.display());
     }
-    assert!(all.len() > 100, "{} files", all.len());
-    let mut wrong = Vec::new();
-    for (name, code) in &all {
-        let named = count_matches(code, &CLOCK_READS);
-        let found = if named == 0 { 0 } else { named + count_matches(code, &AGE_READS) };
-        let may = ALLOWED_USES.iter().find(|(may, ..)| may == name).map_or(0, |(_, may, _)| *may);
-        if found != may {
-            wrong.push(format!("{name} has {found} of them, and {may} are listed"));
+    assert!(sources.len() > 100, "{} files", sources.len());
+    let mut violations = Vec::new();
+    for (name, code) in &sources {
+        let clock_reads = count_matches(code, &CLOCK_READS);
+        let use_count =
+            if clock_reads == 0 { 0 } else { clock_reads + count_matches(code, &AGE_READS) };
+        let allowed = ALLOWED_USES
+            .iter()
+            .find(|(allowed, ..)| allowed == name)
+            .map_or(0, |(_, allowed, _)| *allowed);
+        if use_count != allowed {
+            violations.push(format!("{name} has {use_count} of them, and {allowed} are listed"));
         }
     }
-    wrong.extend(
+    violations.extend(
         ALLOWED_USES
             .iter()
-            .filter(|(name, ..)| !all.contains_key(*name))
+            .filter(|(name, ..)| !sources.contains_key(*name))
             .map(|(name, ..)| format!("{name} is not there")),
     );
-    // Who is given one need not say what it is.
-    let dates: BTreeSet<_> = all.values().flat_map(|code| system_time_names(code)).collect();
+    // A receiver of a time need not name its type, so uses are also found by name.
+    let time_names: BTreeSet<_> =
+        sources.values().flat_map(|code| system_time_names(code)).collect();
     assert!(
-        ["first_seen", "pushed_at", "accepted"].iter().all(|date| dates.contains(date)),
-        "{dates:?}"
+        ["first_seen", "pushed_at", "accepted"]
+            .iter()
+            .all(|time_name| time_names.contains(time_name)),
+        "{time_names:?}"
     );
-    for date in dates.iter().filter(|date| !AMBIGUOUS_NAMES.contains(date)) {
-        let who = all.iter().filter(|(_, code)| reads_age_of(code, date));
-        wrong.extend(who.map(|(name, _)| format!("{name} asks how old `{date}` is")));
+    for time_name in time_names.iter().filter(|time_name| !AMBIGUOUS_NAMES.contains(time_name)) {
+        let readers = sources.iter().filter(|(_, code)| reads_age_of(code, time_name));
+        violations.extend(readers.map(|(name, _)| format!("{name} asks how old `{time_name}` is")));
     }
     assert!(
-        wrong.is_empty(),
-        "these ask this host for the time, or name one: {wrong:#?}\nA line of the list says how often, and why that \
+        violations.is_empty(),
+        "these ask this host for the time, or name one: {violations:#?}\nA line of the list says how often, and why that \
          decides nothing"
     );
 }

@@ -11,7 +11,7 @@ use lockgate_tests::{
 
 use super::{BOTH_FRAMEWORKS, SECOND, long_lease_setup, start_fleet};
 
-/// Every reply of each script is lost once: nothing happens twice, and nobody is told of it.
+/// One reply of each script is lost: nothing happens twice, and no client sees an error.
 #[tokio::test]
 async fn lost_reply_of_each_script_changes_nothing() {
     let scripts = [
@@ -27,75 +27,87 @@ async fn lost_reply_of_each_script_changes_nothing() {
         let mut fleet = start_fleet().await;
         let node = fleet.start_node(long_lease_setup(BOTH_FRAMEWORKS[n % 2])).await;
         let lock = fleet.hold_lock("7").await;
-        // Of both methods: also one that must not run again runs, and once.
-        let mut struck = fleet.proxy(node).add_rule(FaultRule::new(script, FaultPoint::AfterCall));
-        // A third of its lease until it is renewed: the run must still be there, however late the timer is.
-        let wish = if script == "renew" { "ms=5000" } else { "ms=500" };
-        let put =
-            fleet.deferrable_request(node, "7").put().instruct_handler(wish).send_accepted().await;
+        // Covers both methods: a POST, which must not repeat, runs once too.
+        let mut rule_match =
+            fleet.proxy(node).add_rule(FaultRule::new(script, FaultPoint::AfterCall));
+        // The lease is renewed after a third of it: the run must still be active then, even with a
+        // late timer.
+        let instruction = if script == "renew" { "ms=5000" } else { "ms=500" };
+        let put = fleet
+            .deferrable_request(node, "7")
+            .put()
+            .instruct_handler(instruction)
+            .send_accepted()
+            .await;
         let post = fleet.deferrable_request(node, "7").send_accepted().await;
         lock.release().await;
-        struck.wait_for_match().await;
+        rule_match.wait_for_match().await;
         for id in [put, post] {
-            let seen = fleet.wait_for_outcome(node, &id).await;
-            assert_eq!(seen.state, "done", "{script}: {seen:?}");
+            let outcome = fleet.wait_for_outcome(node, &id).await;
+            assert_eq!(outcome.state, "done", "{script}: {outcome:?}");
             let runs = fleet.runs_of(&id);
             assert_eq!((runs.len(), runs[0].attempt), (1, 1), "{script}");
         }
-        let verdict = fleet.finish_and_check(node).await;
-        assert!(verdict.violations.is_empty(), "{script}: {verdict}");
-        verdict.assert_no_violations();
+        let report = fleet.finish_and_check(node).await;
+        assert!(report.violations.is_empty(), "{script}: {report}");
+        report.assert_no_violations();
     }))
     .await;
 }
 
-/// All replies are lost: 503 with the id under which it may have been stored, and it was.
+/// All replies are lost: the response is a 503 with the id under which the job may be stored, and
+/// it is if the call ran.
 #[tokio::test]
 async fn uncertain_enqueue_returns_location_of_job() {
     join_all(BOTH_FRAMEWORKS.map(|framework| async move {
-        for (moment, stored) in [(FaultPoint::AfterCall, true), (FaultPoint::BeforeCall, false)] {
+        for (fault_point, stored) in
+            [(FaultPoint::AfterCall, true), (FaultPoint::BeforeCall, false)]
+        {
             let mut fleet = start_fleet().await;
             let node = fleet.start_node(long_lease_setup(framework)).await;
             let lock = fleet.hold_lock("7").await;
-            let mut struck =
-                fleet.proxy(node).add_rule(FaultRule::new("enqueue_jobs", moment).always());
-            let told = fleet.deferrable_request(node, "7").idempotency_key("one").send().await;
-            struck.wait_for_match().await;
-            let SendOutcome::PossiblyAccepted(id) = told else { panic!("{moment:?}: {told:?}") };
+            let mut rule_match =
+                fleet.proxy(node).add_rule(FaultRule::new("enqueue_jobs", fault_point).always());
+            let outcome = fleet.deferrable_request(node, "7").idempotency_key("one").send().await;
+            rule_match.wait_for_match().await;
+            let SendOutcome::PossiblyAccepted(id) = outcome else {
+                panic!("{fault_point:?}: {outcome:?}")
+            };
             assert_eq!(!fleet.query_status(node, &id).await.state.is_empty(), stored);
-            // It pauses between its tries (20 ms), for as long as its deadline (5 s).
-            let tries = fleet.proxy(node).unanswered_calls();
-            assert!(tries <= 252, "{tries} tries");
-            assert_eq!(tries > 2, stored, "{tries} tries");
-            // None of its tries is on its way any more.
+            // Retries pause for 20 ms, up to the deadline of 5 s.
+            let call_count = fleet.proxy(node).unanswered_calls();
+            assert!(call_count <= 252, "{call_count} tries");
+            assert_eq!(call_count > 2, stored, "{call_count} tries");
+            // No retry is in flight any more.
             fleet.proxy(node).cut_connections();
             fleet.proxy(node).clear_rules();
-            // The same request again finds it, or is stored now.
-            let again =
+            // The repeated request finds the job or stores it now.
+            let retried =
                 fleet.deferrable_request(node, "7").idempotency_key("one").send_accepted().await;
-            assert_eq!(again == id, stored);
+            assert_eq!(retried == id, stored);
             lock.release().await;
-            assert_eq!(fleet.wait_for_outcome(node, &again).await.state, "done");
+            assert_eq!(fleet.wait_for_outcome(node, &retried).await.state, "done");
             assert_eq!(fleet.finish_and_check(node).await.assert_no_violations().runs, 1);
         }
     }))
     .await;
 }
 
-/// Requests of a few clients, each with one at a time, half of them deferred.
-async fn send_requests(fleet: &JobFleet, each: usize) {
+/// Sends requests of six concurrent clients, half of them deferred.
+async fn send_requests(fleet: &JobFleet, requests_per_client: usize) {
     let clients = (0..6).map(|client| {
-        let (requests, to) = (fleet.recording_client(), [fleet.node_addr(0), fleet.node_addr(1)]);
+        let (requests, node_addrs) =
+            (fleet.recording_client(), [fleet.node_addr(0), fleet.node_addr(1)]);
         async move {
-            for n in 0..each {
-                let later = requests
-                    .deferrable_request(to[n % 2], &(client % 3).to_string())
+            for n in 0..requests_per_client {
+                let request = requests
+                    .deferrable_request(node_addrs[n % 2], &(client % 3).to_string())
                     .instruct_handler("ms=5");
-                let later = if n % 3 == 0 { later.put() } else { later };
-                let told = later.send().await;
+                let request = if n % 3 == 0 { request.put() } else { request };
+                let outcome = request.send().await;
                 assert!(
-                    matches!(told, SendOutcome::Accepted(_) | SendOutcome::RanDirectly(200, _)),
-                    "{told:?}"
+                    matches!(outcome, SendOutcome::Accepted(_) | SendOutcome::RanDirectly(200, _)),
+                    "{outcome:?}"
                 );
             }
         }
@@ -108,27 +120,27 @@ async fn flushed_scripts_are_loaded_again() {
     let mut fleet = start_fleet().await;
     fleet.start_node(long_lease_setup(WebFramework::Axum)).await;
     fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
-    let forget = async {
+    let flush_repeatedly = async {
         loop {
             fleet.send_server_command(&["SCRIPT", "FLUSH"]).await.expect("the server answers");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
     tokio::select! {
-        () = forget => {}
+        () = flush_repeatedly => {}
         () = send_requests(&fleet, 40) => {}
     }
     let errors =
         fleet.send_server_command(&["INFO", "errorstats"]).await.expect("the server answers");
     let errors: String = redis::from_redis_value(errors).expect("a text");
     assert!(errors.contains("errorstat_NOSCRIPT:"), "no script was missed: {errors}");
-    let looked = fleet.finish_and_check(0).await.assert_no_violations();
-    assert_eq!(looked.accepted + looked.direct_runs, 240);
-    assert_eq!((looked.runs, looked.repeated_runs), (looked.accepted, 0), "{looked:?}");
+    let stats = fleet.finish_and_check(0).await.assert_no_violations();
+    assert_eq!(stats.accepted + stats.direct_runs, 240);
+    assert_eq!((stats.runs, stats.repeated_runs), (stats.accepted, 0), "{stats:?}");
 }
 
-/// Connections that are half open are so for as long as nobody needs them. Whoever asks by one of them late runs into a
-/// deadline as late, and the client is told that the store is away: that is the fault's doing, however long ago it was made.
+/// Half-open connections stay until they are used. A late call on one of them reaches its deadline
+/// and reports an outage; that is the fault's effect, however old the fault is.
 #[tokio::test]
 async fn half_open_connections_are_replaced_when_used() {
     const RESOURCES: [&str; 6] = ["0", "1", "2", "3", "4", "5"];
@@ -140,13 +152,13 @@ async fn half_open_connections_are_replaced_when_used() {
         join_all(pay).await
     };
     fleet.check_answers_within(16 * SECOND);
-    let ran = |told: &SendOutcome| matches!(told, SendOutcome::RanDirectly(200, _));
+    let ran = |outcome: &SendOutcome| matches!(outcome, SendOutcome::RanDirectly(200, _));
     assert!(all_pay(&fleet).await.iter().all(ran), "connections are made");
     fleet.make_half_open(node);
-    // Nobody needs them: there is nothing that could be waited for.
+    // The connections are idle, so there is no event to wait for.
     tokio::time::sleep(Duration::from_millis(10_500)).await;
-    let told = all_pay(&fleet).await;
-    // They end while the calls wait, which are made again by others.
-    assert!(told.iter().all(ran), "{told:?}");
+    let outcomes = all_pay(&fleet).await;
+    // The connections are closed while the calls wait, and the calls are repeated on new ones.
+    assert!(outcomes.iter().all(ran), "{outcomes:?}");
     fleet.finish_and_check(node).await.assert_no_violations();
 }

@@ -23,8 +23,8 @@ async fn workers_of_both_frameworks_share_one_queue() {
             .await;
     }
     join_all(locks.into_iter().map(lockgate::LockGuard::release)).await;
-    for accepted in 0..8 {
-        fleet.deferrable_request(0, &accepted.to_string()).send().await;
+    for resource in 0..8 {
+        fleet.deferrable_request(0, &resource.to_string()).send().await;
     }
     let runs = async {
         while fleet.runs().iter().filter(|run| run.job_id.is_some()).count() < 64 {
@@ -32,7 +32,8 @@ async fn workers_of_both_frameworks_share_one_queue() {
         }
     };
     lockgate_tests::with_timeout("all to run", runs).await;
-    // Which worker watches which of a few resources is chance: more of them, until each framework was met.
+    // The assignment of shards to workers is random: add resources until each framework has run a
+    // job.
     for resource in 8..200 {
         if BOTH_FRAMEWORKS
             .iter()
@@ -49,14 +50,11 @@ async fn workers_of_both_frameworks_share_one_queue() {
     for (framework, name) in BOTH_FRAMEWORKS.iter().enumerate() {
         assert!(framework_has_run_job(&fleet, framework), "no worker of {name:?} has run a job");
     }
-    let looked = fleet.finish_and_check(0).await.assert_no_violations();
-    assert!(
-        looked.runs >= 64 && looked.ordered_pairs >= 56 && looked.repeated_runs == 0,
-        "{looked:?}"
-    );
+    let stats = fleet.finish_and_check(0).await.assert_no_violations();
+    assert!(stats.runs >= 64 && stats.ordered_pairs >= 56 && stats.repeated_runs == 0, "{stats:?}");
 }
 
-/// The nodes of the one and of the other take turns.
+/// The nodes alternate between the frameworks.
 fn framework_has_run_job(fleet: &JobFleet, framework: usize) -> bool {
     let runs = fleet.runs();
     runs.iter().any(|run| run.job_id.is_some() && run.incarnation.process % 2 == framework)

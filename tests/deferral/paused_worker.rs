@@ -9,7 +9,7 @@ use lockgate_tests::{
 
 use super::{SECOND, long_lease_setup, start_fleet_without_worker};
 
-/// Others have the lock meanwhile; what it does when it wakes counts for nothing.
+/// Others acquire the lock meanwhile; the resumed worker's operations have no effect.
 #[tokio::test]
 async fn worker_paused_past_its_lease_changes_nothing() {
     join(check_pause_during_run(WebFramework::Axum), check_pause_during_run(WebFramework::Actix))
@@ -26,18 +26,18 @@ async fn check_pause_during_run(framework: WebFramework) {
     lock.release().await;
     fleet.wait_for_run_start(&put).await;
     fleet.pause(worker);
-    // Its lease ends, nobody takes the jobs, so they are passed over.
+    // After the lease ends there is no other worker, so direct requests overtake the jobs.
     let paused = std::time::Instant::now();
-    let ran = loop {
+    let direct_outcome = loop {
         match fleet.deferrable_request(web, "7").refused_if_busy().send().await {
             SendOutcome::Refused(409, _) => tokio::time::sleep(SECOND / 20).await,
-            other => break other,
+            outcome => break outcome,
         }
         assert!(paused.elapsed() < 30 * SECOND, "the lease does not end");
     };
-    assert!(matches!(ran, SendOutcome::RanDirectly(200, _)), "{ran:?}");
-    let free = paused.elapsed();
-    println!("figure: resource free after its worker is stopped {} ms", free.as_millis());
+    assert!(matches!(direct_outcome, SendOutcome::RanDirectly(200, _)), "{direct_outcome:?}");
+    let freed_after = paused.elapsed();
+    println!("figure: resource free after its worker is stopped {} ms", freed_after.as_millis());
     fleet.resume(worker, paused.elapsed());
     let done = fleet.wait_for_outcome(web, &put).await;
     assert_eq!(done.state, "done", "{done:?}");
@@ -46,11 +46,11 @@ async fn check_pause_during_run(framework: WebFramework) {
     let stored = done.response.expect("it is done").1;
     assert!(stored.starts_with(&format!("{put}-2-")), "{stored}");
     assert_eq!(fleet.wait_for_outcome(web, &post).await.state, "done");
-    let looked = fleet.finish_and_check(web).await.assert_no_violations();
-    assert_eq!((looked.runs, looked.direct_runs), (3, 1));
+    let stats = fleet.finish_and_check(web).await.assert_no_violations();
+    assert_eq!((stats.runs, stats.direct_runs), (3, 1));
 }
 
-/// Its settlement was on its way when it was stopped; it arrives when another worker has the job.
+/// A settlement that was in flight at the pause arrives after another worker claimed the job.
 #[tokio::test]
 async fn settlement_after_lease_end_is_rejected() {
     join(check_late_settlement(true), check_late_settlement(false)).await;
@@ -62,27 +62,27 @@ async fn check_late_settlement(put: bool) {
     let lock = fleet.hold_lock("7").await;
     let request = fleet.deferrable_request(web, "7");
     let id = if put { request.put() } else { request }.send_accepted().await;
-    let mut struck = fleet
+    let mut rule_match = fleet
         .proxy(victim)
         .add_rule(FaultRule::new("settle_job_and_claim_next", FaultPoint::BeforeCall));
     lock.release().await;
-    let call = struck.wait_for_match().await;
+    let call = rule_match.wait_for_match().await;
     fleet.pause(victim);
     let paused = std::time::Instant::now();
     fleet.record_disturbance_for(Some(victim), 60 * SECOND);
     let _other = fleet.start_node(long_lease_setup(WebFramework::Axum)).await;
     let state = if put { "done" } else { "dead" };
-    let before = fleet.wait_for_outcome(web, &id).await;
-    assert_eq!(before.state, state, "{before:?}");
+    let final_status = fleet.wait_for_outcome(web, &id).await;
+    assert_eq!(final_status.state, state, "{final_status:?}");
     let answer = fleet.send_server_command(&lockgate_tests::proxy::command_args(&call)).await;
     assert!(format!("{answer:?}").contains("lost"), "{answer:?}");
-    // A sign of life comes by the clock: it goes on, with what it had in its hands.
-    let mut beats = fleet
+    // A heartbeat follows a timer, so the worker has resumed and processed its outstanding work.
+    let mut heartbeat = fleet
         .proxy(victim)
         .add_rule(FaultRule::new("worker_heartbeat_and_shards", FaultPoint::AfterCall));
     fleet.resume(victim, paused.elapsed());
-    beats.wait_for_match().await;
-    assert_eq!(fleet.query_status(web, &id).await, before, "nothing of it counts");
-    let looked = fleet.finish_and_check(web).await.assert_no_violations();
-    assert_eq!(looked.runs, if put { 2 } else { 1 });
+    heartbeat.wait_for_match().await;
+    assert_eq!(fleet.query_status(web, &id).await, final_status, "nothing of it counts");
+    let stats = fleet.finish_and_check(web).await.assert_no_violations();
+    assert_eq!(stats.runs, if put { 2 } else { 1 });
 }

@@ -1,4 +1,4 @@
-//! Rows 15 and 17: keys that are rotated, keys that are missing, and sealed data in a wrong place.
+//! Rows 15 and 17: rotated keys, missing keys, and sealed data under another job's name.
 
 use futures_util::future::join;
 use lockgate_tests::{
@@ -24,15 +24,15 @@ async fn find_keys(fleet: &JobFleet, pattern: &str) -> Vec<String> {
 
 async fn swap_stored_values(fleet: &JobFleet, kind: &str) {
     let keys = find_keys(fleet, &format!("*:{kind}:*")).await;
-    let [one, other] = &keys[..] else { panic!("two of {kind}: {keys:?}") };
-    let (first, second) = (read_value(fleet, one).await, read_value(fleet, other).await);
-    for (key, bytes) in [(one, second), (other, first)] {
-        let words = [b"SET", key.as_bytes(), &bytes, b"KEEPTTL"];
-        let _ = fleet.send_server_command(&words).await.expect("the server answers");
+    let [first_key, second_key] = &keys[..] else { panic!("two of {kind}: {keys:?}") };
+    let (first, second) = (read_value(fleet, first_key).await, read_value(fleet, second_key).await);
+    for (key, bytes) in [(first_key, second), (second_key, first)] {
+        let command = [b"SET", key.as_bytes(), &bytes, b"KEEPTTL"];
+        let _ = fleet.send_server_command(&command).await.expect("the server answers");
     }
 }
 
-/// In the middle of a change of keys each reads what the others have written.
+/// During a rotation, each node reads data that the others sealed.
 #[tokio::test]
 async fn sealing_key_rotation_loses_no_job() {
     let mut fleet = start_fleet().await;
@@ -46,51 +46,53 @@ async fn sealing_key_rotation_loses_no_job() {
     assert_eq!(fleet.finish_and_check(old).await.assert_no_violations().runs, 6);
 }
 
-/// Who does not have the key leaves it to others, uncharged.
+/// A worker without the key returns the job uncharged.
 #[tokio::test]
 async fn sealing_key_missing_at_worker_leaves_job_queued() {
     let mut fleet = start_fleet().await;
     let web = fleet.start_node(sealing_setup(WebFramework::Axum, &[1, 2]).without_worker()).await;
-    let without = fleet.start_node(sealing_setup(WebFramework::Actix, &[2])).await;
+    let worker_without_key = fleet.start_node(sealing_setup(WebFramework::Actix, &[2])).await;
     let lock = fleet.hold_lock("7").await;
     let ids = [
         fleet.deferrable_request(web, "7").send_accepted().await,
         fleet.deferrable_request(web, "7").send_accepted().await,
     ];
     lock.release().await;
-    let waits = async {
+    let no_key_status = async {
         while fleet.query_status(web, &ids[0]).await.reason != "no key" {
             tokio::time::sleep(SECOND / 50).await;
         }
     };
-    lockgate_tests::with_timeout("a worker to look at it", waits).await;
+    lockgate_tests::with_timeout("a worker to look at it", no_key_status).await;
     assert_eq!(fleet.query_status(web, &ids[0]).await.state, "queued");
-    let with = fleet.start_node(sealing_setup(WebFramework::Axum, &[2, 1])).await;
-    fleet.terminate(without);
-    fleet.wait_for_exit(without).await;
+    let worker_with_key = fleet.start_node(sealing_setup(WebFramework::Axum, &[2, 1])).await;
+    fleet.terminate(worker_without_key);
+    fleet.wait_for_exit(worker_without_key).await;
     for id in &ids {
         assert_eq!(fleet.wait_for_outcome(web, id).await.state, "done");
         let [run] = &fleet.runs_of(id)[..] else { panic!("{:?}", fleet.runs_of(id)) };
-        assert_eq!((run.attempt, run.incarnation.process), (1, with));
+        assert_eq!((run.attempt, run.incarnation.process), (1, worker_with_key));
     }
     fleet.finish_and_check(web).await.assert_no_violations();
 }
 
-/// Who can write to the store can't make one request out of another, nor show one's response as another's.
+/// Write access to the store is not enough to turn one request into another or to show one response
+/// as another's.
 #[tokio::test]
 async fn swapped_sealed_values_are_not_opened() {
     join(check_swapped_requests(&[1]), check_swapped_responses()).await;
 }
 
-/// Nor without a key: a stored request names the job that it is of. A slip is found, not who means it.
+/// Without sealing, the checksum of a stored request covers its job id. That detects accidental
+/// swaps, not attacks.
 #[tokio::test]
 async fn swapped_unsealed_requests_do_not_run() {
     check_swapped_requests(&[]).await;
 }
 
-async fn check_swapped_requests(under: &[u8]) {
+async fn check_swapped_requests(key_numbers: &[u8]) {
     let mut fleet = start_fleet().await;
-    let node = fleet.start_node(sealing_setup(WebFramework::Axum, under)).await;
+    let node = fleet.start_node(sealing_setup(WebFramework::Axum, key_numbers)).await;
     let lock = fleet.hold_lock("7").await;
     let ids = [
         fleet.deferrable_request(node, "7").send_accepted().await,
@@ -99,8 +101,8 @@ async fn check_swapped_requests(under: &[u8]) {
     swap_stored_values(&fleet, "b").await;
     lock.release().await;
     for id in &ids {
-        let seen = fleet.wait_for_outcome(node, id).await;
-        assert_eq!((&*seen.state, &*seen.reason), ("dead", "unreadable"));
+        let outcome = fleet.wait_for_outcome(node, id).await;
+        assert_eq!((&*outcome.state, &*outcome.reason), ("dead", "unreadable"));
     }
     assert_eq!(fleet.finish_and_check(node).await.assert_no_violations().runs, 0);
 }

@@ -12,17 +12,18 @@ use lockgate_tests::{
 
 use super::{BOTH_FRAMEWORKS, LONG_LEASE, SECOND, long_lease_setup, start_fleet_without_worker};
 
-/// A sign of life of the worker, 5 s apart, at which it looks everywhere, and what a machine takes. Nobody else would look.
+/// The heartbeat interval of a single worker (5 s), at which it polls all shards, plus time for a
+/// loaded machine.
 const MAX_POLL_DELAY: Duration = Duration::from_secs(12);
 
-/// The same of one that has others beside it, 10 s apart.
+/// The same for several workers, whose heartbeat interval is 10 s.
 const MAX_POLL_DELAY_OF_SEVERAL: Duration = Duration::from_secs(20);
 
-/// What is promised of a dead worker's shards, 15 s, and what a machine takes. One under load may be late by itself, but
-/// not each time.
+/// The promised takeover of a dead worker's shards (15 s), plus time for a loaded machine, which
+/// may delay single rounds.
 const MAX_TAKEOVER_DELAY: Duration = Duration::from_secs(17);
 
-/// An odd number, of which most must cost no more than a message: a machine has other things to do.
+/// Odd, for the median: most rounds must cost no more than a message.
 const ROUNDS: usize = 7;
 
 #[tokio::test]
@@ -30,7 +31,7 @@ async fn lost_wakeup_delays_run_until_next_poll() {
     join_all(BOTH_FRAMEWORKS.map(|framework| async move {
         let (mut fleet, web) = start_fleet_without_worker(framework.other()).await;
         let worker = fleet.start_node(long_lease_setup(framework)).await;
-        let before = wait_for_first_wakeup(&fleet, web, worker).await;
+        let run_count = wait_for_first_wakeup(&fleet, web, worker).await;
         let lock = fleet.hold_lock("7").await;
         let ids = [
             fleet.deferrable_request(web, "7").send_accepted().await,
@@ -47,20 +48,21 @@ async fn lost_wakeup_delays_run_until_next_poll() {
         let released = Instant::now();
         lock.release().await;
         fleet.wait_for_run_start(&ids[0]).await;
-        let waited = released.elapsed();
-        println!("figure: longest wait without a message {} ms", waited.as_millis());
-        assert!(waited < MAX_POLL_DELAY, "{waited:?}");
+        let run_delay = released.elapsed();
+        println!("figure: longest wait without a message {} ms", run_delay.as_millis());
+        assert!(run_delay < MAX_POLL_DELAY, "{run_delay:?}");
         assert!(fleet.proxy(worker).dropped_messages() > 0, "no message was lost");
         for id in &ids {
             assert_eq!(fleet.wait_for_outcome(web, id).await.state, "done");
         }
-        let looked = fleet.finish_and_check(web).await.assert_no_violations();
-        assert_eq!((looked.runs, looked.repeated_runs), (before + 4, 1));
+        let stats = fleet.finish_and_check(web).await.assert_no_violations();
+        assert_eq!((stats.runs, stats.repeated_runs), (run_count + 4, 1));
     }))
     .await;
 }
 
-/// The one worker that there is has given a sign of life, and listens: it has been told of something. How many runs that took.
+/// Waits until the only worker has sent a heartbeat and received a wake-up. Returns the number of
+/// runs until then.
 async fn wait_for_first_wakeup(fleet: &JobFleet, web: usize, worker: usize) -> usize {
     for n in 0..200 {
         if fleet.proxy(worker).delivered_messages() > 0 {
@@ -74,7 +76,7 @@ async fn wait_for_first_wakeup(fleet: &JobFleet, web: usize, worker: usize) -> u
     panic!("the worker is told of nothing");
 }
 
-/// Nobody hears that there is something to be done, nor when: whoever has the shard looks by itself, and no other one does.
+/// All wake-ups are lost: the owner of a shard polls by timer, and no other worker does.
 #[tokio::test]
 async fn lost_wakeup_of_two_workers_delays_run_until_poll() {
     let (mut fleet, web) = start_fleet_without_worker(WebFramework::Axum).await;
@@ -82,10 +84,10 @@ async fn lost_wakeup_of_two_workers_delays_run_until_poll() {
         fleet.start_node(long_lease_setup(WebFramework::Actix)).await,
         fleet.start_node(long_lease_setup(WebFramework::Axum)).await,
     ];
-    let before = wait_until_both_have_run(&fleet, web, workers).await;
+    let run_count = wait_until_both_have_run(&fleet, web, workers).await;
     let (mut locks, mut ids) = (Vec::new(), Vec::new());
     workers.iter().for_each(|worker| fleet.proxy(*worker).set_drop_messages(true));
-    // Of so many that each of the two has some.
+    // Enough resources that each worker owns shards of some.
     for resource in 0..16 {
         let resource = resource.to_string();
         locks.push(fleet.hold_lock(&resource).await);
@@ -96,9 +98,9 @@ async fn lost_wakeup_of_two_workers_delays_run_until_poll() {
     for id in &ids {
         fleet.wait_for_run_start(id).await;
     }
-    let waited = released.elapsed();
-    println!("figure: longest wait of several without a message {} ms", waited.as_millis());
-    assert!(waited < MAX_POLL_DELAY_OF_SEVERAL, "{waited:?}");
+    let longest_delay = released.elapsed();
+    println!("figure: longest wait of several without a message {} ms", longest_delay.as_millis());
+    assert!(longest_delay < MAX_POLL_DELAY_OF_SEVERAL, "{longest_delay:?}");
     let runs = fleet.runs();
     for worker in workers {
         assert!(fleet.proxy(worker).dropped_messages() > 0, "no message was lost");
@@ -108,17 +110,17 @@ async fn lost_wakeup_of_two_workers_delays_run_until_poll() {
         };
         assert!(runs.iter().any(has_run), "the other one has run all");
     }
-    let looked = fleet.finish_and_check(web).await.assert_no_violations();
-    assert_eq!(looked.runs, before + ids.len());
+    let stats = fleet.finish_and_check(web).await.assert_no_violations();
+    assert_eq!(stats.runs, run_count + ids.len());
 }
 
-/// Whoever gives a lock back tells the worker of the next job, which is another process, and whoever ends that job tells
-/// those who wait for it: each of them would look by itself, but not as soon as this.
+/// A release wakes the worker of the next job in another process, and the end of the job wakes its
+/// long polls. Polling alone would be slower than the limit.
 #[tokio::test]
 async fn wakeups_reach_worker_and_long_poll_of_other_processes() {
     let (mut fleet, web) = start_fleet_without_worker(WebFramework::Axum).await;
     let _worker = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
-    let (mut began, mut told) = (Vec::new(), Vec::new());
+    let (mut run_delays, mut status_delays) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let resource = round.to_string();
         let lock = fleet.hold_lock(&resource).await;
@@ -132,42 +134,43 @@ async fn wakeups_reach_worker_and_long_poll_of_other_processes() {
         let released = Instant::now();
         lock.release().await;
         fleet.wait_for_run_start(&id).await;
-        began.push(released.elapsed());
+        run_delays.push(released.elapsed());
         let answer = status.await.expect("it is answered").expect_status(200);
-        // It is told of the run's begin or of its end; by its own look it would be later.
+        // A wake-up reports the start or the end of the run; polling would be later.
         assert!(answer.json()["state"] != "queued", "{answer:?}");
-        told.push(released.elapsed());
+        status_delays.push(released.elapsed());
         assert_eq!(fleet.wait_for_outcome(web, &id).await.state, "done");
     }
-    for (what, waited) in [("a run", &mut began), ("a status", &mut told)] {
-        waited.sort_unstable();
-        let median = waited[ROUNDS / 2];
-        println!("figure: median wait of {what} with a message {} ms", median.as_millis());
-        assert!(median < SECOND, "{what}: {waited:?}");
+    for (event, delays) in [("a run", &mut run_delays), ("a status", &mut status_delays)] {
+        delays.sort_unstable();
+        let median = delays[ROUNDS / 2];
+        println!("figure: median wait of {event} with a message {} ms", median.as_millis());
+        assert!(median < SECOND, "{event}: {delays:?}");
     }
     fleet.finish_and_check(web).await.assert_no_violations();
 }
 
-/// Its shards are another's within 15 s of its last sign of life.
+/// The shards of a dead worker have another owner within 15 s of its last heartbeat.
 #[tokio::test]
 async fn shards_of_dead_worker_are_taken_over_in_time() {
     let (mut fleet, web) = start_fleet_without_worker(WebFramework::Axum).await;
     let other = fleet.start_node(long_lease_setup(WebFramework::Axum)).await;
-    let mut late = Vec::new();
-    while late.len() < 3 {
-        let dies = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
-        let waited = run_delay_after_worker_death(&mut fleet, web, [dies, other]).await;
-        println!("figure: longest wait behind a dead worker {} ms", waited.as_millis());
-        if waited < MAX_TAKEOVER_DELAY {
+    let mut delays = Vec::new();
+    while delays.len() < 3 {
+        let victim = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
+        let delay = run_delay_after_worker_death(&mut fleet, web, [victim, other]).await;
+        println!("figure: longest wait behind a dead worker {} ms", delay.as_millis());
+        if delay < MAX_TAKEOVER_DELAY {
             fleet.finish_and_check(web).await.assert_no_violations();
             return;
         }
-        late.push(waited);
+        delays.push(delay);
     }
-    panic!("looked after by others after {late:?}");
+    panic!("looked after by others after {delays:?}");
 }
 
-/// Both have run something: they have divided the shards. How many runs that took.
+/// Waits until both workers have run a job, so the shards are divided. Returns the number of runs
+/// until then.
 async fn wait_until_both_have_run(fleet: &JobFleet, web: usize, workers: [usize; 2]) -> usize {
     for n in 0..200 {
         let runs = fleet.runs();
@@ -183,31 +186,32 @@ async fn wait_until_both_have_run(fleet: &JobFleet, web: usize, workers: [usize;
     panic!("one of two workers has run all");
 }
 
-/// How long after the last sign of life of the first of two workers all runs that waited for either.
+/// Returns the time from the last heartbeat of the killed worker until all jobs of both workers
+/// run.
 async fn run_delay_after_worker_death(
     fleet: &mut JobFleet,
     web: usize,
-    [dies, other]: [usize; 2],
+    [victim, other]: [usize; 2],
 ) -> Duration {
-    wait_until_both_have_run(fleet, web, [dies, other]).await;
+    wait_until_both_have_run(fleet, web, [victim, other]).await;
     let mut locks = Vec::new();
     let mut ids = Vec::new();
     for resource in 0..32 {
-        let resource = format!("{dies}-r{resource}");
+        let resource = format!("{victim}-r{resource}");
         locks.push(fleet.hold_lock(&resource).await);
         ids.push(fleet.deferrable_request(web, &resource).send_accepted().await);
     }
-    let mut beat = fleet
-        .proxy(dies)
+    let mut heartbeat = fleet
+        .proxy(victim)
         .add_rule(FaultRule::new("worker_heartbeat_and_shards", FaultPoint::AfterCall));
-    beat.wait_for_match().await;
-    let last = Instant::now();
-    fleet.kill(dies).await;
+    heartbeat.wait_for_match().await;
+    let last_heartbeat = Instant::now();
+    fleet.kill(victim).await;
     join_all(locks.into_iter().map(lockgate::LockGuard::release)).await;
     for id in &ids {
         fleet.wait_for_run_start(id).await;
     }
-    last.elapsed()
+    last_heartbeat.elapsed()
 }
 
 #[tokio::test]
@@ -216,7 +220,7 @@ async fn closed_subscription_delays_run_until_next_poll() {
     let _worker = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
     let lock = fleet.hold_lock("7").await;
     let id = fleet.deferrable_request(web, "7").send_accepted().await;
-    // Who has joined may not listen yet.
+    // A started worker may not have subscribed yet.
     eventually("somebody to be cut off", async || {
         let killed = fleet.send_server_command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         matches!(killed, Some(redis::Value::Int(1..)))
@@ -225,16 +229,16 @@ async fn closed_subscription_delays_run_until_next_poll() {
     let released = Instant::now();
     lock.release().await;
     fleet.wait_for_run_start(&id).await;
-    let waited = released.elapsed();
-    println!("figure: longest wait without a message {} ms", waited.as_millis());
-    assert!(waited < MAX_POLL_DELAY, "{waited:?}");
+    let run_delay = released.elapsed();
+    println!("figure: longest wait without a message {} ms", run_delay.as_millis());
+    assert!(run_delay < MAX_POLL_DELAY, "{run_delay:?}");
     assert_eq!(fleet.finish_and_check(web).await.assert_no_violations().runs, 1);
 }
 
-/// Also one whose death nobody was told of: the end of its lease is known to the worker.
+/// The worker knows the end of the lease, so no wake-up about the holder's death is needed.
 #[tokio::test]
 async fn dead_holder_delays_run_until_lease_ends() {
-    join_all([false, true].map(|deaf| async move {
+    join_all([false, true].map(|drops_messages| async move {
         let (mut fleet, web) = start_fleet_without_worker(WebFramework::Actix).await;
         let holder = fleet.start_node(long_lease_setup(WebFramework::Axum).without_worker()).await;
         let worker = fleet.start_node(long_lease_setup(WebFramework::Actix)).await;
@@ -246,18 +250,22 @@ async fn dead_holder_delays_run_until_lease_ends() {
             fleet.deferrable_request(web, "7").send_accepted().await,
             fleet.deferrable_request(web, "7").send_accepted().await,
         ];
-        fleet.proxy(worker).set_drop_messages(deaf);
+        fleet.proxy(worker).set_drop_messages(drops_messages);
         let killed = Instant::now();
         fleet.kill(holder).await;
         fleet.wait_for_run_start(&ids[0]).await;
-        // The end of its lease is when the worker looks by itself.
-        let most = LONG_LEASE + if deaf { MAX_POLL_DELAY } else { 4 * SECOND };
-        let (waited, deaf) = (killed.elapsed(), if deaf { "without a message" } else { "told" });
-        println!("figure: longest wait behind a dead holder, {deaf} {} ms", waited.as_millis());
-        assert!(waited < most, "{waited:?}");
+        // The worker polls by timer at the end of the lease.
+        let max_delay = LONG_LEASE + if drops_messages { MAX_POLL_DELAY } else { 4 * SECOND };
+        let (run_delay, drops_messages) =
+            (killed.elapsed(), if drops_messages { "without a message" } else { "told" });
+        println!(
+            "figure: longest wait behind a dead holder, {drops_messages} {} ms",
+            run_delay.as_millis()
+        );
+        assert!(run_delay < max_delay, "{run_delay:?}");
         let _ = ship.await.expect("the client does not panic");
-        let looked = fleet.finish_and_check(web).await.assert_no_violations();
-        assert_eq!((looked.runs, looked.direct_runs), (2, 1));
+        let stats = fleet.finish_and_check(web).await.assert_no_violations();
+        assert_eq!((stats.runs, stats.direct_runs), (2, 1));
     }))
     .await;
 }

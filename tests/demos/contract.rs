@@ -16,8 +16,8 @@ pub(crate) async fn start_lists_address_and_routes(demo: WebFramework, store: &s
     let page = demo.get("/").send().await.expect_status(200);
     assert!(page.header("content-type").starts_with("text/html"), "{page:?}");
     let text = page.text();
-    for elsewhere in ["src=\"http", "href=\"http", "src=\"//", "@import"] {
-        assert!(!text.contains(elsewhere), "{elsewhere}");
+    for external_reference in ["src=\"http", "href=\"http", "src=\"//", "@import"] {
+        assert!(!text.contains(external_reference), "{external_reference}");
     }
     for op in ["pay", "ship", "refund"] {
         let target = format!("/orders/7/{op}");
@@ -37,12 +37,12 @@ pub(crate) async fn start_lists_address_and_routes(demo: WebFramework, store: &s
 
 pub(crate) async fn limited_route_admits_ten_requests(demo: WebFramework, store: &str) {
     let demo = DemoProcess::start(demo, store).await;
-    for left in (0..10).rev() {
+    for remaining in (0..10).rev() {
         let answer = demo.get("/limited").send().await.expect_status(200);
         assert_eq!(answer.text(), "ok");
         assert_eq!(answer.header("ratelimit-policy"), r#""limited";q=10;w=10"#);
-        let told = answer.header("ratelimit");
-        assert!(told.starts_with(&format!(r#""limited";r={left};t="#)), "{told}");
+        let header = answer.header("ratelimit");
+        assert!(header.starts_with(&format!(r#""limited";r={remaining};t="#)), "{header}");
     }
     let answer = demo.get("/limited").send().await.expect_status(429);
     assert!(answer.retry_after_seconds() <= 10);
@@ -92,7 +92,7 @@ pub(crate) async fn order_operations_exclude_each_other(demo: WebFramework, stor
 
 pub(crate) async fn busy_refund_is_deferred(demo: WebFramework, store: &str) {
     let demo = DemoProcess::start(demo, store).await;
-    let work = start_long_ship(&demo, "7", 3500).await;
+    let pending = start_long_ship(&demo, "7", 3500).await;
     let large = vec![b'x'; 64 * 1024 + 1];
     let _ = demo.post("/orders/7/refund").body(large).send().await.expect_status(409);
     let large = "x".repeat(64 * 1024);
@@ -100,7 +100,7 @@ pub(crate) async fn busy_refund_is_deferred(demo: WebFramework, store: &str) {
     let accepted = refund.send().await.expect_status(202);
     let id = accepted.json()["id"].as_str().expect("an id").to_owned();
     assert_eq!(accepted.header("location"), format!("/deferred/{id}"));
-    let _ = work.response().await.expect_status(200);
+    let _ = pending.response().await.expect_status(200);
     let document = wait_for_final_status(&demo, &accepted).await;
     assert_eq!(document["state"], "done", "{document}");
     let event = &document["response"]["body"];
@@ -109,19 +109,19 @@ pub(crate) async fn busy_refund_is_deferred(demo: WebFramework, store: &str) {
     assert_eq!(event["deferred"], serde_json::json!({ "id": id, "attempt": 1 }));
     let response = demo.get(&format!("/deferred/{id}/response")).send().await;
     assert_eq!(response.expect_status(200).json(), *event);
-    // Of which the journal keeps a part.
-    let mut kept = event.clone();
-    kept["note"] = "x".repeat(200).into();
-    assert_eq!(order_events(&demo, "7").await.last(), Some(&kept));
+    // The journal stores only the start of the note.
+    let mut stored_event = event.clone();
+    stored_event["note"] = "x".repeat(200).into();
+    assert_eq!(order_events(&demo, "7").await.last(), Some(&stored_event));
 }
 
 pub(crate) async fn panicking_handler_does_not_stop_the_demo(demo: WebFramework, store: &str) {
     let demo = DemoProcess::start(demo, store).await;
     assert!(demo.post("/orders/7/pay?panic=1&ms=0").try_send().await.is_err());
     let _ = demo.post("/orders/7/ship?ms=0").send().await.expect_status(200);
-    let work = start_long_ship(&demo, "7", 3500).await;
+    let pending = start_long_ship(&demo, "7", 3500).await;
     let refund = demo.post("/orders/7/refund?panic=1&ms=0").send().await.expect_status(202);
-    let _ = work.response().await.expect_status(200);
+    let _ = pending.response().await.expect_status(200);
     let document = wait_for_final_status(&demo, &refund).await;
     assert_eq!(document["state"], "dead", "{document}");
     let _ = demo.post("/orders/7/ship?ms=0").send().await.expect_status(200);

@@ -1,7 +1,7 @@
 //! A 202 only for data on disk: row 5 of deferral, with `replicas` and `replicas_on_disk`.
 //!
-//! The server that the tests start may be too old for `WAITAOF`, and a lagging disk cannot be had. So a
-//! proxy in front of it claims to be newer and answers `WAITAOF` as the test says; it forwards all other
+//! The test server may be too old for `WAITAOF`, and a lagging disk cannot be simulated. A proxy in
+//! front of it claims a newer version and answers `WAITAOF` as configured; it forwards all other
 //! calls.
 
 use std::{
@@ -28,10 +28,10 @@ use tower::ServiceExt as _;
 
 const INFO_REPLY: &str = "redis_version:7.2.4\r\nrun_id:a\r\nrole:master\r\naof_enabled:1\r\n";
 
-/// Stands before a server.
+/// Proxy in front of a server.
 #[derive(Default)]
 struct DiskAckProxy {
-    /// Whether the server's own disk has what its replica's has.
+    /// True if the data are on the server's own disk too, not only on its replica's.
     has_local_fsync: AtomicBool,
     received_waits: Mutex<Vec<String>>,
 }
@@ -40,10 +40,10 @@ impl DiskAckProxy {
     async fn listen_before(self: &Arc<Self>, server: &RedisServer) -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let (disks, server) = (Arc::clone(self), server.port());
+        let (proxy, server) = (Arc::clone(self), server.port());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(Arc::clone(&disks).forward_connection(client, server));
+                tokio::spawn(Arc::clone(&proxy).forward_connection(client, server));
             }
         });
         port
@@ -63,29 +63,30 @@ impl DiskAckProxy {
         None
     }
 
-    /// A script that answers what is to be answered, in its turn among the others.
+    /// Replaces `INFO` and `WAITAOF` by scripts with the configured reply, which preserves the
+    /// order of the replies.
     fn substitute_call(&self, call: Vec<u8>) -> Vec<u8> {
-        let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
-        let told: Vec<_> = command_args(&call).iter().map(text).collect();
-        match told.first().map(String::as_str) {
+        let text = |argument: &Vec<u8>| String::from_utf8_lossy(argument).into_owned();
+        let arguments: Vec<_> = command_args(&call).iter().map(text).collect();
+        match arguments.first().map(String::as_str) {
             Some("INFO") => eval_call("return ARGV[1]", INFO_REPLY),
             Some("WAITAOF") => {
-                self.received_waits.lock().push(told.join(" "));
-                let own = u8::from(self.has_local_fsync.load(Ordering::Relaxed));
-                eval_call("return {tonumber(ARGV[1]), 1}", &own.to_string())
+                self.received_waits.lock().push(arguments.join(" "));
+                let local_count = u8::from(self.has_local_fsync.load(Ordering::Relaxed));
+                eval_call("return {tonumber(ARGV[1]), 1}", &local_count.to_string())
             }
             _ => call,
         }
     }
 }
 
-fn eval_call(text: &str, word: &str) -> Vec<u8> {
-    let words = ["EVAL", text, "0", word];
-    let bulk = words.map(|word| format!("${}\r\n{word}\r\n", word.len())).concat();
+fn eval_call(script: &str, argument: &str) -> Vec<u8> {
+    let arguments = ["EVAL", script, "0", argument];
+    let bulk = arguments.map(|argument| format!("${}\r\n{argument}\r\n", argument.len())).concat();
     format!("*4\r\n{bulk}").into_bytes()
 }
 
-/// Status, `Location` and body.
+/// Returns the status, the `Location` and the body.
 async fn send_request(app: &Router, request: Request<Body>) -> (u16, String, String) {
     let response = app.clone().oneshot(request).await.expect("it does not fail");
     let location = response.headers().get("location");
@@ -97,8 +98,8 @@ async fn send_request(app: &Router, request: Request<Body>) -> (u16, String, Str
 
 #[tokio::test]
 async fn enqueue_is_accepted_only_after_fsync() {
-    let (server, disks) = (RedisServer::start().await, Arc::new(DiskAckProxy::default()));
-    let port = disks.listen_before(&server).await;
+    let (server, proxy) = (RedisServer::start().await, Arc::new(DiskAckProxy::default()));
+    let port = proxy.listen_before(&server).await;
     let builder = Store::builder(&format!("redis://127.0.0.1:{port}/?ns=x"));
     let store = builder
         .replicas_on_disk(true)
@@ -116,21 +117,25 @@ async fn enqueue_is_accepted_only_after_fsync() {
         let request = Request::post("/orders/7").header("idempotency-key", "\"one\"");
         request.body(Body::from("note")).expect("a request")
     };
-    let look = |location: &str| Request::get(location).body(Body::empty()).expect("a request");
+    let status_request =
+        |location: &str| Request::get(location).body(Body::empty()).expect("a request");
 
-    // It is stored, and its replica has it; but a server that stops now would be back without it.
+    // The job is stored and on the replica's disk, but a crash of the server would lose it.
     let (status, location, body) = send_request(&app, order()).await;
     assert_eq!(status, 503, "{body}");
     assert!(location.starts_with("/deferred/"), "{location:?}");
-    let (status, _, document) = send_request(&app, look(&location)).await;
+    let (status, _, document) = send_request(&app, status_request(&location)).await;
     assert!(status == 200 && document.contains("\"queued\""), "{status} {document}");
-    // The client asks again: still not there, and then it is, the same one.
-    let (status, again, _) = send_request(&app, order()).await;
-    assert_eq!((status, &again), (503, &location));
-    disks.has_local_fsync.store(true, Ordering::Relaxed);
-    let (status, again, _) = send_request(&app, order()).await;
-    assert_eq!((status, &again), (202, &location));
-    let asked = disks.received_waits.lock();
-    assert!(asked.len() >= 3, "{asked:?}");
-    assert!(asked.iter().all(|words| words.starts_with("WAITAOF 1 1 ")), "{asked:?}");
+    // The client retries: a 503 for the same job, and a 202 once it is on disk.
+    let (status, second_location, _) = send_request(&app, order()).await;
+    assert_eq!((status, &second_location), (503, &location));
+    proxy.has_local_fsync.store(true, Ordering::Relaxed);
+    let (status, second_location, _) = send_request(&app, order()).await;
+    assert_eq!((status, &second_location), (202, &location));
+    let received_waits = proxy.received_waits.lock();
+    assert!(received_waits.len() >= 3, "{received_waits:?}");
+    assert!(
+        received_waits.iter().all(|command| command.starts_with("WAITAOF 1 1 ")),
+        "{received_waits:?}"
+    );
 }

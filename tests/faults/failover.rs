@@ -30,80 +30,86 @@ const PROCESS_COUNT: usize = 2;
 const LOCK_COUNT: usize = 4;
 const LOAD_PHASE: Duration = Duration::from_secs(2);
 
-/// Until the sentinels agree, have promoted the replica and told of it, and, where replicas are asked for, the old
-/// master is one, on a machine that has other things to do.
+/// Time for the sentinels to agree and to promote and announce the replica, on a loaded machine.
+/// With replicated grants, it includes the start of the old master as a replica.
 const PROMOTION_TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn replace_master(load: &LockLoad, all: &mut FailoverTopology) {
+async fn replace_master(load: &LockLoad, topology: &mut FailoverTopology) {
     load.holds_are_extended.store(true, Ordering::Relaxed);
-    // Whoever has a lock now has it when the master goes.
+    // Locks that are held now are held across the failure of the master.
     tokio::time::sleep(Duration::from_millis(50)).await;
     if load.plan.kills_master {
-        all.master().kill();
+        topology.master().kill();
     } else {
-        all.master().pause();
+        topology.master().pause();
     }
-    while !all.have_switched_to_successor().await {
+    while !topology.have_switched_to_successor().await {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // It comes back as a replica, whom the next grants are to have.
+    // It returns as the replica that the next grants need.
     if load.plan.kills_master {
-        all.restart_old_master().await;
+        topology.restart_old_master().await;
     } else {
-        all.master().resume();
+        topology.master().resume();
     }
-    // Those who wait would have had it by now, and those who keep it have heard if it is lost.
+    // By now a waiter would have an unreplicated lock, and a holder would know of its loss.
     tokio::time::sleep(Duration::from_millis(500)).await;
     load.holds_are_extended.store(false, Ordering::Relaxed);
     load.wait_for_progress().await;
 }
 
-async fn check_failover(mut all: FailoverTopology, plan: FailoverPlan) {
-    let load = Arc::new(LockLoad::new(plan, all.locks_of_master().await));
+async fn check_failover(mut topology: FailoverTopology, plan: FailoverPlan) {
+    let load = Arc::new(LockLoad::new(plan, topology.locks_of_master().await));
     let (mut tasks, mut logs) = (JoinSet::new(), Vec::new());
     let mut stores = Vec::new();
     for process in 0..PROCESS_COUNT {
-        let store = Store::connect(&all.url()).await.expect("the URL is right");
+        let store = Store::connect(&topology.url()).await.expect("the URL is right");
         let log = Arc::<ProcessEventLog>::default();
         for lock in 0..LOCK_COUNT {
-            let who = (process, lock);
-            tasks.spawn(Arc::clone(&load).run_client(store.clone(), Arc::clone(&log), who));
+            let client = (process, lock);
+            tasks.spawn(Arc::clone(&load).run_client(store.clone(), Arc::clone(&log), client));
         }
         logs.push(log);
         stores.push(store);
     }
-    let late = stalls::track_longest_stall();
+    let longest_stall = stalls::track_longest_stall();
     load.wait_for_progress().await;
     load.measure_rate("before", tokio::time::sleep(LOAD_PHASE)).await;
-    let gone = Instant::now();
-    let back = tokio::time::timeout(
+    let failover_start = Instant::now();
+    let failover = tokio::time::timeout(
         PROMOTION_TIMEOUT,
-        load.measure_rate("during", replace_master(&load, &mut all)),
+        load.measure_rate("during", replace_master(&load, &mut topology)),
     );
-    back.await.expect("another one is promoted");
-    let away = gone.elapsed();
-    println!("figure: no {} for {} ms", plan.request_label(), away.as_millis());
+    failover.await.expect("another one is promoted");
+    let outage = failover_start.elapsed();
+    println!("figure: no {} for {} ms", plan.request_label(), outage.as_millis());
     load.wait_until_all_served().await;
     load.measure_rate("after", tokio::time::sleep(LOAD_PHASE)).await;
     load.stop_requested.store(true, Ordering::Relaxed);
     while let Some(ended) = tasks.join_next().await {
         ended.expect("no panic");
     }
-    let [call, longest] =
-        [&load.longest_call_ms, &load.longest_wait_ms].map(|of| of.load(Ordering::Relaxed));
-    println!("figure: longest call {call} ms");
-    println!("figure: longest of {} {longest} ms", plan.request_label());
+    let [longest_call, longest_wait] = [&load.longest_call_ms, &load.longest_wait_ms]
+        .map(|counter| counter.load(Ordering::Relaxed));
+    println!("figure: longest call {longest_call} ms");
+    println!("figure: longest of {} {longest_wait} ms", plan.request_label());
     load.check_history(&logs);
     for store in stores {
         assert!(store.shutdown(Duration::from_secs(20)).await, "something could not be given back");
     }
-    let left = leftovers_of_locks(all.successor(), failover_topology::NAMESPACE).await;
-    assert!(left.is_empty(), "{left:#?}");
+    let leftovers = leftovers_of_locks(topology.successor(), failover_topology::NAMESPACE).await;
+    assert!(leftovers.is_empty(), "{leftovers:#?}");
     assert!(load.failed_count.load(Ordering::Relaxed) > 0, "nobody has noticed");
-    // Nobody waits for a server that is away; a wait in line is 2 s, and a call in it 250 ms.
-    let late = late.load(Ordering::Relaxed);
-    assert!(call < 4000 + late, "{call} ms, and this process stood still for {late} ms");
-    // Who asks again is served when there is somebody to serve; before that, a lease may have to end.
-    let most = away + Duration::from_secs(12);
-    assert!(longest < u64::try_from(most.as_millis()).unwrap(), "{longest} ms, away for {away:?}");
+    // Calls do not wait for an unavailable server; a queue wait is 2 s, and a call in it 250 ms.
+    let longest_stall = longest_stall.load(Ordering::Relaxed);
+    assert!(
+        longest_call < 4000 + longest_stall,
+        "{longest_call} ms, and this process stood still for {longest_stall} ms"
+    );
+    // A client is served once a master is available and leases of lost holders have ended.
+    let max_wait = outage + Duration::from_secs(12);
+    assert!(
+        longest_wait < u64::try_from(max_wait.as_millis()).unwrap(),
+        "{longest_wait} ms, away for {outage:?}"
+    );
 }

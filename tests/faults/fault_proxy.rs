@@ -19,7 +19,7 @@ async fn replies_to_ping(connection: &mut MultiplexedConnection) -> bool {
     redis::cmd("PING").query_async::<String>(connection).await.is_ok()
 }
 
-/// Long enough for any answer that comes at all.
+/// Long enough for any reply that arrives at all.
 const MAX_REPLY_TIME: Duration = Duration::from_millis(300);
 
 #[tokio::test]
@@ -34,34 +34,42 @@ async fn stalled_connection_delivers_pending_call_when_resumed() {
     assert!(with_timeout("what was on its way", ping).await);
 }
 
-/// They are silent, and nobody is told. They may be ended, too, those of subscribers with them; but nobody waits for these.
+/// Half-open connections are silent and report no error. Closing them ends those of subscribers
+/// too, but [`wait_until_half_open_abandoned`](FaultProxy::wait_until_half_open_abandoned) ignores
+/// subscribers.
 #[tokio::test]
 async fn half_open_connections_last_until_clients_close_them() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(&server, "x").await;
-    let (one, mut other) = (connect_through(&proxy).await, connect_through(&proxy).await);
+    let (first, mut second) = (connect_through(&proxy).await, connect_through(&proxy).await);
     let url = proxy.url();
     let client = redis::Client::open(url.split('?').next().unwrap()).expect("a URL");
     let mut subscriber = client.get_async_pubsub().await.expect("the proxy listens");
     subscriber.subscribe("x").await.expect("it hears");
     proxy.half_open_connections();
-    let mut new = connect_through(&proxy).await;
-    let mut left = Box::pin(proxy.wait_until_half_open_abandoned());
+    let mut new_connection = connect_through(&proxy).await;
+    let mut all_abandoned = Box::pin(proxy.wait_until_half_open_abandoned());
     assert!(
-        tokio::time::timeout(MAX_REPLY_TIME, replies_to_ping(&mut other)).await.is_err(),
+        tokio::time::timeout(MAX_REPLY_TIME, replies_to_ping(&mut second)).await.is_err(),
         "it is silent"
     );
-    assert!(tokio::time::timeout(MAX_REPLY_TIME, &mut left).await.is_err(), "two are there");
-    drop(one);
-    assert!(tokio::time::timeout(MAX_REPLY_TIME, &mut left).await.is_err(), "one is there");
+    assert!(
+        tokio::time::timeout(MAX_REPLY_TIME, &mut all_abandoned).await.is_err(),
+        "two are there"
+    );
+    drop(first);
+    assert!(
+        tokio::time::timeout(MAX_REPLY_TIME, &mut all_abandoned).await.is_err(),
+        "one is there"
+    );
     proxy.close_half_open();
-    with_timeout("the end of the other", left).await;
-    assert!(!with_timeout("its end", replies_to_ping(&mut other)).await);
+    with_timeout("the end of the other", all_abandoned).await;
+    assert!(!with_timeout("its end", replies_to_ping(&mut second)).await);
     assert!(with_timeout("the subscriber's end", subscriber.on_message().next()).await.is_none());
-    assert!(replies_to_ping(&mut new).await, "it came later");
-    let later = connect_through(&proxy).await;
+    assert!(replies_to_ping(&mut new_connection).await, "it came later");
+    let later_connection = connect_through(&proxy).await;
     proxy.half_open_connections();
-    drop((new, later));
+    drop((new_connection, later_connection));
     with_timeout("both to leave", proxy.wait_until_half_open_abandoned()).await;
 }
 

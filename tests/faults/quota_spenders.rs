@@ -15,12 +15,12 @@ use super::FAULTS_BINARY;
 const PROCESS_COUNT: usize = 8;
 const QUOTA_LIMIT: u64 = 2_000;
 
-/// Some seconds where the machine has nothing else to do.
+/// A run takes some seconds on an idle machine.
 const SPEND_TIMEOUT: Duration = Duration::from_secs(120);
 
 async fn next_line(process: &mut ChildProcess) -> String {
-    let said = tokio::time::timeout(SPEND_TIMEOUT, process.next_line()).await;
-    said.expect("it comes to an end").expect("it lives")
+    let line = tokio::time::timeout(SPEND_TIMEOUT, process.next_line()).await;
+    line.expect("it comes to an end").expect("it lives")
 }
 
 #[tokio::test]
@@ -41,27 +41,33 @@ async fn eight_processes_together_spend_exactly_the_quota() {
         }
         let (name, mut shares) = (policy.name(), Vec::new());
         for process in &mut processes {
-            let said = next_line(process).await;
-            let share = said.strip_prefix(name).and_then(|share| share.trim().parse::<u64>().ok());
-            shares.push(share.unwrap_or_else(|| panic!("{said}, not of {name}")));
+            let line = next_line(process).await;
+            let share = line.strip_prefix(name).and_then(|share| share.trim().parse::<u64>().ok());
+            shares.push(share.unwrap_or_else(|| panic!("{line}, not of {name}")));
         }
-        let passed: u64 = shares.iter().sum();
-        println!("figure: {name}: let in beyond the quota {}", passed.saturating_sub(limit));
-        println!("{name}: {passed} of {limit}, {shares:?}");
-        assert!(passed <= limit, "{name}: {passed} of {limit}: {shares:?}");
-        // What one has leased another can't spend, until it is given back.
-        let early = leased * PROCESS_COUNT as u64;
-        assert!(passed + early >= limit, "{name}: {passed} of {limit}: {shares:?}");
-        // They did it together.
+        let admitted: u64 = shares.iter().sum();
+        println!("figure: {name}: let in beyond the quota {}", admitted.saturating_sub(limit));
+        println!("{name}: {admitted} of {limit}, {shares:?}");
+        assert!(admitted <= limit, "{name}: {admitted} of {limit}: {shares:?}");
+        // Other processes cannot spend leased units before they are refunded.
+        let max_unspent = leased * PROCESS_COUNT as u64;
+        assert!(admitted + max_unspent >= limit, "{name}: {admitted} of {limit}: {shares:?}");
+        // Several processes took part.
         assert!(shares.iter().filter(|share| **share > 0).count() > 1, "{name}: {shares:?}");
-        spent.push((policy, limit - passed));
+        spent.push((policy, limit - admitted));
     }
     for process in &mut processes {
         assert_eq!(next_line(process).await, "done");
     }
     let store = connect_with_long_timeout(&url).await;
-    for (policy, left) in spent {
-        let told = store.rate_limiter(policy.clone()).peek(SHARED_KEY, 1).await.expect("an answer");
-        assert_eq!(told.remaining(), left, "{}: nothing is lost, or there twice", policy.name());
+    for (policy, remaining) in spent {
+        let decision =
+            store.rate_limiter(policy.clone()).peek(SHARED_KEY, 1).await.expect("an answer");
+        assert_eq!(
+            decision.remaining(),
+            remaining,
+            "{}: nothing is lost, or there twice",
+            policy.name()
+        );
     }
 }

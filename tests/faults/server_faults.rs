@@ -17,15 +17,15 @@ async fn acquire_lock(store: &Store) -> LockGuard {
     request.acquire().await.expect("the lock")
 }
 
-async fn send_command(server: &RedisServer, words: &[&str]) -> redis::Value {
-    let mut command = redis::cmd(words[0]);
-    command.arg(&words[1..]);
+async fn send_command(server: &RedisServer, arguments: &[&str]) -> redis::Value {
+    let mut command = redis::cmd(arguments[0]);
+    command.arg(&arguments[1..]);
     command.query_async(&mut server.connection().await).await.expect("an answer")
 }
 
-/// A replica that lags is promoted: the grant that it does not have is lost, as it is said of failovers without
-/// `replicas(n)`. But its holder is told, and the next one's fence is larger, so that a register that looks at
-/// fences takes nothing from the one who lost it.
+/// A lagging replica is promoted and the grant that it lacks is lost, as documented for failovers
+/// without `replicas(n)`. The holder detects the loss, and the next fence is larger, so a register
+/// that checks fences rejects the old holder's writes.
 #[tokio::test]
 async fn promoting_lagging_replica_loses_grant_but_not_fence_order() {
     let (master, replica) = (RedisServer::start().await, RedisServer::start().await);
@@ -35,50 +35,50 @@ async fn promoting_lagging_replica_loses_grant_but_not_fence_order() {
     let port = master.port().to_string();
     send_command(&replica, &["REPLICAOF", "127.0.0.1", &port]).await;
     eventually("the replica to follow", async || {
-        let words = ["WAIT", "1", "100"];
-        send_command(&master, &words).await == redis::Value::Int(1)
+        let command = ["WAIT", "1", "100"];
+        send_command(&master, &command).await == redis::Value::Int(1)
     })
     .await;
     assert_eq!(before.release().await, ReleaseStatus::Released);
-    // It hears no more of its master, and so nothing of this.
+    // The replica stops replicating and misses the next grant.
     send_command(&replica, &["REPLICAOF", "NO", "ONE"]).await;
     let lost = acquire_lock(&store).await;
-    // A connection from before the replica followed its master would not compare its `run_id` (README).
+    // A connection opened before the replication would not compare its `run_id` (README).
     let other = connect_with_long_timeout(&replica.url("x")).await;
     proxy.redirect_to(&replica);
-    let turned = Instant::now();
+    let redirected = Instant::now();
     let next = acquire_lock(&other).await;
     assert!(next.fence() > lost.fence(), "{} after {}", next.fence(), lost.fence());
     with_timeout("the holder to be told", lost.lost()).await;
-    let told = turned.elapsed();
-    println!("figure: told of the loss after {} ms", told.as_millis());
-    assert!(told <= HOLD_LEASE + Duration::from_secs(5), "{told:?}");
+    let detection_time = redirected.elapsed();
+    println!("figure: told of the loss after {} ms", detection_time.as_millis());
+    assert!(detection_time <= HOLD_LEASE + Duration::from_secs(5), "{detection_time:?}");
     assert_eq!(lost.release().await, ReleaseStatus::AlreadyLost);
     assert_eq!(next.release().await, ReleaseStatus::Released);
 }
 
-/// While it loads, nothing runs there; calls are refused at once, none waits for it, and it is taken back when it
-/// is ready, with all that it had.
+/// While the server loads its data, calls are refused at once without waiting. It is used again
+/// when it is ready, with all its data.
 #[tokio::test]
 async fn loading_server_is_unavailable_until_loaded() {
-    // Half a ms each; it answers in between, once for a thousand of them.
-    let slowly = ["--key-load-delay", "500", "--aof-use-rdb-preamble", "no"];
-    let mut server = RedisServer::start_with_append_log_and_args("everysec", &slowly).await;
+    // Half a ms per key; the server answers between batches of a thousand keys.
+    let slow_loading = ["--key-load-delay", "500", "--aof-use-rdb-preamble", "no"];
+    let mut server = RedisServer::start_with_append_log_and_args("everysec", &slow_loading).await;
     let store = Store::connect(&server.url("x")).await.expect("the URL is right");
     let first = acquire_lock(&connect_with_long_timeout(&server.url("x")).await).await;
     let fence = first.fence();
     assert_eq!(first.release().await, ReleaseStatus::Released);
-    let mut many = redis::pipe();
+    let mut fillers = redis::pipe();
     for n in 0..14_000 {
-        many.cmd("SET").arg(format!("filler:{n}")).arg(n).ignore();
+        fillers.cmd("SET").arg(format!("filler:{n}")).arg(n).ignore();
     }
     let mut connection = server.connection().await;
-    let () = many.query_async(&mut connection).await.expect("an answer");
+    let () = fillers.query_async(&mut connection).await.expect("an answer");
     server.kill();
     server.restart_until_reachable().await;
-    let (mut refused, mut longest, began) = (0, Duration::ZERO, Instant::now());
+    let (mut refused, mut longest_refusal, started) = (0, Duration::ZERO, Instant::now());
     let guard = loop {
-        let asked = Instant::now();
+        let call_start = Instant::now();
         match store.lock("x").acquire().await {
             Ok(guard) => break guard,
             Err(AcquireError::Fault(error)) => {
@@ -88,18 +88,18 @@ async fn loading_server_is_unavailable_until_loaded() {
             }
             Err(busy) => panic!("{busy}"),
         }
-        longest = longest.max(asked.elapsed());
-        assert!(began.elapsed() < Duration::from_secs(20), "it is not taken back");
+        longest_refusal = longest_refusal.max(call_start.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(20), "it is not taken back");
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
-    println!("figure: longest refused call {} ms", longest.as_millis());
+    println!("figure: longest refused call {} ms", longest_refusal.as_millis());
     assert!(refused > 0, "it was there at once");
     assert!(guard.fence() > fence);
-    // The deadline of a call is 250 ms; the rest is a machine that has other things to do.
-    assert!(longest < Duration::from_secs(5), "{longest:?}");
+    // The call timeout is 250 ms; the rest allows for a loaded machine.
+    assert!(longest_refusal < Duration::from_secs(5), "{longest_refusal:?}");
 }
 
-/// Its holder finds out with its next renewal, as with any lock that has vanished.
+/// The next renewal detects the loss, as with any deleted lock.
 #[tokio::test]
 async fn holder_learns_of_evicted_lock_at_next_renewal() {
     let server = RedisServer::start().await;
@@ -110,13 +110,13 @@ async fn holder_learns_of_evicted_lock_at_next_renewal() {
     send_command(&server, &["CONFIG", "SET", "maxmemory", "3mb"]).await;
     let filler = "x".repeat(20_000);
     let mut connection = server.connection().await;
-    let gone = with_timeout("the lock to be evicted", async {
+    let evicted = with_timeout("the lock to be evicted", async {
         for n in 0_u64.. {
-            let mut some = redis::pipe();
-            for of in 0..50 {
-                some.cmd("SET").arg(format!("filler:{n}:{of}")).arg(&filler).ignore();
+            let mut fillers = redis::pipe();
+            for i in 0..50 {
+                fillers.cmd("SET").arg(format!("filler:{n}:{i}")).arg(&filler).ignore();
             }
-            let () = some.query_async(&mut connection).await.expect("an answer");
+            let () = fillers.query_async(&mut connection).await.expect("an answer");
             let keys: Vec<String> =
                 redis::cmd("KEYS").arg("lg:1:x:*}:h:*").query_async(&mut connection).await.unwrap();
             if keys.is_empty() {
@@ -127,11 +127,11 @@ async fn holder_learns_of_evicted_lock_at_next_renewal() {
     })
     .await;
     with_timeout("the holder to be told", guard.lost()).await;
-    let told = gone.elapsed();
-    println!("figure: told of the eviction after {} ms", told.as_millis());
-    assert!(told <= HOLD_LEASE + Duration::from_secs(5), "{told:?}");
+    let detection_time = evicted.elapsed();
+    println!("figure: told of the eviction after {} ms", detection_time.as_millis());
+    assert!(detection_time <= HOLD_LEASE + Duration::from_secs(5), "{detection_time:?}");
     send_command(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;
-    // Also the shard's mark may be gone: the fence is ahead by the server's clock.
+    // The shard's fence key may be evicted too: the server clock still makes the fence larger.
     let next = acquire_lock(&store).await;
     assert!(next.fence() > fence);
 }

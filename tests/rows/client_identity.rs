@@ -7,7 +7,7 @@ use super::{
     quota::expect_quota_exceeded,
 };
 
-/// Spends a quota of two, and sees that it is spent.
+/// Spends a quota of two and expects a refusal of the next request.
 async fn assert_quota_of_two(request: impl Fn() -> TestRequest, name: &str) {
     for _ in 0..2 {
         let _ = request().send().await.expect_status(200);
@@ -23,7 +23,7 @@ fn get_forwarded(site: &TestSite, target: &str, value: &str) -> TestRequest {
     site.get(target).header("x-forwarded-for", value)
 }
 
-/// A 400 that names no client.
+/// Expects a 400 problem document for a request whose client is not identified.
 #[track_caller]
 fn assert_unidentified(answer: TestResponse) {
     let problem = answer.expect_status(400).problem_document();
@@ -42,9 +42,9 @@ pub(crate) async fn trusted_proxy_names_the_client(case: TestCase) {
     ] {
         assert_quota_spent(from(same)).await;
     }
-    // Two lines are one list.
+    // Two header lines form one list.
     assert_quota_spent(from("1.1.1.1").header("x-forwarded-for", "203.0.113.1")).await;
-    // What stands left is the client's own word.
+    // Entries to the left of the trusted hops are set by the client and ignored.
     let _ = from("203.0.113.1, 203.0.113.2").send().await.expect_status(200);
     assert_quota_of_two(|| from("2001:db8:0:1::1"), "client").await;
     assert_quota_spent(from("[2001:DB8:0:1:ffff::2]:443")).await;
@@ -54,11 +54,11 @@ pub(crate) async fn trusted_proxy_names_the_client(case: TestCase) {
 pub(crate) async fn nat64_addresses_map_to_their_clients(case: TestCase) {
     let site = case.start_site().await;
     let from = |value: &str| get_forwarded(&site, "/client/list", value);
-    // NAT64, under the well-known prefix.
+    // NAT64 address under the well-known prefix.
     assert_quota_of_two(|| from("64:ff9b::203.0.113.1"), "client").await;
     assert_quota_spent(from("203.0.113.1")).await;
     assert_quota_of_two(|| from("[64:ff9b::cb00:7102]:443"), "client").await;
-    // Under a prefix of the network's own.
+    // NAT64 addresses under a network-specific prefix.
     assert_quota_of_two(|| from("64:ff9b:1::203.0.113.3"), "client").await;
     assert_quota_of_two(|| from("64:ff9b:1::203.0.113.4"), "client").await;
     let listed = |value| get_forwarded(&site, "/listed/address", value);
@@ -78,14 +78,14 @@ pub(crate) async fn untrusted_peer_cannot_name_the_client(case: TestCase) {
 pub(crate) async fn only_configured_client_header_is_read(case: TestCase) {
     let site = case.start_site().await;
     let forged = |target| get_forwarded(&site, target, "192.0.2.66");
-    let told = |value| forged("/client/forwarded").header("forwarded", value);
-    assert_quota_of_two(|| told("for=203.0.113.1;proto=https"), "client").await;
-    assert_quota_spent(told("for=unknown, For=\"203.0.113.1:80\", for=127.0.0.9")).await;
-    let _ = told("for=\"[2001:db8::1]\"").send().await.expect_status(200);
-    // Policies of one name are one counter, however the address has come.
-    let named = |value| forged("/client/field").header("x-client", value);
-    assert_quota_spent(named("203.0.113.1")).await;
-    let _ = named("203.0.113.7").send().await.expect_status(200);
+    let with_forwarded = |value| forged("/client/forwarded").header("forwarded", value);
+    assert_quota_of_two(|| with_forwarded("for=203.0.113.1;proto=https"), "client").await;
+    assert_quota_spent(with_forwarded("for=unknown, For=\"203.0.113.1:80\", for=127.0.0.9")).await;
+    let _ = with_forwarded("for=\"[2001:db8::1]\"").send().await.expect_status(200);
+    // Policies of one name share a counter, whichever header carries the address.
+    let with_client_header = |value| forged("/client/field").header("x-client", value);
+    assert_quota_spent(with_client_header("203.0.113.1")).await;
+    let _ = with_client_header("203.0.113.7").send().await.expect_status(200);
     for target in ["/client/forwarded", "/client/field"] {
         assert_unidentified(forged(target).send().await);
     }
@@ -131,7 +131,7 @@ pub(crate) async fn lock_can_be_keyed_by_client_address(case: TestCase) {
     expect_busy(from("/client/lock", "1.1.1.1, 203.0.113.1").send().await);
     let _ = from("/client/lock", "203.0.113.2").send().await.expect_status(200);
     assert_unidentified(from("/client/lock", "unknown").send().await);
-    // What runs later is as much of the client as what runs now.
+    // Direct and deferred requests of one address share the lock.
     let job = expect_accepted(from("/client/later", "203.0.113.1").send().await);
     let _ = hold.finish().await.expect_status(200);
     let _ = job.wait_until_done(&site).await;
@@ -154,7 +154,7 @@ pub(crate) async fn request_extension_can_be_the_key(case: TestCase) {
 
 pub(crate) async fn key_sources_with_different_names_share_no_quota(case: TestCase) {
     let site = case.start_site().await;
-    let get = |target: &str, who| site.get(target).header("x-user", who).header("x-tenant", who);
+    let get = |target: &str, id| site.get(target).header("x-user", id).header("x-tenant", id);
     for target in ["/alike/user", "/alike/tenant", "/alike/key-user", "/alike/key-owner"] {
         let _ = get(target, "7").send().await.expect_status(200);
         expect_quota_exceeded(get(target, "7").send().await, "default");
@@ -169,7 +169,7 @@ pub(crate) async fn key_sources_with_different_names_share_no_lock(case: TestCas
     expect_busy(post("/alike/lock").send().await);
     let _ = post("/alike/other-lock").send().await.expect_status(200);
     let _ = hold.finish().await.expect_status(200);
-    // A layer inside another one has a lock of its own.
+    // Nested layers have separate locks.
     let hold = site.send_held(post(""), "/alike/both-locks").await;
     expect_busy(post("/alike/other-lock").send().await);
     let answer = hold.finish().await.expect_status(200).json();
@@ -194,15 +194,15 @@ pub(crate) async fn composite_keys_differ_in_each_part(case: TestCase) {
         let _ = get(&site, client, id, key).send().await.expect_status(200);
     }
     let _ = get_forwarded(&site, "/by/three/7", "203.0.113.1").send().await.expect_status(400);
-    // The lock of a tuple is the one of the same parts, said one by one.
-    let of = |tenant, target: &str| site.post(target).header("x-tenant", tenant);
-    let hold = site.send_held(of("a", ""), "/tenant/7").await;
-    expect_busy(of("a", "/by/tenant/7").send().await);
-    let _ = of("b", "/by/tenant/7").send().await.expect_status(200);
+    // A tuple key equals the key of the same parts given one by one.
+    let post_for_tenant = |tenant, target: &str| site.post(target).header("x-tenant", tenant);
+    let hold = site.send_held(post_for_tenant("a", ""), "/tenant/7").await;
+    expect_busy(post_for_tenant("a", "/by/tenant/7").send().await);
+    let _ = post_for_tenant("b", "/by/tenant/7").send().await.expect_status(200);
     let _ = hold.finish().await.expect_status(200);
 }
 
-/// A 403 that promises nothing.
+/// Expects a 403 without `Retry-After`.
 #[track_caller]
 fn assert_denied(answer: TestResponse) {
     let answer = answer.expect_status(403);
@@ -227,7 +227,7 @@ pub(crate) async fn addresses_can_be_allowed_or_denied(case: TestCase) {
         assert_denied(from("[::ffff:203.0.113.5]:80").send().await);
     }
     assert_quota_of_two(|| from("192.0.2.1"), "listed").await;
-    // Left of what counts nobody gets onto a list, nor off it.
+    // Entries to the left of the trusted hops neither allow nor deny a client.
     expect_quota_exceeded(from("198.51.100.77, 192.0.2.1").send().await, "listed");
     assert_denied(from("198.51.100.77, 203.0.113.5").send().await);
     assert_unidentified(from("unknown").send().await);
@@ -241,10 +241,11 @@ pub(crate) async fn keys_can_be_allowed_or_denied(case: TestCase) {
         assert_denied(with("stolen").send().await);
     }
     assert_quota_of_two(|| with("other"), "listed").await;
-    let ours = |request: TestRequest| request.header("x-client", "127.0.0.1").send();
-    assert_not_counted(ours(with("other")).await);
-    assert_not_counted(ours(site.get("/listed/key")).await);
-    // Who is on both lists is denied.
-    assert_denied(ours(with("stolen")).await);
+    let send_with_forged_client =
+        |request: TestRequest| request.header("x-client", "127.0.0.1").send();
+    assert_not_counted(send_with_forged_client(with("other")).await);
+    assert_not_counted(send_with_forged_client(site.get("/listed/key")).await);
+    // A client on both lists is denied.
+    assert_denied(send_with_forged_client(with("stolen")).await);
     let _ = site.get("/listed/key").send().await.expect_status(400);
 }

@@ -23,7 +23,7 @@ pub(crate) async fn request_for_busy_lock_is_deferred_and_runs(case: TestCase) {
     let job = expect_accepted(answer);
     assert_eq!(job.location, format!("/deferred/{}", job.id));
 
-    // The site's worker may not have given its first sign of life yet: till then it is told that there is none.
+    // Until the worker's first heartbeat, the document reports that there is no worker.
     job.wait_for_status(&site, |document| document.get("worker").is_none()).await;
     let answer = site.get(&job.location).send().await.expect_status(200);
     let _ = answer.retry_after_seconds();
@@ -50,7 +50,7 @@ pub(crate) async fn request_for_busy_lock_is_deferred_and_runs(case: TestCase) {
     assert!(seen["fence"].as_u64() > Some(held), "{document}");
     assert_eq!(seen["run"], seen["fence"], "{document}");
     let at = |name: &str| document[name].as_str().unwrap_or_else(|| panic!("{name}: {document}"));
-    // RFC 3339 in UTC, all of one length: in the order of their letters.
+    // RFC 3339 in UTC with a fixed length: the text order is the time order.
     assert!(accepted_at.ends_with('Z') && at("accepted") == accepted_at, "{document}");
     assert!(at("accepted") <= at("began") && at("began") <= at("ended"), "{document}");
     let answer = site.get(&job.location).send().await;
@@ -71,14 +71,14 @@ pub(crate) async fn bodyless_response_is_replayed_without_body(case: TestCase) {
     let site = case.start_site().await;
     for status in [204, 205, 304] {
         let hold = site.post_held("/orders/7/pay").await;
-        // The handler has one all the same.
+        // The handler writes a body anyway.
         let job = defer_refund(&site, &format!("status={status}&text=word")).await;
         let _ = hold.finish().await.expect_status(200);
         let _ = job.wait_until_done(&site).await;
         let response = site.get(&format!("{}/response", job.location));
         let answer = response.send().await.expect_status(status);
         assert!(answer.body.is_empty(), "{answer:?}");
-        // Nor is one spoken of (RFC 9110 section 8.6).
+        // `Content-Length` is omitted or zero too (RFC 9110 section 8.6).
         assert!(matches!(&*answer.header_list("content-length"), "" | "0"), "{answer:?}");
         assert!(status != 204 || !answer.has_header("content-length"), "{answer:?}");
     }
@@ -99,9 +99,9 @@ pub(crate) async fn stored_response_is_returned_unchanged(case: TestCase) {
     assert_eq!(answer.text(), "hello");
     assert_eq!(answer.header("content-type"), "text/plain");
     assert!(!answer.has_header("set-cookie"), "{answer:?}");
-    // As often as it is asked for.
-    let again = site.get(&response).send().await.expect_status(422);
-    assert_eq!(again.body, answer.body);
+    // The stored response can be fetched repeatedly.
+    let repeated = site.get(&response).send().await.expect_status(422);
+    assert_eq!(repeated.body, answer.body);
     let head = site.request("HEAD", &response).send().await.expect_status(422);
     assert!(head.body.is_empty());
 }
@@ -109,8 +109,8 @@ pub(crate) async fn stored_response_is_returned_unchanged(case: TestCase) {
 pub(crate) async fn binary_bodies_are_preserved(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
-    let all: Vec<u8> = (0..=255).collect();
-    let sent = site.post("/orders/7/refund?echo=1").body(all.clone());
+    let all_bytes: Vec<u8> = (0..=255).collect();
+    let sent = site.post("/orders/7/refund?echo=1").body(all_bytes.clone());
     let job = expect_accepted(sent.send().await);
     let _ = hold.finish().await.expect_status(200);
     let document = job.wait_for_final_status(&site).await;
@@ -118,18 +118,18 @@ pub(crate) async fn binary_bodies_are_preserved(case: TestCase) {
     assert_eq!(document["response"]["stored"], "body", "{document}");
     let response = format!("{}/response", job.location);
     let answer = site.get(&response).send().await.expect_status(200);
-    assert_eq!(answer.body, all);
+    assert_eq!(answer.body, all_bytes);
     assert_eq!(answer.header("content-type"), "application/octet-stream");
 }
 
-/// Whichever process has accepted them.
+/// Two processes accept jobs of one lock; the order of acceptance is global.
 pub(crate) async fn jobs_run_in_the_order_of_acceptance(case: TestCase) {
-    let there = case.site_builder().await.framework(case.framework.other());
-    let (here, there) = (case.start_site().await, there.start().await);
-    let hold = here.post_held("/orders/7/pay?tag=hold").await;
+    let other_site = case.site_builder().await.framework(case.framework.other());
+    let (site, other_site) = (case.start_site().await, other_site.start().await);
+    let hold = site.post_held("/orders/7/pay?tag=hold").await;
     let mut jobs = Vec::new();
     for n in 1..=6 {
-        let site = if n % 2 == 0 { &here } else { &there };
+        let site = if n % 2 == 0 { &site } else { &other_site };
         let answer = site.post(&format!("/orders/7/refund?tag={n}")).send().await;
         assert_eq!(answer.json()["position"], n);
         jobs.push(expect_accepted(answer));
@@ -137,23 +137,23 @@ pub(crate) async fn jobs_run_in_the_order_of_acceptance(case: TestCase) {
     let _ = hold.finish().await.expect_status(200);
     let mut fences = Vec::new();
     for job in &jobs {
-        let _ = job.wait_until_done(&there).await;
-        fences.push(job.wait_until_done(&here).await["fence"].as_u64());
+        let _ = job.wait_until_done(&other_site).await;
+        fences.push(job.wait_until_done(&site).await["fence"].as_u64());
     }
     assert_eq!(case.handler.run_tags(), ["hold", "1", "2", "3", "4", "5", "6"]);
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
 }
 
 pub(crate) async fn job_can_run_in_the_other_framework(case: TestCase) {
-    let here = case.site_builder().await.without_worker().start().await;
-    let there = case.site_builder().await.framework(case.framework.other());
-    let there = there.start().await;
-    let hold = here.post_held("/orders/a%2Fb/pay").await;
-    let sent = here.post("/orders/a%2Fb/refund?tag=x").header("x-many", "1");
+    let site = case.site_builder().await.without_worker().start().await;
+    let other_site = case.site_builder().await.framework(case.framework.other());
+    let other_site = other_site.start().await;
+    let hold = site.post_held("/orders/a%2Fb/pay").await;
+    let sent = site.post("/orders/a%2Fb/refund?tag=x").header("x-many", "1");
     let job = expect_accepted(sent.header("x-many", "2").body("note").send().await);
     let _ = hold.finish().await.expect_status(200);
-    let seen = job.wait_until_done(&here).await;
-    assert_eq!(seen["site"], there.name());
+    let seen = job.wait_until_done(&site).await;
+    assert_eq!(seen["site"], other_site.name());
     assert_eq!(seen["target"], "/orders/a%2Fb/refund?tag=x");
     assert_eq!(seen["id"], "a/b");
     assert_eq!(seen["body"], "note");

@@ -19,25 +19,26 @@ fn post_with_preference(site: &TestSite, target: &str, preference: &str) -> Test
 }
 
 pub(crate) async fn request_that_waits_long_enough_is_not_deferred(case: TestCase) {
-    let (site, one, two) =
+    let (site, first_site, second_site) =
         (case.start_site().await, case.start_site().await, case.start_site().await);
     let hold = site.post_held("/orders/7/pay?tag=hold").await;
-    let route = one.post("/waits/7?tag=route").spawn();
+    let route_wait = first_site.post("/waits/7?tag=route").spawn();
     wait_for_queue_length(site.store(), "7", 1).await;
-    let client = post_with_preference(&two, "/orders/7/refund?tag=client", "wait=20").spawn();
+    let client_wait =
+        post_with_preference(&second_site, "/orders/7/refund?tag=client", "wait=20").spawn();
     wait_for_queue_length(site.store(), "7", 2).await;
     let _ = hold.finish().await.expect_status(200);
-    let _ = route.response().await.expect_status(200);
-    let _ = client.response().await.expect_status(200);
+    let _ = route_wait.response().await.expect_status(200);
+    let _ = client_wait.response().await.expect_status(200);
     assert_eq!(case.handler.run_tags(), ["hold", "route", "client"]);
 }
 
 pub(crate) async fn request_is_deferred_after_its_wait(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay?tag=hold").await;
-    let asked = Instant::now();
+    let started = Instant::now();
     let answer = post_with_preference(&site, "/waits/7?tag=job", "wait=1").send().await;
-    assert!(asked.elapsed() >= Duration::from_secs(1));
+    assert!(started.elapsed() >= Duration::from_secs(1));
     assert_preference_applied(&answer, "wait=1");
     let job = expect_accepted(answer);
     let _ = hold.finish().await.expect_status(200);
@@ -52,26 +53,27 @@ pub(crate) async fn respond_async_defers_on_a_free_lock(case: TestCase) {
     assert_preference_applied(&answer, "respond-async");
     let job = expect_accepted(answer);
     assert_eq!(job.wait_until_done(&site).await["body"], "note");
-    // Only if it says so, and the route heeds it.
+    // `respond-async` takes effect only if the request asks for it and the route allows it.
     let _ = site.post("/async/7").send().await.expect_status(200);
     let answer = post_with_preference(&site, "/orders/7/refund", "respond-async")
         .send()
         .await
         .expect_status(200);
     assert!(!answer.has_header("preference-applied"), "{answer:?}");
-    // With a wait the free lock is taken.
+    // With `wait`, the request acquires the free lock.
     let _ = post_with_preference(&site, "/async/7", "respond-async, wait=5")
         .send()
         .await
         .expect_status(200);
-    // What can't be stored runs now.
+    // A request that cannot be stored runs at once.
     let sent = post_with_preference(&site, "/async/7", "respond-async").header("cookie", "a=b");
     let _ = sent.send().await.expect_status(200);
     let sent =
         post_with_preference(&site, "/async/7", "respond-async").body(vec![b'x'; 64 * 1024 + 1]);
     let _ = sent.send().await.expect_status(200);
-    let long = format!("/async/7?long={}", "x".repeat(16 * 1024));
-    let _ = post_with_preference(&site, &long, "respond-async").send().await.expect_status(200);
+    let long_target = format!("/async/7?long={}", "x".repeat(16 * 1024));
+    let _ =
+        post_with_preference(&site, &long_target, "respond-async").send().await.expect_status(200);
 }
 
 pub(crate) async fn always_deferred_request_never_runs_directly(case: TestCase) {
@@ -82,16 +84,18 @@ pub(crate) async fn always_deferred_request_never_runs_directly(case: TestCase) 
     assert_eq!(job.wait_until_done(&site).await["deferred"]["attempt"], 1);
     expect_busy(site.post("/always/7?tag=long").body([b'x'; 17].to_vec()).send().await);
     assert_eq!(case.handler.run_tags(), ["job"]);
-    // Under two permits nothing is deferred, so there it is our fault.
+    // Requests under permits are never deferred, so the route is misconfigured.
     let _ = site.post("/always-shared/7").send().await.expect_status(500).problem_document();
 }
 
-/// Nobody could say under which lock it would run. What answers before a handler is reached keeps its answer.
+/// Without a lock there is no queue to defer to. A layer that answers before a handler is reached
+/// keeps its response.
 pub(crate) async fn always_deferred_request_without_lock_is_refused(case: TestCase) {
     let site = case.start_site().await;
     for query in ["", "?status=303"] {
-        let told = site.post(&format!("/always-unlocked/7{query}")).send().await.expect_status(500);
-        assert_eq!(told.problem_document()["type"], "urn:lockgate:problem:server-error");
+        let answer =
+            site.post(&format!("/always-unlocked/7{query}")).send().await.expect_status(500);
+        assert_eq!(answer.problem_document()["type"], "urn:lockgate:problem:server-error");
     }
     let _ = site.post("/always-unlocked/7?status=404").send().await.expect_status(404);
     let _ = site.get("/always-unlocked/7").send().await.expect_status(200);
@@ -113,7 +117,7 @@ pub(crate) async fn body_beyond_buffer_budget_is_not_deferred(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
     expect_busy(site.post("/no-room/7").body(vec![b'x'; 4_096]).send().await);
-    // What other tests of this process read counts, too.
+    // The buffer budget is shared with other tests of this process.
     let answer = Mutex::new(None);
     eventually("as much room as a head takes", async || {
         let sent = site.post("/no-room/7").send().await;
@@ -148,11 +152,12 @@ pub(crate) async fn first_wins_merges_equal_requests(case: TestCase) {
     let other = defer_put(&site, "/first/7?tag=b", "one").await;
     assert_ne!(other.id, first.id, "another target");
     let post = || site.post("/first/7?tag=c").send();
-    let (one, two) = (expect_accepted(post().await), expect_accepted(post().await));
-    assert_ne!(one.id, two.id, "a method that may not be left out");
+    let (first_empty, second_empty) =
+        (expect_accepted(post().await), expect_accepted(post().await));
+    assert_ne!(first_empty.id, second_empty.id, "a method that may not be left out");
     let _ = hold.finish().await.expect_status(200);
     assert_eq!(first.wait_until_done(&site).await["body"], "one");
-    let _ = two.wait_until_done(&site).await;
+    let _ = second_empty.wait_until_done(&site).await;
     assert_eq!(case.handler.run_tags(), ["hold", "a", "b", "c", "c"]);
     let again = put_directly(&site).await;
     assert_eq!(again["body"], "three", "what has run merges nothing");
@@ -176,7 +181,7 @@ pub(crate) async fn last_wins_supersedes_queued_request(case: TestCase) {
     assert_eq!(case.handler.run_tags(), ["hold", "a"]);
 }
 
-/// Also the one that was superseded: a retry of it brings nothing back.
+/// The key of a superseded request still returns its cancelled job; a retry does not revive it.
 pub(crate) async fn merged_requests_keep_their_idempotency_keys(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay?tag=hold").await;
@@ -206,13 +211,13 @@ pub(crate) async fn merged_requests_keep_their_idempotency_keys(case: TestCase) 
 pub(crate) async fn delayed_job_runs_after_its_delay(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
-    let asked = Instant::now();
+    let started = Instant::now();
     let answer = site.post("/delayed/7").send().await;
     assert!(answer.json()["position"].is_null(), "not in line yet: {answer:?}");
     let job = expect_accepted(answer);
     let _ = hold.finish().await.expect_status(200);
     let _ = job.wait_until_done(&site).await;
-    assert!(asked.elapsed() >= Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(started.elapsed() >= Duration::from_secs(1), "{:?}", started.elapsed());
 }
 
 pub(crate) async fn job_expires_after_its_deadline(case: TestCase) {
@@ -221,7 +226,7 @@ pub(crate) async fn job_expires_after_its_deadline(case: TestCase) {
     let job = expect_accepted(site.post("/brief-lived/7?tag=late").send().await);
     let document = job.wait_for_final_status(&site).await;
     assert_eq!(document["state"], "expired", "{document}");
-    // It will never have a response, and that is no fault of whoever tells it: asking again does not help.
+    // The job will never have a response, so the status has no `Retry-After`.
     let answer = site.get(&format!("{}/response", job.location)).send().await.expect_status(410);
     assert!(!answer.has_header("retry-after"), "{answer:?}");
     let problem = answer.problem_document();

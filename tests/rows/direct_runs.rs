@@ -29,29 +29,31 @@ pub(crate) async fn completed_direct_run_is_not_repeated(case: TestCase) {
         let stored = site.get(&response).send().await.expect_status(201);
         assert_eq!(stored.body, first.body);
     }
-    // Whatever keeps it from being stored: it is not to be stored.
-    let same = post_with_default_key(&site, "tag=one&status=201").header("cookie", "a=b");
-    let _ = expect_accepted(same.body("note").send().await);
-    // Nobody reads as much to tell that it is another one.
-    let long = post_with_default_key(&site, "tag=one&status=201").body(vec![b'x'; 64 * 1024 + 1]);
-    expect_busy(long.send().await);
+    // The credential prevents deferral only; a retry of a completed run is not stored.
+    let with_credential =
+        post_with_default_key(&site, "tag=one&status=201").header("cookie", "a=b");
+    let _ = expect_accepted(with_credential.body("note").send().await);
+    // A body over the fingerprint limit is not compared, so this request is refused as busy.
+    let with_long_body =
+        post_with_default_key(&site, "tag=one&status=201").body(vec![b'x'; 64 * 1024 + 1]);
+    expect_busy(with_long_body.send().await);
     assert_eq!(case.handler.run_tags(), ["one"]);
     let _ = site.post("/remembered/7").send().await.expect_status(200);
 }
 
 pub(crate) async fn key_of_direct_run_with_different_request_is_refused(case: TestCase) {
     let site = case.start_site().await;
-    let sent = |key: &str| site.post("/remembered/7?tag=one").header("idempotency-key", key);
+    let keyed = |key: &str| site.post("/remembered/7?tag=one").header("idempotency-key", key);
     for (key, body) in [("with", "note"), ("without", "")] {
-        let _ = sent(key).body(body).send().await.expect_status(200);
-        let _ = expect_accepted(sent(key).body(body).send().await);
-        let others = [
-            sent(key).body("other"),
-            sent(key).body("other").header("cookie", "a=b"),
+        let _ = keyed(key).body(body).send().await.expect_status(200);
+        let _ = expect_accepted(keyed(key).body(body).send().await);
+        let different_requests = [
+            keyed(key).body("other"),
+            keyed(key).body("other").header("cookie", "a=b"),
             site.post("/remembered/7?tag=two").header("idempotency-key", key).body(body),
         ];
-        for other in others {
-            let _ = other.send().await.expect_status(422).problem_document();
+        for different_request in different_requests {
+            let _ = different_request.send().await.expect_status(422).problem_document();
         }
     }
     assert_eq!(case.handler.run_tags(), ["one", "one"]);
@@ -59,7 +61,7 @@ pub(crate) async fn key_of_direct_run_with_different_request_is_refused(case: Te
 
 pub(crate) async fn unauthorized_request_may_run_again(case: TestCase) {
     let site = case.start_site().await;
-    // A retry may bring a new token.
+    // A retry may carry a new token.
     for status in [401, 403] {
         let answer =
             post_with_default_key(&site, &format!("tag=refused&status={status}")).send().await;
@@ -70,7 +72,7 @@ pub(crate) async fn unauthorized_request_may_run_again(case: TestCase) {
     assert_eq!(case.handler.run_tags(), ["refused", "refused", "done"]);
 }
 
-/// A lock and a quota within the lock: neither calls the handler.
+/// The inner lock and the inner quota refuse before the handler is called.
 pub(crate) async fn request_refused_by_inner_gate_may_run_again(case: TestCase) {
     let site = case.start_site().await;
     let sent = |tag: &str, user: &str| {
@@ -93,7 +95,7 @@ pub(crate) async fn request_refused_by_inner_gate_may_run_again(case: TestCase) 
     assert_eq!(case.handler.run_tags(), ["hold", "spend", "one"]);
 }
 
-/// It may have done its work before: the status alone tells nothing.
+/// The handler may have had effects before it refused; the status alone does not show that.
 pub(crate) async fn response_of_refusing_handler_is_final(case: TestCase) {
     let site = case.start_site().await;
     for status in [409, 423, 425, 429, 503] {
@@ -111,7 +113,7 @@ pub(crate) async fn response_of_refusing_handler_is_final(case: TestCase) {
     assert_eq!(case.handler.run_tags(), ["409", "423", "425", "429", "503"]);
 }
 
-/// A request whose handler panics, whatever becomes of its connection.
+/// Sends a request whose handler panics. The server answers 500 or closes the connection.
 async fn send_panicking(request: TestRequest) {
     let answer = request.try_send().await;
     assert!(
@@ -120,7 +122,7 @@ async fn send_panicking(request: TestRequest) {
     );
 }
 
-/// As of a deferred request.
+/// Expects the status document of a dead job, as for a deferred request.
 async fn assert_dead(site: &TestSite, answer: TestResponse, reason: &str) {
     assert_eq!(answer.json()["state"], "dead", "{answer:?}");
     let job = expect_accepted(answer);
@@ -145,7 +147,7 @@ pub(crate) async fn failed_post_is_not_repeated(case: TestCase) {
         assert_dead(site, panicked(site).send().await, "stopped, may have run").await;
     }
     assert_eq!(case.handler.run_tags(), ["failed", "panicked"]);
-    // The lock is free.
+    // The lock is released.
     let _ = site.post("/remembered/7").send().await.expect_status(200);
 }
 
@@ -168,7 +170,7 @@ pub(crate) async fn failed_rerunnable_request_runs_again(case: TestCase) {
     }
 }
 
-/// `max_hold` is over while the handler works: what it has done is unknown.
+/// `max_hold` ends while the handler runs, so its effects are unknown.
 pub(crate) async fn run_that_lost_its_lock_is_not_repeated(case: TestCase) {
     let site = case.start_site().await;
     let sent = |key: &str| {
@@ -177,16 +179,16 @@ pub(crate) async fn run_that_lost_its_lock_is_not_repeated(case: TestCase) {
     };
     let _ = sent("waits").send().await.expect_status(503).problem_document();
     assert_dead(&site, sent("waits").send().await, "stopped, may have run").await;
-    // The same where its client has left before.
-    let leaver = sent("leaves").spawn();
+    // The same holds if the client disconnected before.
+    let disconnected = sent("leaves").spawn();
     case.handler.sync_points.wait_for_arrival("never").await;
-    leaver.disconnect().await;
+    disconnected.disconnect().await;
     eventually("it to be stopped", async || sent("leaves").send().await.status == 202).await;
     assert_dead(&site, sent("leaves").send().await, "stopped, may have run").await;
     assert_eq!(case.handler.run_tags(), ["one", "one"]);
 }
 
-/// With the head out, and the lock free.
+/// Starts a keyed request whose response head has arrived and whose lock is free.
 async fn start_keyed_stream(site: &TestSite, key: &str, query: &str) -> RawConnection {
     let mut raw = site.raw_connection().await;
     raw.write(&format!(
@@ -206,11 +208,11 @@ pub(crate) async fn stream_is_recorded_when_it_ends(case: TestCase) {
     case.handler.sync_points.open("more");
     let rest = raw.read_until("\r\n0\r\n\r\n").await;
     assert!(rest.contains("last"), "{rest}");
-    // It was written down before the client could see the end.
+    // The result is recorded before the client can see the end of the body.
     let answer = post_with_default_key(&site, "tag=one&stream=more").send().await;
     assert_eq!(answer.json()["state"], "done", "{answer:?}");
     assert_eq!(expect_accepted(answer).status_document(&site).await["response"]["status"], 200);
-    // What has no end is not waited for.
+    // A stream without an end is recorded when it starts.
     let events = "tag=events&stream=never&events=1";
     let _raw = start_keyed_stream(&site, "e", events).await;
     let answer = post_with_key(&site, "e", events).send().await;
@@ -220,24 +222,28 @@ pub(crate) async fn stream_is_recorded_when_it_ends(case: TestCase) {
 
 pub(crate) async fn failed_stream_is_not_repeated(case: TestCase) {
     let site = case.start_site().await;
-    for how in ["error", "panic"] {
-        let query = format!("tag={how}&stream={how}&breaks={how}");
-        let mut raw = start_keyed_stream(&site, how, &query).await;
-        case.handler.sync_points.open(how);
+    for failure in ["error", "panic"] {
+        let query = format!("tag={failure}&stream={failure}&breaks={failure}");
+        let mut raw = start_keyed_stream(&site, failure, &query).await;
+        case.handler.sync_points.open(failure);
         let rest = raw.read_to_end().await;
         assert!(!rest.contains("last"), "{rest}");
-        assert_dead(&site, post_with_key(&site, how, &query).send().await, "failed, may have run")
-            .await;
-        assert_eq!(case.handler.run_tags(), [how]);
+        assert_dead(
+            &site,
+            post_with_key(&site, failure, &query).send().await,
+            "failed, may have run",
+        )
+        .await;
+        assert_eq!(case.handler.run_tags(), [failure]);
         case.handler.clear_runs();
     }
 }
 
-/// The handler may do its work as it streams: it goes on to its end, and its answer is kept.
+/// The handler may have effects while it streams, so the stream runs to its end and is stored.
 pub(crate) async fn stream_continues_after_client_disconnect(case: TestCase) {
     let site = case.start_site().await;
-    for (key, more, kept) in [("short", "", true), ("long", "&mib=1", false)] {
-        let query = format!("tag=one&stream={key}{more}");
+    for (key, option, is_stored) in [("short", "", true), ("long", "&mib=1", false)] {
+        let query = format!("tag=one&stream={key}{option}");
         drop(start_keyed_stream(&site, key, &query).await);
         expect_busy(post_with_key(&site, key, &query).send().await);
         case.handler.sync_points.open(key);
@@ -247,17 +253,17 @@ pub(crate) async fn stream_continues_after_client_disconnect(case: TestCase) {
         assert_eq!(answer.json()["state"], "done", "{answer:?}");
         let response = format!("{}/response", expect_accepted(answer).location);
         let response = site.get(&response).send().await;
-        if kept {
+        if is_stored {
             assert_eq!(response.expect_status(200).body, "first-last");
         } else {
-            // It has run, and was too long to be kept.
+            // The run is complete, but its response exceeded the storage limit.
             assert_eq!(response.expect_status(410).json()["stored"], "stream");
         }
     }
     assert_eq!(case.handler.run_tags(), ["one", "one"]);
 }
 
-/// Of known length, and longer than what is kept: the client gets it all.
+/// The response has a `Content-Length` over the storage limit; the client receives all of it.
 pub(crate) async fn response_over_storage_limit_is_passed_through(case: TestCase) {
     let site = case.start_site().await;
     for (key, bytes, stored) in [("fits", 64 << 10, "body"), ("long", (64 << 10) + 1, "too long")] {
@@ -269,7 +275,7 @@ pub(crate) async fn response_over_storage_limit_is_passed_through(case: TestCase
             (bytes.to_string().as_bytes(), bytes)
         );
         let answer = post_with_key(&site, key, "tag=one&echo=1").body(body.clone()).send().await;
-        // The longer body of the request is not compared either: it is taken for the same.
+        // The longer request body is not compared; the request counts as a retry.
         let document = expect_accepted(answer).status_document(&site).await;
         assert_eq!(document["response"]["stored"], stored, "{document}");
     }
@@ -284,18 +290,19 @@ pub(crate) async fn retry_after_unauthorized_run_may_run(case: TestCase) {
     expect_busy(failing().send().await);
     case.handler.sync_points.open("first");
     let _ = first.response().await.expect_status(401);
-    // The gate is open.
+    // The sync point is open, so this run does not wait.
     let _ = failing().send().await.expect_status(401);
     assert_eq!(case.handler.run_tags(), ["failed", "failed"]);
 }
 
-/// Its work is done at once, and its answer comes when the client has left: one key is one execution.
+/// The handler has its effects at once and responds after the client has disconnected. One key is
+/// one execution.
 pub(crate) async fn client_disconnect_does_not_stop_keyed_run(case: TestCase) {
     let site = case.start_site().await;
     let sent = || post_with_default_key(&site, "tag=one&after=slow&text=paid").body("note");
-    let leaver = sent().spawn();
+    let disconnected = sent().spawn();
     case.handler.sync_points.wait_for_arrival("slow").await;
-    leaver.disconnect().await;
+    disconnected.disconnect().await;
     for _ in 0..3 {
         expect_busy(sent().send().await);
     }
@@ -308,21 +315,22 @@ pub(crate) async fn client_disconnect_does_not_stop_keyed_run(case: TestCase) {
     assert_eq!(case.handler.sync_points.arrival_count("slow"), 1);
 }
 
-/// Nothing has run yet.
+/// The client disconnects while the request waits for its lock, before any run.
 pub(crate) async fn client_that_leaves_before_the_run_may_retry(case: TestCase) {
-    // A waiter in the holder's own process has no place in the store's line.
+    // A waiter in the holder's process has no entry in the store's queue, hence the second site.
     let (holder, site) = (case.start_site().await, case.start_site().await);
     let hold = holder.post_held("/orders/7/pay?tag=hold").await;
-    let leaver = post_with_default_key(&site, "tag=leaver").header("prefer", "wait=20").spawn();
+    let disconnected =
+        post_with_default_key(&site, "tag=leaver").header("prefer", "wait=20").spawn();
     wait_for_queue_length(holder.store(), "7", 1).await;
-    leaver.disconnect().await;
+    disconnected.disconnect().await;
     wait_for_queue_length(holder.store(), "7", 0).await;
     let _ = hold.finish().await.expect_status(200);
     let _ = post_with_default_key(&site, "tag=again").send().await.expect_status(200);
     assert_eq!(case.handler.run_tags(), ["hold", "again"]);
 }
 
-/// The client vanishes in the middle of its upload, and the handler refuses what has come of it.
+/// The client disconnects during its upload, and the handler refuses the truncated body.
 pub(crate) async fn truncated_body_does_not_block_the_key(case: TestCase) {
     let site = case.start_site().await;
     for status in [400, 500] {
@@ -346,7 +354,7 @@ pub(crate) async fn truncated_body_does_not_block_the_key(case: TestCase) {
     }
 }
 
-/// One runs; the next is as one whose lock is busy.
+/// The limit is one concurrent keyed run; a request beyond it is treated as one with a busy lock.
 pub(crate) async fn direct_runs_are_limited(case: TestCase) {
     let site = case.start_site().await;
     let sent = |id: u32, query: &str| {
@@ -357,61 +365,65 @@ pub(crate) async fn direct_runs_are_limited(case: TestCase) {
     case.handler.sync_points.wait_for_arrival("first").await;
     let job = expect_accepted(sent(8, "tag=second").send().await);
     let _ = job.wait_until_done(&site).await;
-    // Without the key nothing is remembered.
+    // A request without a key is not limited.
     let _ = site.post("/remembered-one/9?tag=free").send().await.expect_status(200);
     case.handler.sync_points.open("first");
     let _ = first.response().await.expect_status(200);
     let _ = sent(9, "tag=third").send().await.expect_status(200);
-    let ran: Vec<_> =
-        case.handler.completed_runs().into_iter().map(|ran| (ran.tag, ran.is_deferred)).collect();
-    let of = |tag: &str, deferred| (tag.to_owned(), deferred);
+    let completed: Vec<_> = case
+        .handler
+        .completed_runs()
+        .into_iter()
+        .map(|completed| (completed.tag, completed.is_deferred))
+        .collect();
+    let run = |tag: &str, deferred| (tag.to_owned(), deferred);
     assert_eq!(
-        ran,
-        [of("first", false), of("second", true), of("free", false), of("third", false)]
+        completed,
+        [run("first", false), run("second", true), run("free", false), run("third", false)]
     );
 }
 
-/// One waits for a second, then is deferred; the other has waited from before, and is let in when that
-/// has been accepted.
+/// The second request waits for 1 s and is deferred. The first one began to wait before it and
+/// finds the accepted job when the lock is released.
 pub(crate) async fn waiting_request_finds_job_accepted_meanwhile(case: TestCase) {
-    let (site, one, two) =
+    let (site, first_site, second_site) =
         (case.start_site().await, case.start_site().await, case.start_site().await);
     let hold = site.post_held("/orders/7/pay?tag=hold").await;
     let wait = |site: &TestSite, seconds: u32| {
         let sent = site.post("/orders/7/refund?tag=once").header("idempotency-key", "k");
         sent.header("prefer", &format!("wait={seconds}"))
     };
-    let patient = wait(&one, 20).spawn();
+    let waiting = wait(&first_site, 20).spawn();
     wait_for_queue_length(site.store(), "7", 1).await;
-    let job = expect_accepted(wait(&two, 1).send().await);
+    let job = expect_accepted(wait(&second_site, 1).send().await);
     let _ = hold.finish().await.expect_status(200);
-    assert_eq!(expect_accepted(patient.response().await).id, job.id);
+    assert_eq!(expect_accepted(waiting.response().await).id, job.id);
     let _ = job.wait_until_done(&site).await;
     assert_eq!(case.handler.run_tags(), ["hold", "once"]);
 }
 
-/// Nothing is deferred under several locks, or a permit; what ran there is known all the same.
+/// Requests under several locks or a permit are not deferred, but their keyed runs are recorded.
 pub(crate) async fn runs_under_lock_sets_and_permits_are_not_repeated(case: TestCase) {
     let (site, other) = (case.start_site().await, case.start_site().await);
     for (path, gate) in [("/remembered-several/7", "several"), ("/remembered-permits/7", "permit")]
     {
-        let one = format!("tag=one&gate={gate}");
+        let query = format!("tag=one&gate={gate}");
         let sent = |site: &TestSite, query: &str| {
             let sent = site.post(&format!("{path}?{query}")).header("idempotency-key", "k");
             sent.body("note")
         };
         let _ = sent(&site, "tag=failed&status=401").send().await.expect_status(401);
-        let first = sent(&site, &one).spawn();
+        let first = sent(&site, &query).spawn();
         case.handler.sync_points.wait_for_arrival(gate).await;
-        expect_busy(sent(&other, &one).send().await);
+        expect_busy(sent(&other, &query).send().await);
         case.handler.sync_points.open(gate);
         let _ = first.response().await.expect_status(200);
         for site in [&site, &other] {
-            let job = expect_accepted(sent(site, &one).send().await);
+            let job = expect_accepted(sent(site, &query).send().await);
             assert_eq!(job.status_document(site).await["response"]["status"], 200);
         }
         let _ = sent(&site, "tag=two").send().await.expect_status(422).problem_document();
-        // Without the key it is another request, which finds its locks free.
+        // A request without the key is a new request and finds its locks free.
         let _ = site.post(&format!("{path}?tag=free")).send().await.expect_status(200);
         assert_eq!(case.handler.run_tags(), ["failed", "one", "free"]);
         case.handler.clear_runs();

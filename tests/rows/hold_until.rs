@@ -5,7 +5,7 @@ use lockgate_tests::{RawConnection, TestCase, TestSite};
 
 use super::{expect_accepted, lock::expect_busy, measure_acquire, on_loss::expect_lock_lost};
 
-/// Asks, and reads as far as to the gate in the middle of the body.
+/// Sends a request and reads up to the sync point in the middle of the response body.
 async fn start_streaming(site: &TestSite, target: &str) -> RawConnection {
     let mut raw = site.raw_connection().await;
     let head = format!("POST {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -15,10 +15,10 @@ async fn start_streaming(site: &TestSite, target: &str) -> RawConnection {
     raw
 }
 
-/// The chunk of length zero: without it the client knows that something is missing.
+/// Final chunk of length zero; without it the client detects a truncated body.
 const LAST_CHUNK: &str = "\r\n0\r\n\r\n";
 
-/// Free at once, without anybody waiting for it.
+/// Expects that the lock is free without a wait.
 async fn assert_lock_free(site: &TestSite, order: &str) {
     let _ = site.post(&format!("/orders/{order}/pay")).send().await.expect_status(200);
 }
@@ -40,7 +40,7 @@ pub(crate) async fn hold_until_body_end_releases_before_last_chunk(case: TestCas
         case.handler.sync_points.open(&target[target.len() - 1..]);
         let rest = raw.read_until(LAST_CHUNK).await;
         assert!(rest.contains("last"), "{rest}");
-        // It was given back before the client could see the end.
+        // The lock is released before the client can see the end.
         assert_lock_free(&site, "7").await;
     }
 }
@@ -82,7 +82,7 @@ pub(crate) async fn failed_body_releases_lock(case: TestCase) {
     }
 }
 
-/// More than all buffers between hold, so that the body waits for its reader.
+/// The body exceeds all buffers on the way, so it waits for its reader.
 pub(crate) async fn slow_reader_keeps_lock_until_body_ends(case: TestCase) {
     let site = case.start_site().await;
     let mut raw = start_streaming(&site, "/whole/7?stream=much&mib=16").await;
@@ -92,7 +92,7 @@ pub(crate) async fn slow_reader_keeps_lock_until_body_ends(case: TestCase) {
     let rest = raw.read_to_end().await;
     assert!(rest.ends_with(&format!("last{LAST_CHUNK}")), "it is whole");
     assert_lock_free(&site, "7").await;
-    // And one that goes away in the middle.
+    // A reader that disconnects in the middle releases the lock too.
     let mut raw = start_streaming(&site, "/whole/7?stream=much&mib=16").await;
     let _ = raw.read_until("....").await;
     expect_busy(site.post("/orders/7/pay").send().await);
@@ -126,14 +126,14 @@ pub(crate) async fn lock_loss_aborts_the_body(case: TestCase) {
 pub(crate) async fn finish_on_loss_completes_the_body(case: TestCase) {
     let site = case.start_site().await;
     let mut raw = start_streaming(&site, "/brief-whole-finish/7?stream=more").await;
-    // Somebody else has had the lock meanwhile.
+    // Another request acquires the lost lock meanwhile.
     measure_acquire(&site, "7").await;
     case.handler.sync_points.open("more");
     let rest = raw.read_to_end().await;
     assert!(rest.contains("last") && rest.ends_with(LAST_CHUNK), "{rest}");
 }
 
-/// Its worker reads the whole body under the job's own lock, whatever the layer says.
+/// The worker reads the whole body under the job's lock, whatever the layer's setting.
 pub(crate) async fn deferred_run_holds_its_lock_until_body_ends(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;

@@ -12,9 +12,9 @@ pub(crate) async fn equal_keys_create_one_job(case: TestCase) {
     let (site, other) = (case.start_site().await, case.start_site().await);
     let hold = site.post_held("/orders/7/pay?tag=hold").await;
     let job = expect_accepted(keyed_refund(&site, "\"k\"").body("note").send().await);
-    let again = keyed_refund(&other, "\"k\"").body("note").send().await;
-    assert_eq!(again.json()["position"], 1, "{again:?}");
-    assert_eq!(expect_accepted(again).id, job.id);
+    let retried = keyed_refund(&other, "\"k\"").body("note").send().await;
+    assert_eq!(retried.json()["position"], 1, "{retried:?}");
+    assert_eq!(expect_accepted(retried).id, job.id);
     let bare = expect_accepted(keyed_refund(&site, "k").body("note").send().await);
     assert_eq!(bare.id, job.id);
     let other_key = expect_accepted(keyed_refund(&site, "\"l\"").body("note").send().await);
@@ -28,7 +28,7 @@ pub(crate) async fn equal_keys_create_one_job(case: TestCase) {
     assert_eq!(case.handler.run_tags(), ["hold", "job", "job"]);
 }
 
-/// RFC 8941 section 3.3.3 allows blanks, and escapes of quotes and backslashes.
+/// RFC 8941 section 3.3.3 allows spaces, and escaped quotes and backslashes.
 pub(crate) async fn quoted_keys_may_contain_escapes(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -52,13 +52,14 @@ pub(crate) async fn key_reuse_with_different_request_is_refused(case: TestCase) 
     let _ = query.body("note").send().await.expect_status(422).problem_document();
     let _ = hold.finish().await.expect_status(200);
     let _ = job.wait_until_done(&site).await;
-    // On the free lock too: it is looked up before the lock is taken.
+    // The key is looked up before the lock is acquired, so the result is the same with a free lock.
     let _ =
         keyed_refund(&site, "k").body("other").send().await.expect_status(422).problem_document();
     assert_eq!(case.handler.run_tags(), ["hold", "job"]);
 }
 
-/// The client has not seen the 202 and asks again: while the job runs, and when it has run and the lock is free.
+/// The 202 is lost and the client retries: while the job runs, and after it has run and the lock is
+/// free.
 pub(crate) async fn retry_with_same_key_returns_the_job(case: TestCase) {
     let (site, other) = (case.start_site().await, case.start_site().await);
     let hold = site.post_held("/orders/7/pay?tag=hold").await;
@@ -69,9 +70,9 @@ pub(crate) async fn retry_with_same_key_returns_the_job(case: TestCase) {
     let job = expect_accepted(send(&site).await);
     let _ = hold.finish().await.expect_status(200);
     case.handler.sync_points.wait_for_arrival("run").await;
-    let again = send(&site).await;
-    assert_eq!(again.json()["state"], "running", "{again:?}");
-    assert_eq!(expect_accepted(again).id, job.id);
+    let retried = send(&site).await;
+    assert_eq!(retried.json()["state"], "running", "{retried:?}");
+    assert_eq!(expect_accepted(retried).id, job.id);
     case.handler.sync_points.open("run");
     let _ = job.wait_until_done(&site).await;
     for site in [&site, &other] {
@@ -81,11 +82,11 @@ pub(crate) async fn retry_with_same_key_returns_the_job(case: TestCase) {
     }
     assert_eq!(case.handler.sync_points.arrival_count("run"), 1);
     assert_eq!(case.handler.run_tags(), ["hold", "job"], "it has run once");
-    // The lookup leaves the lock as it was.
+    // The lookup does not touch the lock.
     let _ = site.post("/orders/7/pay").send().await.expect_status(200);
 }
 
-/// The same key is that of another request where the method or the route is another one: not a mismatch, either.
+/// The same key with another method or route belongs to another request and is no mismatch.
 pub(crate) async fn keys_are_scoped_by_method_and_route(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;

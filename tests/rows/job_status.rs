@@ -37,7 +37,8 @@ pub(crate) async fn long_poll_ends_when_state_changes(case: TestCase) {
     let waiting = [wait(&site), wait(&other)];
     let _ = hold.finish().await.expect_status(200);
     case.handler.sync_points.wait_for_arrival("run").await;
-    // A wait that begins late waits for the end, one in time for the beginning of the run.
+    // A long poll that starts while the job runs ends with the run; an earlier one ends with its
+    // start.
     let started = Instant::now();
     case.handler.sync_points.open("run");
     for waiting in waiting {
@@ -46,9 +47,9 @@ pub(crate) async fn long_poll_ends_when_state_changes(case: TestCase) {
         assert_ne!(answer.json()["state"], "queued", "{answer:?}");
     }
     let _ = job.wait_until_done(&site).await;
-    let took = started.elapsed();
-    assert!(took < MAX_RELEASE_DELAY, "told after {took:?}");
-    // Nothing will change any more: at once.
+    let elapsed = started.elapsed();
+    assert!(elapsed < MAX_RELEASE_DELAY, "told after {elapsed:?}");
+    // The state is final, so the response is immediate.
     assert_eq!(wait(&site).response().await.expect_status(200).json()["state"], "done");
 }
 
@@ -71,8 +72,8 @@ pub(crate) async fn long_poll_ends_when_run_ends(case: TestCase) {
     }
     let answer = response.response().await.expect_status(200);
     assert_eq!(answer.json()["deferred"]["id"], job.id);
-    let took = started.elapsed();
-    assert!(took < MAX_RELEASE_DELAY, "told after {took:?}");
+    let elapsed = started.elapsed();
+    assert!(elapsed < MAX_RELEASE_DELAY, "told after {elapsed:?}");
 }
 
 pub(crate) async fn zero_or_invalid_wait_returns_at_once(case: TestCase) {
@@ -84,7 +85,7 @@ pub(crate) async fn zero_or_invalid_wait_returns_at_once(case: TestCase) {
         let answer = site.get(&job.location).header("prefer", prefer).send().await;
         assert_eq!(answer.expect_status(200).json()["state"], "queued");
     }
-    // A wait that was granted would have lasted 30 s each.
+    // Each wait would have lasted 30 s.
     assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
     let _ = hold.finish().await.expect_status(200);
 }
@@ -93,9 +94,9 @@ pub(crate) async fn cancelled_job_never_runs(case: TestCase) {
     let (site, other) = (case.start_site().await, case.start_site().await);
     let hold = site.post_held("/orders/7/pay?tag=hold").await;
     let job = defer_refund(&site, "tag=cancelled").await;
-    // Twice is once.
-    let both = [&site, &other].map(|site| site.delete(&job.location).spawn());
-    for cancelled in both {
+    // Cancellation is idempotent.
+    let cancellations = [&site, &other].map(|site| site.delete(&job.location).spawn());
+    for cancelled in cancellations {
         let _ = cancelled.response().await.expect_status(204);
     }
     let next = defer_refund(&site, "tag=next").await;
@@ -109,7 +110,7 @@ pub(crate) async fn cancelled_job_never_runs(case: TestCase) {
     assert_eq!(problem["type"], "urn:lockgate:problem:no-response");
 }
 
-/// The documents of a stream that has ended, and the ids of its events.
+/// Returns the documents of an ended event stream and the ids of its events.
 fn parse_events(answer: &TestResponse) -> (Vec<String>, Vec<Value>) {
     assert_eq!(answer.header("content-type"), "text/event-stream", "{answer:?}");
     assert_eq!(answer.header("cache-control"), "no-store", "{answer:?}");
@@ -124,8 +125,8 @@ pub(crate) async fn state_changes_are_sent_as_events(case: TestCase) {
     let hold = site.post_held("/orders/7/pay").await;
     let job = defer_refund(&site, "gate=run").await;
     let stream = |site: &TestSite| site.get(&job.location).header("accept", "text/event-stream");
-    let mut told_along = [site.raw_connection().await, other.raw_connection().await];
-    for raw in &mut told_along {
+    let mut raw_streams = [site.raw_connection().await, other.raw_connection().await];
+    for raw in &mut raw_streams {
         let target = &job.location;
         raw.write(&format!(
             "GET {target} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n"
@@ -133,30 +134,30 @@ pub(crate) async fn state_changes_are_sent_as_events(case: TestCase) {
         .await;
         let _ = raw.read_until("\"queued\"").await;
     }
-    let watching = [stream(&site).spawn(), stream(&other).spawn()];
+    let event_streams = [stream(&site).spawn(), stream(&other).spawn()];
     let _ = hold.finish().await.expect_status(200);
     case.handler.sync_points.wait_for_arrival("run").await;
-    // Each change, and not the last one alone.
-    for raw in &mut told_along {
+    // Each change is sent, not only the last one.
+    for raw in &mut raw_streams {
         let _ = raw.read_until("\"running\"").await;
     }
     case.handler.sync_points.open("run");
     let ended = Instant::now();
-    for raw in &mut told_along {
+    for raw in &mut raw_streams {
         let _ = raw.read_until("\"done\"").await;
     }
-    for watching in watching {
-        let (ids, documents) = parse_events(&watching.response().await.expect_status(200));
+    for event_streams in event_streams {
+        let (ids, documents) = parse_events(&event_streams.response().await.expect_status(200));
         let last = documents.last().expect("an event");
         assert_eq!((&last["state"], &last["id"]), (&"done".into(), &(&*job.id).into()));
         assert_eq!(last["response"]["status"], 200);
         assert_eq!(ids.len(), documents.len());
-        // Whoever comes back with the last one has nothing to wait for.
-        let back = stream(&site).header("last-event-id", &ids[ids.len() - 1]);
-        assert!(back.send().await.expect_status(204).body.is_empty());
+        // A reconnect with the id of the last event gets no further event.
+        let reconnect = stream(&site).header("last-event-id", &ids[ids.len() - 1]);
+        assert!(reconnect.send().await.expect_status(204).body.is_empty());
     }
-    let took = ended.elapsed();
-    assert!(took < MAX_RELEASE_DELAY, "told after {took:?}");
+    let elapsed = ended.elapsed();
+    assert!(elapsed < MAX_RELEASE_DELAY, "told after {elapsed:?}");
     let (_, documents) = parse_events(&stream(&site).send().await.expect_status(200));
     assert_eq!(documents.len(), 1, "one that has ended is told once: {documents:?}");
 }
@@ -173,38 +174,38 @@ pub(crate) async fn event_stream_ends_with_its_client(case: TestCase) {
     drop(raw);
     let _ = hold.finish().await.expect_status(200);
     let _ = job.wait_until_done(&site).await;
-    // A stop waits for the answers that are open.
+    // A shutdown waits for open responses.
     let stopped = Instant::now();
     site.stop().await;
-    let took = stopped.elapsed();
-    assert!(took < MAX_RELEASE_DELAY, "something was open for {took:?}");
+    let elapsed = stopped.elapsed();
+    assert!(elapsed < MAX_RELEASE_DELAY, "something was open for {elapsed:?}");
 }
 
 pub(crate) async fn unchanged_document_is_304(case: TestCase) {
     let (site, other) = (case.start_site().await, case.start_site().await);
     let hold = site.post_held("/orders/7/pay").await;
     let job = defer_refund(&site, "gate=run").await;
-    // Till the worker's first sign of life the document says that there is none.
+    // Until the worker's first heartbeat, the document reports that there is no worker.
     job.wait_for_status(&site, |document| document.get("worker").is_none()).await;
     let first = site.get(&job.location).send().await.expect_status(200);
     let _ = first.retry_after_seconds();
     let tag = first.header("etag").to_owned();
-    let known = |site: &TestSite| site.get(&job.location).header("if-none-match", &tag);
-    let same = known(&other).send().await.expect_status(304);
-    assert_eq!(same.header("etag"), tag, "each process makes the same of it");
-    assert!(same.body.is_empty());
+    let conditional_get = |site: &TestSite| site.get(&job.location).header("if-none-match", &tag);
+    let unchanged = conditional_get(&other).send().await.expect_status(304);
+    assert_eq!(unchanged.header("etag"), tag, "each process makes the same of it");
+    assert!(unchanged.body.is_empty());
     let head = site.request("HEAD", &job.location).send().await.expect_status(200);
     assert_eq!((head.header("etag"), head.body.len()), (&*tag, 0));
-    let waiting = known(&other).header("prefer", "wait=15").spawn();
+    let waiting = conditional_get(&other).header("prefer", "wait=15").spawn();
     let _ = hold.finish().await.expect_status(200);
     case.handler.sync_points.wait_for_arrival("run").await;
     let started = Instant::now();
     assert_ne!(waiting.response().await.expect_status(200).json()["state"], "queued");
-    // It has changed already: a wait for that is over at once.
-    let answer = known(&site).header("prefer", "wait=15").send().await.expect_status(200);
+    // The document has changed already, so the long poll ends at once.
+    let answer = conditional_get(&site).header("prefer", "wait=15").send().await.expect_status(200);
     assert_eq!(answer.json()["state"], "running");
-    let took = started.elapsed();
-    assert!(took < MAX_RELEASE_DELAY, "told after {took:?}");
+    let elapsed = started.elapsed();
+    assert!(elapsed < MAX_RELEASE_DELAY, "told after {elapsed:?}");
     case.handler.sync_points.open("run");
     let _ = job.wait_until_done(&site).await;
 }
@@ -223,11 +224,11 @@ pub(crate) async fn running_and_done_jobs_cannot_be_cancelled(case: TestCase) {
     assert_eq!(problem["state"], "done");
 }
 
-/// The worker has no room, so the lock stays offered to the job.
+/// The only run slot is taken, so the lock stays offered to the job.
 pub(crate) async fn offered_job_can_be_cancelled(case: TestCase) {
     let site = case.site_builder().await.concurrency(1).start().await;
     let hold = site.post_held("/orders/8/pay").await;
-    let long = expect_accepted(site.post("/orders/8/refund?gate=long").send().await);
+    let long_job = expect_accepted(site.post("/orders/8/refund?gate=long").send().await);
     let _ = hold.finish().await.expect_status(200);
     case.handler.sync_points.wait_for_arrival("long").await;
 
@@ -237,7 +238,7 @@ pub(crate) async fn offered_job_can_be_cancelled(case: TestCase) {
     let _ = site.delete(&job.location).send().await.expect_status(204);
     let _ = site.post("/orders/7/pay").send().await.expect_status(200);
     case.handler.sync_points.open("long");
-    let _ = long.wait_until_done(&site).await;
+    let _ = long_job.wait_until_done(&site).await;
     assert!(!case.handler.run_tags().contains(&"cancelled".to_owned()));
 }
 
@@ -246,28 +247,28 @@ pub(crate) async fn invalid_ids_are_answered_alike(case: TestCase) {
     let hold = site.post_held("/orders/7/pay").await;
     let job = defer_refund(&site, "").await;
     let upper = job.id.to_uppercase();
-    let (long, cut) = (format!("{}0", job.id), &job.id[1..]);
-    let beyond = format!("ff{}", &job.id[2..]);
+    let (too_long, too_short) = (format!("{}0", job.id), &job.id[1..]);
+    let foreign_shard = format!("ff{}", &job.id[2..]);
     let guessed = [
         "00112233445566778899aabbccddeeff00",
         &upper,
-        &long,
-        cut,
-        &beyond,
+        &too_long,
+        too_short,
+        &foreign_shard,
         "x",
         "%00",
         "%ff",
         "..%2F..",
     ];
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for id in guessed {
         for target in [format!("/deferred/{id}"), format!("/deferred/{id}/response")] {
-            told.push(site.get(&target).send().await.expect_status(404));
+            answers.push(site.get(&target).send().await.expect_status(404));
         }
-        told.push(site.delete(&format!("/deferred/{id}")).send().await.expect_status(404));
+        answers.push(site.delete(&format!("/deferred/{id}")).send().await.expect_status(404));
     }
-    let first = told[0].problem_document();
-    assert!(told.iter().all(|answer| answer.problem_document() == first), "{told:?}");
+    let first = answers[0].problem_document();
+    assert!(answers.iter().all(|answer| answer.problem_document() == first), "{answers:?}");
     let _ = hold.finish().await.expect_status(200);
 }
 
@@ -280,9 +281,9 @@ pub(crate) async fn job_is_visible_only_to_its_owner(case: TestCase) {
     let response = format!("{}/response", job.location);
     let found = format!("/found/{}", job.id);
     let unknown = site.get("/mine/00112233445566778899aabbccddeeff00").send().await;
-    for asked in [&job.location, &response, &found] {
-        let stream = || site.get(asked).header("accept", "text/event-stream");
-        for request in [site.get(asked), stream()] {
+    for target in [&job.location, &response, &found] {
+        let stream = || site.get(target).header("accept", "text/event-stream");
+        for request in [site.get(target), stream()] {
             for request in [request.clone(), request.header("x-user", "bob")] {
                 let answer = request.send().await.expect_status(404);
                 assert_eq!(answer.body, unknown.body);
@@ -291,8 +292,8 @@ pub(crate) async fn job_is_visible_only_to_its_owner(case: TestCase) {
     }
     let bob = site.delete(&job.location).header("x-user", "bob");
     let _ = bob.send().await.expect_status(404);
-    for asked in [&job.location, &found] {
-        let ada = site.get(asked).header("x-user", "ada");
+    for target in [&job.location, &found] {
+        let ada = site.get(target).header("x-user", "ada");
         assert_eq!(ada.send().await.expect_status(200).json()["state"], "queued");
     }
     let ada = site.delete(&job.location).header("x-user", "ada");
@@ -316,7 +317,7 @@ pub(crate) async fn other_methods_are_405(case: TestCase) {
     assert_eq!(answer.header("allow"), "GET, HEAD");
 }
 
-/// By the site's own store: what an administrator's page stands on.
+/// Uses the store of the site, as an administration page would.
 pub(crate) async fn dead_letters_can_be_redriven_and_purged(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -345,7 +346,7 @@ pub(crate) async fn dead_letters_can_be_redriven_and_purged(case: TestCase) {
     let _ = site.get(&job.location).send().await.expect_status(410).problem_document();
 }
 
-/// With its body: by those alone who have the key, and only while it is kept.
+/// The request body is readable only with the sealing key, and only until its retention ends.
 pub(crate) async fn dead_letter_request_can_be_read(case: TestCase) {
     let ring = || Keyring::new("one", [7; 32]).require_sealed();
     let site = case.start_site().await;
@@ -353,65 +354,65 @@ pub(crate) async fn dead_letter_request_can_be_read(case: TestCase) {
     let hold = site.post_held("/orders/7/pay").await;
     let sent = site.post("/orders/7/refund?panic=1&a=b").header("x-note", "two");
     let job = expect_accepted(sent.body("note").send().await);
-    let fine = defer_refund(&site, "").await;
+    let done_job = defer_refund(&site, "").await;
     let _ = hold.finish().await.expect_status(200);
     let _ = job.wait_until_dead(&site, "panicked").await;
-    let _ = fine.wait_until_done(&site).await;
+    let _ = done_job.wait_until_done(&site).await;
 
     let id = |job: &JobReceipt| JobId::parse(&job.id).expect("an id");
-    let knowing = case.new_store().await.with_keyring(ring()).deferred_jobs();
-    let kept = knowing.request(&id(&job)).await.expect("the store is there");
-    assert_eq!(format!("{kept:?}"), r#"Whole(JobRequest { method: "POST", bytes: 4, .. })"#);
-    let request = kept.into_request().expect("it is whole");
+    let jobs_with_key = case.new_store().await.with_keyring(ring()).deferred_jobs();
+    let retained = jobs_with_key.request(&id(&job)).await.expect("the store is there");
+    assert_eq!(format!("{retained:?}"), r#"Whole(JobRequest { method: "POST", bytes: 4, .. })"#);
+    let request = retained.into_request().expect("it is whole");
     assert_eq!((&*request.method, &*request.target), ("POST", "/orders/7/refund?panic=1&a=b"));
     assert_eq!(&request.body[..], b"note");
     let note = ("x-note".to_owned(), b"two".to_vec());
     assert!(request.headers.contains(&note), "{:?}", request.headers);
     let unknown = JobId::parse("00112233445566778899aabbccddeeff00").expect("an id");
-    for (jobs, id, told) in [
+    for (jobs, id, expected) in [
         (case.new_store().await.deferred_jobs(), id(&job), RetainedRequest::MissingKey),
-        (knowing.clone(), id(&fine), RetainedRequest::NotRetained),
-        (knowing.clone(), unknown, RetainedRequest::Unknown),
+        (jobs_with_key.clone(), id(&done_job), RetainedRequest::NotRetained),
+        (jobs_with_key.clone(), unknown, RetainedRequest::Unknown),
     ] {
-        assert_eq!(jobs.request(&id).await.expect("the store is there"), told);
+        assert_eq!(jobs.request(&id).await.expect("the store is there"), expected);
     }
 }
 
-/// Page by page, by another process: what runs, what stands behind it, and what waits for its time.
+/// Another process lists the running, queued and delayed jobs page by page.
 pub(crate) async fn pending_jobs_are_listed_by_page(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
     let first = defer_refund(&site, "gate=run").await;
     let second = defer_refund(&site, "").await;
-    let late = expect_accepted(site.post("/delayed/7").send().await);
+    let delayed = expect_accepted(site.post("/delayed/7").send().await);
     let _ = hold.finish().await.expect_status(200);
     case.handler.sync_points.wait_for_arrival("run").await;
 
     let jobs = case.new_store().await.deferred_jobs();
-    let (mut next, mut told) = (Some(JobCursor::default()), Vec::new());
+    let (mut next, mut listed) = (Some(JobCursor::default()), Vec::new());
     while let Some(from) = next {
         let from = from.to_string().parse().expect("a cursor");
         let jobs = jobs.clone();
         let page = tokio::spawn(async move { jobs.pending(from, 1).await });
         let page = page.await.expect("it ends").expect("the store is there");
         assert!(page.jobs.len() <= 1, "{page:?}");
-        told.extend(page.jobs);
+        listed.extend(page.jobs);
         next = page.next;
     }
     let find = |job: &JobReceipt| {
-        told.iter().find(|info| info.id.as_str() == job.id).expect("it is there")
+        listed.iter().find(|info| info.id.as_str() == job.id).expect("it is there")
     };
     assert_eq!((find(&first).state, find(&first).position), (JobState::Running, Some(1)));
     assert_eq!((find(&second).state, find(&second).position), (JobState::Queued, Some(2)));
     assert!(find(&second).lock == Some(Key::path_param("id", "7")));
-    assert!(find(&late).state.is_pending());
+    assert!(find(&delayed).state.is_pending());
     case.handler.sync_points.open("run");
-    for job in [&first, &second, &late] {
+    for job in [&first, &second, &delayed] {
         let _ = job.wait_until_done(&site).await;
     }
-    // Its time may have come in between: then it was told twice.
-    told.retain(|info| info.id.as_str() != late.id);
-    assert_eq!(told.len(), 2, "{told:?}");
+    // A job that becomes due between two pages is listed twice.
+    listed.retain(|info| info.id.as_str() != delayed.id);
+    assert_eq!(listed.len(), 2, "{listed:?}");
     let page = jobs.pending(JobCursor::default(), 100).await.expect("the store is there");
     assert_eq!((page.jobs.len(), page.next), (0, None));
 }

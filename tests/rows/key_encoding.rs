@@ -1,4 +1,4 @@
-//! Values in unusual encodings: each names one lock, and the same one in both frameworks.
+//! Path values in unusual encodings: each names one lock, the same one in both frameworks.
 
 use lockgate_tests::{TestCase, TestSite, WebFramework};
 
@@ -14,7 +14,7 @@ fn pay_target(value: &str) -> String {
 }
 
 pub(crate) async fn equal_values_share_a_lock_in_both_frameworks(case: TestCase) {
-    let (here, there) = start_both_frameworks(&case).await;
+    let (site, other_site) = start_both_frameworks(&case).await;
     let long = "x".repeat(10_000);
     let spellings = [
         ("7", "%37"),
@@ -33,17 +33,17 @@ pub(crate) async fn equal_values_share_a_lock_in_both_frameworks(case: TestCase)
         (&long, &long),
     ];
     for (one, other) in spellings {
-        let hold = here.post_held(&pay_target(one)).await;
-        expect_busy(here.post(&pay_target(other)).send().await);
-        expect_busy(there.post(&pay_target(one)).send().await);
-        expect_busy(there.post(&pay_target(other)).send().await);
+        let hold = site.post_held(&pay_target(one)).await;
+        expect_busy(site.post(&pay_target(other)).send().await);
+        expect_busy(other_site.post(&pay_target(one)).send().await);
+        expect_busy(other_site.post(&pay_target(other)).send().await);
         let _ = hold.finish().await.expect_status(200);
-        let _ = there.post(&pay_target(other)).send().await.expect_status(200);
+        let _ = other_site.post(&pay_target(other)).send().await.expect_status(200);
     }
 }
 
 pub(crate) async fn different_values_have_different_locks(case: TestCase) {
-    let (here, there) = start_both_frameworks(&case).await;
+    let (site, other_site) = start_both_frameworks(&case).await;
     let long = "x".repeat(10_000);
     let (longer, hashed) = (format!("{long}x"), "~5994471abb01112afcc18159f6cc74b4");
     let values = [
@@ -52,7 +52,7 @@ pub(crate) async fn different_values_have_different_locks(case: TestCase) {
     ];
     let mut holds = Vec::new();
     for (n, value) in values.into_iter().enumerate() {
-        let site = if n % 2 == 0 { &here } else { &there };
+        let site = if n % 2 == 0 { &site } else { &other_site };
         holds.push(site.post_held(&pay_target(value)).await);
     }
     for hold in holds {
@@ -60,36 +60,36 @@ pub(crate) async fn different_values_have_different_locks(case: TestCase) {
     }
 }
 
-/// To a handler that takes a number they are one resource.
+/// A handler that parses a number sees equal values, so they share one key.
 pub(crate) async fn number_is_one_key_in_every_spelling(case: TestCase) {
-    let (here, there) = start_both_frameworks(&case).await;
+    let (site, other_site) = start_both_frameworks(&case).await;
     let spellings = ["7", "07", "+7", "%2B7"];
-    // The lock of the text that the number writes itself as.
-    let hold = here.post_held(&pay_target("7")).await;
+    // The key is the canonical text of the number.
+    let hold = site.post_held(&pay_target("7")).await;
     for spelt in spellings {
-        for site in [&here, &there] {
+        for site in [&site, &other_site] {
             expect_busy(site.post(&format!("/numbers/{spelt}")).send().await);
             expect_busy(site.post(&format!("/numbers/{spelt}/8")).send().await);
             expect_busy(site.post(&format!("/numbers/8/{spelt}")).send().await);
         }
     }
-    let _ = here.post("/numbers/8").send().await.expect_status(200);
+    let _ = site.post("/numbers/8").send().await.expect_status(200);
     let _ = hold.finish().await.expect_status(200);
-    let hold = here.post_held("/number-of/a/7").await;
+    let hold = site.post_held("/number-of/a/7").await;
     for spelt in spellings {
-        expect_busy(there.post(&format!("/number-of/a/{spelt}")).send().await);
-        let _ = there.post(&format!("/number-of/b/{spelt}")).send().await.expect_status(200);
+        expect_busy(other_site.post(&format!("/number-of/a/{spelt}")).send().await);
+        let _ = other_site.post(&format!("/number-of/b/{spelt}")).send().await.expect_status(200);
     }
     let _ = hold.finish().await.expect_status(200);
     for route in ["number", "number-key"] {
         for (spelt, status) in spellings.into_iter().zip([200, 200, 429, 429]) {
-            let asked = here.get(&format!("/quota/{route}/{spelt}")).send().await;
-            let _ = asked.expect_status(status);
+            let answer = site.get(&format!("/quota/{route}/{spelt}")).send().await;
+            let _ = answer.expect_status(status);
         }
     }
     for odd in ["x", "-7", "7.0", "%207", "18446744073709551616"] {
         for route in ["numbers", "numbers/7", "number-of/a", "quota/number"] {
-            let _ = here
+            let _ = site
                 .post(&format!("/{route}/{odd}"))
                 .send()
                 .await
@@ -100,19 +100,19 @@ pub(crate) async fn number_is_one_key_in_every_spelling(case: TestCase) {
 }
 
 pub(crate) async fn invalid_utf8_values_are_refused(case: TestCase) {
-    let (here, there) = start_both_frameworks(&case).await;
+    let (site, other_site) = start_both_frameworks(&case).await;
     for value in ["%ff", "a%C3", "%C3%28", "%ED%A0%80"] {
-        for site in [&here, &there] {
+        for site in [&site, &other_site] {
             let _ =
                 site.post(&pay_target(value)).send().await.expect_status(400).problem_document();
         }
     }
-    let _ = here.get("/quota/param/%ff").send().await.expect_status(400).problem_document();
+    let _ = site.get("/quota/param/%ff").send().await.expect_status(400).problem_document();
     assert_eq!(case.handler.completed_runs().len(), 0);
 }
 
 pub(crate) async fn handlers_of_both_frameworks_see_the_same_value(case: TestCase) {
-    let (here, there) = start_both_frameworks(&case).await;
+    let (site, other_site) = start_both_frameworks(&case).await;
     for (sent, seen) in [
         ("a%2Fb", "a/b"),
         ("%00", "\0"),
@@ -121,14 +121,14 @@ pub(crate) async fn handlers_of_both_frameworks_see_the_same_value(case: TestCas
         ("%C3%A4", "ä"),
         ("a%25b", "a%b"),
     ] {
-        for site in [&here, &there] {
+        for site in [&site, &other_site] {
             let answer = site.post(&pay_target(sent)).send().await.expect_status(200);
             assert_eq!(answer.json()["id"], seen, "{answer:?}");
         }
     }
 }
 
-/// Routers disagree whether nothing is a value: a value like others in axum, no match in actix-web.
+/// Routers differ for an empty value: axum matches it, actix-web does not.
 pub(crate) async fn empty_value_does_not_bypass_the_lock(case: TestCase) {
     let site = case.start_site().await;
     let answer = site.post("/orders//pay").send().await;

@@ -4,11 +4,11 @@ use lockgate_tests::{TestCase, TestResponse};
 
 use super::{assert_no_token, response_fence};
 
-/// A busy answer, with everything that is promised of one.
+/// Expects a busy response with all promised headers and members.
 #[track_caller]
 pub(super) fn expect_busy(answer: TestResponse) -> serde_json::Value {
     let answer = answer.expect_status(409);
-    // Never more than what is left of the lease: then it is free, whatever has become of the holder.
+    // At most the remaining lease: a lease ends by itself even if the holder crashes.
     assert!(answer.retry_after_seconds() <= 10, "{answer:?}");
     let problem = answer.problem_document();
     assert_eq!(problem["type"], "urn:lockgate:problem:busy");
@@ -37,7 +37,7 @@ pub(crate) async fn routes_share_the_lock_of_a_parameter(case: TestCase) {
     let _ = hold.finish().await.expect_status(200);
 }
 
-/// Also the scope `a:b` with the value `c`, and the scope `a` with the value `b:c`.
+/// The scope `a:b` with the value `c` differs from the scope `a` with the value `b:c`.
 pub(crate) async fn lock_scopes_are_separate(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -45,11 +45,11 @@ pub(crate) async fn lock_scopes_are_separate(case: TestCase) {
     expect_busy(site.post("/users/7").send().await);
     let _ = user.finish().await.expect_status(200);
     let _ = hold.finish().await.expect_status(200);
-    let one = site.post_held("/ab/c").await;
-    let other = site.post_held("/a/b:c").await;
+    let first_hold = site.post_held("/ab/c").await;
+    let second_hold = site.post_held("/a/b:c").await;
     expect_busy(site.post("/a/b%3Ac").send().await);
-    let _ = one.finish().await.expect_status(200);
-    let _ = other.finish().await.expect_status(200);
+    let _ = first_hold.finish().await.expect_status(200);
+    let _ = second_hold.finish().await.expect_status(200);
 }
 
 pub(crate) async fn header_can_name_the_lock(case: TestCase) {
@@ -67,7 +67,7 @@ pub(crate) async fn header_can_name_the_lock(case: TestCase) {
 pub(crate) async fn nested_layers_of_one_key_do_not_block_each_other(case: TestCase) {
     let site = case.start_site().await;
     let first = site.post("/nested/7").send().await.expect_status(200);
-    // Given back by the outer layer, once.
+    // The outer layer releases the lock, once.
     let second = site.post("/nested/7").send().await.expect_status(200);
     assert!(response_fence(&second) > response_fence(&first));
     let _ = site.post("/orders/7/pay").send().await.expect_status(200);
@@ -102,7 +102,7 @@ pub(crate) async fn unrouted_requests_take_no_lock(case: TestCase) {
     let _ = site.post("/orders/7/pay").send().await.expect_status(200);
 }
 
-/// The handler reads the first half while the client has not sent the second.
+/// The handler reads the first half before the client sends the second.
 pub(crate) async fn request_body_is_streamed_under_the_lock(case: TestCase) {
     let site = case.start_site().await;
     for target in ["/orders/7/pay", "/orders/8/refund"] {

@@ -9,7 +9,7 @@ use lockgate_tests::{TestCase, TestRequest, TestResponse, eventually};
 
 use super::{expect_accepted, lock::expect_busy, measure_acquire, queue_length, response_fence};
 
-/// The locks that a handler saw: names and fences.
+/// Names and fences of the locks that the handler saw.
 #[track_caller]
 fn response_locks(answer: &TestResponse) -> Vec<(String, u64)> {
     let document = answer.json();
@@ -27,7 +27,7 @@ pub(crate) async fn keys_of_one_stripe_share_a_lock(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/stripes/7").await;
     expect_busy(site.post("/stripes/8").send().await);
-    // Stripes are locks of their own: what is to exclude another has to have as many.
+    // Stripes are separate locks: operations exclude each other only with equal stripe counts.
     let _ = site.post("/orders/7/pay").send().await.expect_status(200);
     let _ = hold.finish().await.expect_status(200);
     let answer = site.post("/stripes/8").send().await.expect_status(200);
@@ -44,7 +44,7 @@ pub(crate) async fn parameters_with_shared_name_share_a_lock(case: TestCase) {
     assert_eq!(lock_names(&answer), ["p:id::7"]);
 }
 
-/// The second one is a header, a parameter, or what a function says.
+/// The second part is a header, a path parameter or the result of a function.
 pub(crate) async fn two_part_keys_differ_in_each_part(case: TestCase) {
     let site = case.start_site().await;
     let by_header =
@@ -53,16 +53,16 @@ pub(crate) async fn two_part_keys_differ_in_each_part(case: TestCase) {
     let by_function =
         |tenant: &str, id: &str| site.post(&format!("/tenant-by/{id}")).header("x-user", tenant);
     type KeyedRequest<'a> = &'a dyn Fn(&str, &str) -> TestRequest;
-    let ways: [(KeyedRequest<'_>, &str); 3] =
+    let key_sources: [(KeyedRequest<'_>, &str); 3] =
         [(&by_header, "/tenant/7"), (&by_param, "/tenant/a/7"), (&by_function, "/tenant-by/7")];
-    for (of, held) in ways {
-        let hold = site.send_held(of("a", "7"), held).await;
-        expect_busy(of("a", "7").send().await);
-        let _ = of("b", "7").send().await.expect_status(200);
-        let _ = of("a", "8").send().await.expect_status(200);
+    for (request, held) in key_sources {
+        let hold = site.send_held(request("a", "7"), held).await;
+        expect_busy(request("a", "7").send().await);
+        let _ = request("b", "7").send().await.expect_status(200);
+        let _ = request("a", "8").send().await.expect_status(200);
         let _ = site.post("/orders/7/pay").send().await.expect_status(200);
         let _ = hold.finish().await.expect_status(200);
-        let _ = of("a", "7").send().await.expect_status(200);
+        let _ = request("a", "7").send().await.expect_status(200);
     }
     for without in ["/tenant/7", "/tenant-by/7"] {
         let _ = site.post(without).send().await.expect_status(400).problem_document();
@@ -77,18 +77,21 @@ pub(crate) async fn lock_set_locks_both_accounts(case: TestCase) {
         expect_busy(site.post(&format!("/orders/{id}/pay")).send().await);
     }
     let _ = site.post("/orders/3/pay").send().await.expect_status(200);
-    let back = other.post("/transfer/1/2").spawn();
-    // For the first of the two, with empty hands.
+    let reverse_transfer = other.post("/transfer/1/2").spawn();
+    // The request waits for the first of its locks and holds none.
     eventually("it to stand in line", async || {
         queue_length(&store, "1").await + queue_length(&store, "2").await == 1
     })
     .await;
-    let there = hold.finish().await.expect_status(200);
-    assert_eq!(lock_names(&there), ["p:id::2", "p:id::1"], "as the layer names them");
-    let back = back.response().await.expect_status(200);
-    for (name, after) in response_locks(&back) {
-        let before = response_locks(&there).into_iter().find(|(other, _)| *other == name);
-        assert!(before.is_some_and(|(_, before)| before < after), "{there:?} {back:?}");
+    let transfer = hold.finish().await.expect_status(200);
+    assert_eq!(lock_names(&transfer), ["p:id::2", "p:id::1"], "as the layer names them");
+    let reverse_transfer = reverse_transfer.response().await.expect_status(200);
+    for (name, after) in response_locks(&reverse_transfer) {
+        let before = response_locks(&transfer).into_iter().find(|(other, _)| *other == name);
+        assert!(
+            before.is_some_and(|(_, before)| before < after),
+            "{transfer:?} {reverse_transfer:?}"
+        );
     }
     assert_eq!(
         lock_names(&site.post("/transfer/5/5").send().await.expect_status(200)),
@@ -98,11 +101,11 @@ pub(crate) async fn lock_set_locks_both_accounts(case: TestCase) {
     measure_acquire(&site, "2").await;
 }
 
-/// Two processes of two frameworks, and every pair of three accounts in both orders.
+/// Two processes of two frameworks lock every pair of three accounts in both orders.
 pub(crate) async fn opposite_lock_sets_never_deadlock(case: TestCase) {
-    let here = case.start_site().await;
-    let there = case.site_builder().await.framework(case.framework.other()).start().await;
-    let sites = [&here, &there];
+    let site = case.start_site().await;
+    let other_site = case.site_builder().await.framework(case.framework.other()).start().await;
+    let sites = [&site, &other_site];
     let started = Instant::now();
     let transfers: Vec<_> = (0..60)
         .map(|n| {
@@ -110,15 +113,15 @@ pub(crate) async fn opposite_lock_sets_never_deadlock(case: TestCase) {
             sites[n % 2].post(&format!("/transfer/{from}/{to}")).spawn()
         })
         .collect();
-    let mut seen = HashSet::new();
+    let mut grants = HashSet::new();
     for transfer in transfers {
         for lock in response_locks(&transfer.response().await.expect_status(200)) {
-            assert!(seen.insert(lock.clone()), "two at once: {lock:?}");
+            assert!(grants.insert(lock.clone()), "two at once: {lock:?}");
         }
     }
-    let took = started.elapsed();
-    println!("figure: 60 transfers in both orders {} ms", took.as_millis());
-    assert!(took < Duration::from_secs(10), "{took:?}");
+    let elapsed = started.elapsed();
+    println!("figure: 60 transfers in both orders {} ms", elapsed.as_millis());
+    assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
 }
 
 pub(crate) async fn request_for_several_locks_is_not_deferred(case: TestCase) {
@@ -128,7 +131,7 @@ pub(crate) async fn request_for_several_locks_is_not_deferred(case: TestCase) {
         let answer = site.post(target).send().await;
         assert!(!answer.has_header("location"), "{answer:?}");
         expect_busy(answer);
-        // What was free of them is free again before the answer is there.
+        // The free locks of the set are released before the response arrives.
         let _ = site.post("/orders/2/pay").send().await.expect_status(200);
     }
     let job = expect_accepted(site.post("/transfer-later/1/1").send().await);
@@ -138,18 +141,18 @@ pub(crate) async fn request_for_several_locks_is_not_deferred(case: TestCase) {
 
 pub(crate) async fn function_can_name_several_locks(case: TestCase) {
     let site = case.start_site().await;
-    let of = |names: &str| site.post("/accounts").header("x-accounts", names);
-    let hold = site.send_held(of("a,b,a"), "/accounts").await;
-    expect_busy(of("b,c").send().await);
-    expect_busy(of("a").send().await);
-    let _ = of("c").send().await.expect_status(200);
+    let post_accounts = |names: &str| site.post("/accounts").header("x-accounts", names);
+    let hold = site.send_held(post_accounts("a,b,a"), "/accounts").await;
+    expect_busy(post_accounts("b,c").send().await);
+    expect_busy(post_accounts("a").send().await);
+    let _ = post_accounts("c").send().await.expect_status(200);
     let answer = hold.finish().await.expect_status(200);
     assert_eq!(lock_names(&answer), ["c:account::a", "c:account::b"]);
-    let _ = of("b,c").send().await.expect_status(200);
+    let _ = post_accounts("b,c").send().await.expect_status(200);
     let _ = site.post("/accounts").send().await.expect_status(400).problem_document();
-    let many: Vec<_> = (0..33).map(|n| n.to_string()).collect();
-    let _ = of(&many.join(",")).send().await.expect_status(400).problem_document();
-    let _ = of(&many[1..].join(",")).send().await.expect_status(200);
+    let too_many: Vec<_> = (0..33).map(|n| n.to_string()).collect();
+    let _ = post_accounts(&too_many.join(",")).send().await.expect_status(400).problem_document();
+    let _ = post_accounts(&too_many[1..].join(",")).send().await.expect_status(200);
 }
 
 pub(crate) async fn readers_share_and_writers_exclude(case: TestCase) {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::{expect_accepted, measure_acquire, response_fence};
 
-/// A busy answer of this status: the same as ever otherwise.
+/// Expects the usual busy response with this status.
 #[track_caller]
 fn expect_busy_with_status(status: u16, answer: TestResponse) -> Value {
     let answer = answer.expect_status(status);
@@ -22,7 +22,7 @@ pub(crate) async fn all_methods_or_only_named_ones_take_the_lock(case: TestCase)
     expect_busy_with_status(409, site.post("/methods/7").send().await);
     expect_busy_with_status(409, site.get("/methods/7").send().await);
     expect_busy_with_status(409, site.get("/orders/7/audit").send().await);
-    // A router runs what is there for GET, or nothing.
+    // For HEAD, the router runs the GET route or no route.
     let head = site.request("HEAD", "/methods/7").send().await;
     assert!([409, 405].contains(&head.status.as_u16()), "{head:?}");
     for method in ["PUT", "DELETE", "PATCH", "OPTIONS"] {
@@ -51,14 +51,14 @@ pub(crate) async fn polling_requests_acquire_the_lock_eventually(case: TestCase)
     let (store, site, other) =
         (case.new_store().await, case.start_site().await, case.start_site().await);
     let hold = site.post_held("/orders/7/pay?tag=holder").await;
-    let asking: Vec<_> = (0..4).map(|_| site.post("/again/7?tag=again").spawn()).collect();
-    // This one stands in line meanwhile, alone.
+    let polling: Vec<_> = (0..4).map(|_| site.post("/again/7?tag=again").spawn()).collect();
+    // This request is the only one with a queue entry.
     let waiting = other.post("/orders/7/ship?tag=waiting").spawn();
     super::wait_for_queue_length(&store, "7", 1).await;
     let _ = hold.finish().await.expect_status(200);
     let _ = waiting.response().await.expect_status(200);
-    for asking in asking {
-        let _ = asking.response().await.expect_status(200);
+    for polling in polling {
+        let _ = polling.response().await.expect_status(200);
     }
     let tags = case.handler.run_tags();
     assert_eq!((tags[0].as_str(), tags.len()), ("holder", 6), "{tags:?}");

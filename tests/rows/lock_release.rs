@@ -7,14 +7,14 @@ use super::{ROUND_COUNT, assert_median_delay, lock::expect_busy, measure_acquire
 pub(crate) async fn lock_is_released_before_the_response(case: TestCase) {
     let site = case.start_site().await;
     for status in [200, 200, 404, 409, 500, 503, 200] {
-        // Given back before the answer: the next request never meets it.
+        // The lock is released before the response, so the next request never finds it busy.
         let target = format!("/orders/7/pay?status={status}");
         let answer = site.post(&target).send().await.expect_status(status);
         assert_eq!(answer.json()["target"], target, "its handler ran");
     }
 }
 
-/// Not before the answer, perhaps, but at once.
+/// The release may follow the response, but without a delay.
 pub(crate) async fn background_release_frees_lock_soon(case: TestCase) {
     let site = case.start_site().await;
     for _ in 0..5 {
@@ -24,7 +24,7 @@ pub(crate) async fn background_release_frees_lock_soon(case: TestCase) {
     let hold = site.post_held("/background/7").await;
     expect_busy(site.post("/orders/7/pay").send().await);
     let _ = hold.finish().await.expect_status(200);
-    // Nothing is left to be given back when it has stopped, which is asserted there.
+    // `stop` asserts that no release is outstanding.
     site.stop().await;
 }
 
@@ -40,14 +40,14 @@ pub(crate) async fn handler_panic_releases_lock(case: TestCase) {
 
 pub(crate) async fn client_disconnect_releases_lock(case: TestCase) {
     let site = case.start_site().await;
-    let mut took = Vec::new();
+    let mut delays = Vec::new();
     for _ in 0..ROUND_COUNT {
         let hold = site.post_held("/orders/7/pay?tag=gone").await;
         expect_busy(site.post("/orders/7/pay").send().await);
         hold.disconnect().await;
-        took.push(measure_acquire(&site, "7").await);
+        delays.push(measure_acquire(&site, "7").await);
     }
-    assert_median_delay("the lock is free", took);
+    assert_median_delay("the lock is free", delays);
     assert_eq!(
         case.handler.run_tags(),
         [""; ROUND_COUNT],
@@ -63,14 +63,14 @@ pub(crate) async fn client_disconnect_during_body_releases_lock(case: TestCase) 
     raw.write(head).await;
     case.handler.sync_points.wait_for_arrival("gate").await;
     expect_busy(site.post("/orders/7/pay").send().await);
-    // The handler reads on, and waits for what never comes. (An upload that nobody reads hides the
-    // client's leaving from both servers.)
+    // The handler continues to read a body that never arrives. (Neither server notices the
+    // disconnect while the upload is not read.)
     case.handler.sync_points.open("gate");
     drop(raw);
     measure_acquire(&site, "7").await;
 }
 
-/// The request may end, no new one comes in, and nothing is left locked.
+/// The active request may finish, new ones are refused, and no lock stays held.
 pub(crate) async fn shutdown_waits_for_request_and_releases_lock(case: TestCase) {
     let (site, other) = (case.start_site().await, case.start_site().await);
     let addr = site.addr;

@@ -36,33 +36,34 @@ use lockgate_tests::{TestResponse, TestSite, eventually, with_timeout};
 use parking_lot::Mutex;
 use serde_json::Value;
 
-/// Far less than a lease, far more than a machine under load needs: what has to happen at once.
+/// Maximum delay of an immediate release: far below a lease, far above the delays of a loaded
+/// machine.
 const MAX_RELEASE_DELAY: Duration = Duration::from_secs(8);
 
 /// Limit of the median of [`ROUND_COUNT`] releases. It is below the offer timeout, the poll
 /// interval of a waiter and the renewal interval, each of which would hide a missing release.
 const MAX_MEDIAN_RELEASE_DELAY: Duration = Duration::from_millis(300);
 
-/// An odd number.
+/// Odd, so that the median is one of the values.
 const ROUND_COUNT: usize = 5;
 
-/// An accepted request.
+/// Id and status URL of an accepted request.
 struct JobReceipt {
     id: String,
     location: String,
 }
 
-/// Tokens and ids are runs of hex digits; nothing else in our answers is, but the hash of a document in its `ETag`.
-/// `but`: the id that it is about.
+/// Expects no token in a response. Tokens and ids are runs of hex digits; apart from `job_id` and
+/// the hash in the `ETag`, a response has none.
 #[track_caller]
-fn assert_no_token(answer: &TestResponse, but: &str) {
+fn assert_no_token(answer: &TestResponse, job_id: &str) {
     let fields = answer.headers.iter().filter(|(name, _)| *name != "etag");
-    let whole = format!("{:?} {}", Vec::from_iter(fields), answer.text()).replace(but, "");
-    let runs = whole.split(|c: char| !c.is_ascii_hexdigit());
-    assert!(runs.max_by_key(|run| run.len()).is_none_or(|run| run.len() < 12), "{whole}");
+    let text = format!("{:?} {}", Vec::from_iter(fields), answer.text()).replace(job_id, "");
+    let runs = text.split(|c: char| !c.is_ascii_hexdigit());
+    assert!(runs.max_by_key(|run| run.len()).is_none_or(|run| run.len() < 12), "{text}");
 }
 
-/// Reads a 202, with everything that is promised of one.
+/// Reads a 202 and checks all promised headers and members.
 #[track_caller]
 fn expect_accepted(answer: TestResponse) -> JobReceipt {
     let answer = answer.expect_status(202);
@@ -79,12 +80,12 @@ fn expect_accepted(answer: TestResponse) -> JobReceipt {
 }
 
 impl JobReceipt {
-    /// Its status document.
+    /// Returns the current status document.
     async fn status_document(&self, site: &TestSite) -> Value {
         site.get(&self.location).send().await.expect_status(200).json()
     }
 
-    /// The status document, when it is no longer pending: told by the site.
+    /// Waits for the end of the job by long polls and returns the status document.
     async fn wait_for_final_status(&self, site: &TestSite) -> Value {
         with_timeout("the job to end", async {
             loop {
@@ -98,42 +99,42 @@ impl JobReceipt {
         .await
     }
 
-    /// Looks until the status document is as it should be.
-    async fn wait_for_status(&self, site: &TestSite, so: impl Fn(&Value) -> bool) -> Value {
+    /// Polls until the status document fulfils the condition.
+    async fn wait_for_status(&self, site: &TestSite, condition: impl Fn(&Value) -> bool) -> Value {
         let document = Mutex::new(Value::Null);
         eventually("the job to become what it should", async || {
             *document.lock() = self.status_document(site).await;
-            so(&document.lock())
+            condition(&document.lock())
         })
         .await;
         document.into_inner()
     }
 
-    /// Waits until it is done; the document of what its handler saw.
+    /// Waits until the job is done. Returns the request as its handler saw it.
     async fn wait_until_done(&self, site: &TestSite) -> Value {
         let document = self.wait_for_final_status(site).await;
         assert_eq!(document["state"], "done", "{document}");
         document["response"]["body"].clone()
     }
 
-    /// Waits until it is dead, of this.
+    /// Waits until the job is dead for this reason.
     async fn wait_until_dead(&self, site: &TestSite, reason: &str) -> Value {
         let document = self.wait_for_final_status(site).await;
         assert_eq!(document["state"], "dead", "{document}");
-        let told = document["reason"].as_str().unwrap_or_default();
-        assert!(told.contains(reason), "{document}");
+        let actual_reason = document["reason"].as_str().unwrap_or_default();
+        assert!(actual_reason.contains(reason), "{document}");
         document
     }
 }
 
-/// The fence that a handler saw.
+/// Returns the fence that the handler saw.
 #[track_caller]
 fn response_fence(answer: &TestResponse) -> u64 {
     let fence = &answer.json()["fence"];
     fence.as_u64().unwrap_or_else(|| panic!("no fence: {answer:?}"))
 }
 
-/// The number of places in the line of an order that is locked.
+/// Returns the number of queue entries of an order whose lock is held.
 async fn queue_length(store: &Store, order: &str) -> u64 {
     match store.lock(Key::path_param("id", order)).acquire().await {
         Err(AcquireError::Busy(busy)) => busy.queue_length,
@@ -141,39 +142,39 @@ async fn queue_length(store: &Store, order: &str) -> u64 {
     }
 }
 
-/// Waits until so many places are in the line of an order.
+/// Waits until the wait queue of the order has this length.
 async fn wait_for_queue_length(store: &Store, order: &str, length: u64) {
     eventually("the line to have that length", async || queue_length(store, order).await == length)
         .await;
 }
 
-/// As [`wait_for_queue_length`], of somebody who has just left: a place that nobody gives back stands for as long as its waiter would
-/// have waited, which is longer.
+/// Measures [`wait_for_queue_length`] after a waiter has left. A queue entry that is not removed
+/// lasts for the remaining wait of its waiter, which is longer than the limit.
 async fn measure_queue_leave(store: &Store, order: &str, length: u64) -> Duration {
-    let left = Instant::now();
+    let started = Instant::now();
     wait_for_queue_length(store, order, length).await;
-    let took = left.elapsed();
-    println!("figure: longest until a place is given back {} ms", took.as_millis());
-    assert!(took < MAX_RELEASE_DELAY, "the place was there for {took:?}");
-    took
+    let elapsed = started.elapsed();
+    println!("figure: longest until a place is given back {} ms", elapsed.as_millis());
+    assert!(elapsed < MAX_RELEASE_DELAY, "the place was there for {elapsed:?}");
+    elapsed
 }
 
-/// Passes through a lock that should be free, or free in a moment.
+/// Acquires and releases a lock that is free or about to be released.
 async fn measure_acquire(site: &TestSite, order: &str) -> Duration {
-    let asked = Instant::now();
+    let started = Instant::now();
     let answer = site.post(&format!("/orders/{order}/ship")).send().await;
-    let waited = asked.elapsed();
+    let elapsed = started.elapsed();
     let _ = answer.expect_status(200);
-    println!("figure: longest until the lock is free {} ms", waited.as_millis());
-    assert!(waited < MAX_RELEASE_DELAY, "the lock came free after {waited:?}");
-    waited
+    println!("figure: longest until the lock is free {} ms", elapsed.as_millis());
+    assert!(elapsed < MAX_RELEASE_DELAY, "the lock came free after {elapsed:?}");
+    elapsed
 }
 
-/// Most of them: the others may meet a machine that has other things to do.
+/// Only the median is checked: single delays may come from a loaded machine.
 #[track_caller]
-fn assert_median_delay(what: &str, mut took: Vec<Duration>) {
-    took.sort_unstable();
-    let median = took[took.len() / 2];
-    println!("figure: median until {what} {} ms", median.as_millis());
-    assert!(median < MAX_MEDIAN_RELEASE_DELAY, "until {what}: {took:?}");
+fn assert_median_delay(action: &str, mut delays: Vec<Duration>) {
+    delays.sort_unstable();
+    let median = delays[delays.len() / 2];
+    println!("figure: median until {action} {} ms", median.as_millis());
+    assert!(median < MAX_MEDIAN_RELEASE_DELAY, "until {action}: {delays:?}");
 }

@@ -29,7 +29,7 @@ pub(crate) async fn body_over_the_limit_is_not_deferred(case: TestCase) {
     assert_eq!(large.wait_until_done(&site).await["body"], "x".repeat(64 * 1024));
 }
 
-/// What a server lets in of a head is far more than what a store should keep of it: by default 16 KiB.
+/// Servers accept much longer heads than the default storage limit of 16 KiB.
 pub(crate) async fn head_over_the_limit_is_not_deferred(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -40,7 +40,7 @@ pub(crate) async fn head_over_the_limit_is_not_deferred(case: TestCase) {
     };
     expect_busy_without_location(with(1, 17 * 1024).send().await);
     expect_busy_without_location(with(9, 2 * 1024).send().await);
-    // actix-web lets in no head of more than 128 KiB.
+    // actix-web refuses heads over 128 KiB.
     let lines = if case.framework == WebFramework::Axum { 35 } else { 10 };
     expect_busy_without_location(with(lines, 10 * 1024).send().await);
     let long = format!("/orders/7/refund?{}", "x".repeat(17 * 1024));
@@ -51,7 +51,8 @@ pub(crate) async fn head_over_the_limit_is_not_deferred(case: TestCase) {
     assert_eq!(case.handler.completed_runs().len(), 2, "none of the others has run");
 }
 
-/// `/shared-room/{id}` has 4 MiB for all bodies. One client says that it sends the longest ones, and sends a byte.
+/// `/shared-room/{id}` has a budget of 4 MiB for all bodies. One client declares the longest bodies
+/// and sends one byte of each.
 pub(crate) async fn one_client_cannot_exhaust_the_body_budget(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -73,7 +74,7 @@ pub(crate) async fn one_client_cannot_exhaust_the_body_budget(case: TestCase) {
     let _ = other.wait_until_done(&site).await;
 }
 
-/// None of it has come, and none of it is waited for.
+/// The declared length alone causes the refusal; the body is not awaited.
 pub(crate) async fn long_content_length_is_refused_before_the_body(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -84,7 +85,8 @@ pub(crate) async fn long_content_length_is_refused_before_the_body(case: TestCas
     let _ = hold.finish().await.expect_status(200);
 }
 
-/// `/hasty/{id}` reads for 300 ms in all: each byte comes within that, and the whole would take five times as long.
+/// `/hasty/{id}` limits the total body time to 300 ms. Each byte arrives within it; the whole body
+/// would take five times as long.
 pub(crate) async fn slow_body_is_not_deferred(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -143,14 +145,14 @@ pub(crate) async fn request_beyond_owner_limit_is_not_deferred(case: TestCase) {
     for job in [second, other, third] {
         let _ = job.wait_until_done(&site).await;
     }
-    // What has run does not count any more.
+    // An ended job does not count.
     let hold = site.post_held("/orders/7/pay").await;
     let last = expect_accepted(send("ada").await);
     let _ = hold.finish().await.expect_status(200);
     let _ = last.wait_until_done(&site).await;
 }
 
-/// Of an owner, of a resource, and of the queue: each is met by the second request.
+/// Limits per owner, per resource and per queue: the second request exceeds each.
 pub(crate) async fn request_beyond_any_storage_limit_is_not_deferred(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -232,7 +234,7 @@ pub(crate) async fn rebuilt_busy_response_is_deferred(case: TestCase) {
     let hold = site.post_held("/orders/7/pay").await;
     let job = expect_accepted(site.post("/rebuilt/7").body("note").send().await);
     let _ = hold.finish().await.expect_status(200);
-    // The response goes the same way through the routes when it runs, and loses its type there.
+    // The run's response passes the same middleware and loses its type there.
     let text = job.wait_until_done(&site).await;
     assert!(text.to_string().contains("note"), "{text}");
 }

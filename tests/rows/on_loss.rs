@@ -4,7 +4,7 @@ use lockgate_tests::{TestCase, TestResponse};
 
 use super::{measure_acquire, response_fence};
 
-/// The answer in place of the handler's.
+/// Expects the response that replaces the handler's after a lock loss.
 #[track_caller]
 pub(super) fn expect_lock_lost(answer: TestResponse, loss: &str) -> TestResponse {
     let answer = answer.expect_status(503);
@@ -17,13 +17,13 @@ pub(super) fn expect_lock_lost(answer: TestResponse, loss: &str) -> TestResponse
     answer
 }
 
-/// Whoever looks at a lock that is at its end before the agent does finds that it has lapsed.
-fn is_loss(told: Option<&str>, loss: &str) -> bool {
-    told == Some(loss) || (loss, told) == ("too-long", Some("lapsed"))
+/// A check that precedes the lease agent reports an overlong hold as lapsed.
+fn is_loss(actual: Option<&str>, expected: &str) -> bool {
+    actual == Some(expected) || (expected, actual) == ("too-long", Some("lapsed"))
 }
 
-/// It is the default: nothing else is set on this route. Deferral is for requests that were busy: one that ran, and lost,
-/// is not run again.
+/// `Stop` is the default: the route sets no other reaction. A request that ran and lost its lock is
+/// not deferred, because deferral is for busy locks.
 pub(crate) async fn handler_is_stopped_on_loss_by_default(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/brief/7?tag=stopped").await;
@@ -34,14 +34,14 @@ pub(crate) async fn handler_is_stopped_on_loss_by_default(case: TestCase) {
         measure_acquire(&site, order).await;
     }
     assert_eq!(case.handler.run_tags(), ["", ""], "the handlers were dropped where they stood");
-    // And the connection, the worker thread and the routes go on.
+    // The connection, the worker thread and the routes remain usable.
     let _ = site.post("/brief/7").send().await.expect_status(200);
 }
 
 pub(crate) async fn finish_on_loss_marks_the_response(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/finish/7?tag=late").await;
-    // Somebody else has had the lock meanwhile.
+    // Another request acquires the lost lock meanwhile.
     measure_acquire(&site, "7").await;
     let answer = hold.finish().await.expect_status(200);
     assert!(is_loss(Some(answer.header("lock-lost")), "too-long"), "{answer:?}");
@@ -61,8 +61,8 @@ pub(crate) async fn replace_on_loss_discards_the_response(case: TestCase) {
     let _ = site.post("/replace/7").send().await.expect_status(200);
 }
 
-/// The layer further in stops the handler; the outer one has lost the lock too, and says so on the 503.
-/// The quota around both of them tells what is left, as on every answer.
+/// The inner layer stops the handler. The outer layer has lost its lock too and marks the 503. The
+/// rate limit around both sends its headers as on every response.
 pub(crate) async fn outer_layers_see_the_lock_lost_response(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/layered/7").await;
@@ -72,16 +72,16 @@ pub(crate) async fn outer_layers_see_the_lock_lost_response(case: TestCase) {
     measure_acquire(&site, "7").await;
 }
 
-/// Its worker's own lock is what counts: the settings of the layer do not.
+/// A deferred run holds the worker's lock; the `max_hold` of the layer does not apply.
 pub(crate) async fn layer_max_hold_does_not_stop_deferred_run(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
     let job = super::expect_accepted(site.post("/brief-refund/7?gate=run&tag=run").send().await);
     let _ = hold.finish().await.expect_status(200);
     case.handler.sync_points.wait_for_arrival("run").await;
-    // Far longer than the layer lets a request hold its lock.
+    // The wait exceeds the `max_hold` of the layer.
     expect_lock_lost(site.post_held("/brief/8").await.response().await, "too-long");
     case.handler.sync_points.open("run");
-    let seen = job.wait_until_done(&site).await;
-    assert!(seen["fence"].is_u64(), "{seen}");
+    let document = job.wait_until_done(&site).await;
+    assert!(document["fence"].is_u64(), "{document}");
 }

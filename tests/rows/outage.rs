@@ -8,12 +8,12 @@ use lockgate_tests::{RedisServer, TestCase, TestRequest, TestResponse, TestSite,
 
 use super::{JobReceipt, lock::expect_busy, recovery::measure_deferred_run};
 
-/// Longest time to an answer while the store is away.
+/// Longest time to a response while the store is unavailable.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(1);
 
 pub(super) async fn start_site(case: &TestCase, server: &RedisServer) -> TestSite {
-    // Above the default: here a loaded machine is no outage. A server that is gone says so at once, and whoever
-    // waited for the deadline all the same would not be prompt.
+    // Above the default, so that a loaded machine is no outage. A killed server refuses connections
+    // at once, and a response that still waited for the deadline would exceed `MAX_ANSWER_TIME`.
     start_site_with_timeout(case, server, Duration::from_secs(5)).await
 }
 
@@ -26,41 +26,46 @@ pub(super) async fn start_site_with_timeout(
     case.site_builder_on(store.connect().await.expect("a store")).start().await
 }
 
-/// Whoever asks while the store is away is answered soon. A machine under load may be late by itself,
-/// but not each time. For requests that may be sent again: see [`Prompt`] for the others.
+/// Sends a repeatable request and expects a prompt response during an outage. Up to three tries,
+/// since a loaded machine may delay one of them. [`AnswerTimes`] is for requests that are counted.
 pub(super) async fn send_promptly(request: TestRequest) -> TestResponse {
-    let mut late = Vec::new();
+    let mut elapsed_times = Vec::new();
     for _ in 0..3 {
-        let (answer, took) = send_timed(request.clone()).await;
-        if took < MAX_ANSWER_TIME {
+        let (answer, elapsed) = send_timed(request.clone()).await;
+        if elapsed < MAX_ANSWER_TIME {
             return answer;
         }
-        late.push(took);
+        elapsed_times.push(elapsed);
     }
-    panic!("answered after {late:?}")
+    panic!("answered after {elapsed_times:?}")
 }
 
 async fn send_timed(request: TestRequest) -> (TestResponse, Duration) {
     let sent = Instant::now();
     let answer = request.send().await;
-    let took = sent.elapsed();
-    println!("figure: longest answer while the store is away {} ms", took.as_millis());
-    (answer, took)
+    let elapsed = sent.elapsed();
+    println!("figure: longest answer while the store is away {} ms", elapsed.as_millis());
+    (answer, elapsed)
 }
 
-/// As [`promptly`], of requests that count: each is sent once, and some of them have to be answered soon.
+/// Like [`send_promptly`] for requests that are counted: each is sent once, and at least one
+/// response has to be prompt.
 #[derive(Default)]
 struct AnswerTimes(Vec<Duration>);
 
 impl AnswerTimes {
     async fn send_once(&mut self, request: TestRequest) -> TestResponse {
-        let (answer, took) = send_timed(request).await;
-        self.0.push(took);
+        let (answer, elapsed) = send_timed(request).await;
+        self.0.push(elapsed);
         answer
     }
 
     fn assert_any_prompt(self) {
-        assert!(self.0.iter().any(|took| *took < MAX_ANSWER_TIME), "answered after {:?}", self.0);
+        assert!(
+            self.0.iter().any(|elapsed| *elapsed < MAX_ANSWER_TIME),
+            "answered after {:?}",
+            self.0
+        );
     }
 }
 
@@ -97,30 +102,36 @@ pub(crate) async fn lock_is_503_during_outage_and_recovers(case: TestCase) {
         send_promptly(site.get("/deferred/00112233445566778899aabbccddeeff00")).await,
     );
     let _ = send_promptly(site.get("/orders/7/pay?tag=safe")).await.expect_status(200);
-    let ran = case.handler.completed_runs();
-    let locked = ran.iter().filter(|ran| ran.tag != "safe");
-    assert!(locked.clone().all(|ran| ran.fence.is_some()), "{ran:?}");
+    let completed_runs = case.handler.completed_runs();
+    let locked_runs = completed_runs.iter().filter(|completed_runs| completed_runs.tag != "safe");
+    assert!(
+        locked_runs.clone().all(|completed_runs| completed_runs.fence.is_some()),
+        "{completed_runs:?}"
+    );
     server.restart().await;
     wait_for_recovery(&site).await;
     let _ = site.post("/orders/7/ship").send().await.expect_status(200);
 }
 
-/// A request that is deferred whatever its lock says has found no lock busy.
+/// A request that is always deferred does not depend on a busy lock; its enqueue fails.
 pub(crate) async fn always_deferred_request_is_503_during_outage(case: TestCase) {
     let mut server = RedisServer::start().await;
     let site = start_site(&case, &server).await;
     wait_for_recovery(&site).await;
-    let late = |path: &str| site.post(path).header("prefer", "respond-async");
-    let _ = late("/async/7?tag=before").send().await.expect_status(202);
+    let post_respond_async = |path: &str| site.post(path).header("prefer", "respond-async");
+    let _ = post_respond_async("/async/7?tag=before").send().await.expect_status(202);
     server.kill();
-    for request in [site.post("/always/7?tag=away"), late("/async/7?tag=away")] {
+    for request in [site.post("/always/7?tag=away"), post_respond_async("/async/7?tag=away")] {
         expect_unavailable(send_promptly(request).await);
     }
     server.restart().await;
     wait_for_recovery(&site).await;
     let _ = site.post("/always/8?tag=after").send().await.expect_status(202);
-    let ran = case.handler.completed_runs();
-    assert!(ran.iter().all(|ran| ran.tag != "away"), "{ran:?}");
+    let completed_runs = case.handler.completed_runs();
+    assert!(
+        completed_runs.iter().all(|completed_runs| completed_runs.tag != "away"),
+        "{completed_runs:?}"
+    );
 }
 
 pub(crate) async fn fail_open_lock_and_quota_admit_during_outage(case: TestCase) {
@@ -146,25 +157,25 @@ pub(crate) async fn fail_open_lock_and_quota_admit_during_outage(case: TestCase)
     assert!(answer.header("ratelimit").contains(";r=2;"), "{answer:?}");
 }
 
-/// By default a process goes on by itself, with what the quota had left, until the store is well again.
+/// By default a process continues with the remaining units of the quota until the store recovers.
 pub(crate) async fn outage_limiter_enforces_quota_in_process(case: TestCase) {
     let mut server = RedisServer::start().await;
     let site = start_site(&case, &server).await;
     let _ = site.get("/quota/three").send().await.expect_status(200);
     server.kill();
-    let mut prompt = AnswerTimes::default();
+    let mut answer_times = AnswerTimes::default();
     for _ in 0..2 {
-        let answer = prompt.send_once(site.get("/quota/three")).await.expect_status(200);
+        let answer = answer_times.send_once(site.get("/quota/three")).await.expect_status(200);
         assert!(
             !answer.has_header("ratelimit") && !answer.has_header("ratelimit-policy"),
             "{answer:?}"
         );
     }
-    let answer = prompt.send_once(site.get("/quota/three")).await.expect_status(429);
-    prompt.assert_any_prompt();
+    let answer = answer_times.send_once(site.get("/quota/three")).await.expect_status(429);
+    answer_times.assert_any_prompt();
     assert!(answer.retry_after_seconds() <= 20, "one of three a minute: {answer:?}");
     server.restart().await;
-    // A server that was killed has forgotten.
+    // The killed server lost its counters.
     eventually("quotas to be counted in the store again", async || {
         let answer = site.get("/quota/three").send().await;
         answer.status == 200 && answer.has_header("ratelimit")
@@ -172,7 +183,8 @@ pub(crate) async fn outage_limiter_enforces_quota_in_process(case: TestCase) {
     .await;
 }
 
-/// The store goes away after the lock was found busy: nothing is stored, and nothing is promised.
+/// The store fails after the lock was found busy: nothing is stored, and the response promises
+/// nothing.
 pub(crate) async fn request_is_not_deferred_during_outage(case: TestCase) {
     let mut server = RedisServer::start().await;
     let site = start_site(&case, &server).await;
@@ -180,12 +192,12 @@ pub(crate) async fn request_is_not_deferred_during_outage(case: TestCase) {
     let refused = site.post("/late/7?after=late").spawn();
     case.handler.sync_points.wait_for_arrival("late").await;
     server.kill();
-    // Known to be away: what is sent from now on has not run. (A call that finds it out itself may
-    // have, and is answered as in the next row.)
+    // The circuit breaker is open, so later calls are not sent. (The call that opens it may have
+    // run; the next row covers that case.)
     expect_unavailable(send_promptly(site.post("/orders/7/pay")).await);
     case.handler.sync_points.open("late");
     let answer = refused.response().await;
-    // Whether the connection broke before or under the call decides which of the two is the truth.
+    // The response depends on whether the connection broke before or during the call.
     if answer.has_header("location") {
         let _ = answer.expect_status(503).problem_document();
     } else {
@@ -196,11 +208,12 @@ pub(crate) async fn request_is_not_deferred_during_outage(case: TestCase) {
     let _ = hold.finish().await.expect_status(200);
 }
 
-/// As above, but the store hangs: the client is told where to look whether it was accepted.
+/// As above, but the store hangs: the response carries the `Location` under which the job may
+/// exist.
 pub(crate) async fn uncertain_enqueue_returns_503_with_location(case: TestCase) {
     let server = RedisServer::start().await;
     let site = start_site_with_timeout(&case, &server, Duration::from_secs(3)).await;
-    // A script that the server does not know yet would not be sent twice to a server that hangs.
+    // An unloaded script would not be sent a second time to a hanging server.
     measure_deferred_run(&site).await;
     let hold = site.post_held("/orders/7/pay").await;
     let refused = site.post("/late/7?after=late").spawn();
@@ -212,7 +225,7 @@ pub(crate) async fn uncertain_enqueue_returns_503_with_location(case: TestCase) 
     let _ = answer.problem_document();
     let location = answer.header("location").to_owned();
     server.resume();
-    // The call lay in the server's socket, and has run by now: the status tells the truth.
+    // The call was in the server's socket buffer and has run by now.
     eventually("the job to be found", async || site.get(&location).send().await.status == 200)
         .await;
     let id = location.trim_start_matches("/deferred/").to_owned();
@@ -224,7 +237,7 @@ pub(crate) async fn uncertain_enqueue_returns_503_with_location(case: TestCase) 
 
 pub(crate) async fn frozen_store_is_unavailable(case: TestCase) {
     let server = RedisServer::start().await;
-    // As it is by default.
+    // Default settings.
     let store = Store::connect(&server.url("scenario")).await.expect("a store");
     let site = case.site_builder_on(store).start().await;
     wait_for_recovery(&site).await;
@@ -235,7 +248,7 @@ pub(crate) async fn frozen_store_is_unavailable(case: TestCase) {
     let _ = send_promptly(site.get("/quota/three")).await.expect_status(200);
     server.resume();
     wait_for_recovery(&site).await;
-    // What the calls without an answer have taken is given back.
+    // Locks acquired by unanswered calls are undone.
     eventually("the lock to be free", async || {
         site.post("/orders/7/ship").send().await.status == 200
     })
@@ -246,11 +259,11 @@ pub(crate) async fn wrong_password_is_a_configuration_error() {
     let server = RedisServer::start_with_password("c0rrect").await;
     let _ = Store::connect(&server.url("scenario")).await.expect("a store");
     let url = server.url("scenario");
-    for wrong in [url.replace("c0rrect", "s3cret"), url.replace(":c0rrect@", "")] {
-        let store = Store::builder(&wrong).call_timeout(Duration::from_secs(10));
+    for wrong_url in [url.replace("c0rrect", "s3cret"), url.replace(":c0rrect@", "")] {
+        let store = Store::builder(&wrong_url).call_timeout(Duration::from_secs(10));
         let error = store.connect().await.expect_err("it is refused");
         assert_eq!(error.kind(), ErrorKind::Config);
-        let told = format!("{error} {error:?}");
-        assert!(!told.contains("s3cret") && !told.contains("c0rrect"), "{told}");
+        let error_text = format!("{error} {error:?}");
+        assert!(!error_text.contains("s3cret") && !error_text.contains("c0rrect"), "{error_text}");
     }
 }

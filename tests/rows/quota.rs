@@ -5,8 +5,8 @@ use std::time::Duration;
 use lockgate_tests::{TestCase, TestResponse, TestSite};
 use sfv::{BareItem, Item, ListEntry, Parser};
 
-/// One member of a `RateLimit` or `RateLimit-Policy` list: its name and its parameters, read by a
-/// parser of structured fields that is not ours.
+/// Parses a `RateLimit` or `RateLimit-Policy` list into names and parameters with an independent
+/// parser of structured fields.
 #[track_caller]
 pub(super) fn list_members(answer: &TestResponse, field: &str) -> Vec<(String, i64, i64)> {
     let (first, second) = match field {
@@ -34,23 +34,24 @@ pub(super) fn list_members(answer: &TestResponse, field: &str) -> Vec<(String, i
 pub(super) fn expect_admitted(answer: TestResponse, name: &str, limit: i64, remaining: i64) {
     let answer = answer.expect_status(200);
     assert_eq!(list_members(&answer, "ratelimit-policy"), [(name.to_owned(), limit, 60)]);
-    let [(told, left, reset)] = &list_members(&answer, "ratelimit")[..] else {
+    let [(actual_name, actual_remaining, reset)] = &list_members(&answer, "ratelimit")[..] else {
         panic!("expected one quota: {answer:?}")
     };
-    assert_eq!((told.as_str(), *left), (name, remaining), "{answer:?}");
+    assert_eq!((actual_name.as_str(), *actual_remaining), (name, remaining), "{answer:?}");
     assert!((1..=60).contains(reset), "{answer:?}");
 }
 
-/// Seconds until the quota is there again.
+/// Expects a refusal by this quota. Returns the seconds until it resets.
 #[track_caller]
 pub(super) fn expect_quota_exceeded(answer: TestResponse, name: &str) -> i64 {
     let answer = answer.expect_status(429);
     let problem = answer.problem_document();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
     assert_eq!(problem["violated-policies"], serde_json::json!([name]));
-    let told = list_members(&answer, "ratelimit");
-    let (_, left, reset) = told.iter().find(|member| member.0 == name).expect("its own quota");
-    assert_eq!(*left, 0, "{answer:?}");
+    let members = list_members(&answer, "ratelimit");
+    let (_, remaining, reset) =
+        members.iter().find(|member| member.0 == name).expect("its own quota");
+    assert_eq!(*remaining, 0, "{answer:?}");
     assert!(*reset >= 1, "{answer:?}");
     assert!(i64::try_from(answer.retry_after_seconds()).unwrap() >= *reset, "{answer:?}");
     *reset
@@ -68,8 +69,8 @@ pub(crate) async fn responses_report_quota_and_refusals_are_not_charged(case: Te
     let first = expect_quota_exceeded(answer, "three");
     assert_eq!(case.handler.completed_runs().len(), 3, "the handler has not run");
     for _ in 0..5 {
-        let again = expect_quota_exceeded(site.get("/quota/three").send().await, "three");
-        assert!(again <= first, "a refusal was charged");
+        let retried = expect_quota_exceeded(site.get("/quota/three").send().await, "three");
+        assert!(retried <= first, "a refusal was charged");
     }
 }
 
@@ -80,28 +81,28 @@ pub(crate) async fn policies_of_different_names_share_no_quota(case: TestCase) {
         expect_admitted(site.get(target).send().await, label, 1, 0);
         expect_quota_exceeded(site.get(target).send().await, label);
     }
-    let told =
+    let policies =
         list_members(&site.get("/alike/names").send().await.expect_status(200), "ratelimit-policy");
-    assert_eq!(told, [("a/b".to_owned(), 1, 60), ("a b".to_owned(), 2, 60)]);
+    assert_eq!(policies, [("a/b".to_owned(), 1, 60), ("a b".to_owned(), 2, 60)]);
     expect_quota_exceeded(site.get("/alike/names").send().await, "a/b");
 }
 
 pub(crate) async fn request_after_retry_after_is_admitted(case: TestCase) {
     let site = case.start_site().await;
     let _ = site.get("/quota/second").send().await.expect_status(200);
-    // On a machine so slow that the second is over, there is nothing to wait for.
+    // On a very slow machine the window may have ended already.
     let answer = site.get("/quota/second").send().await;
     if answer.status != 200 {
-        // Time itself is what is promised here.
+        // Real time is the subject of this row.
         tokio::time::sleep(Duration::from_secs(answer.retry_after_seconds())).await;
         let _ = site.get("/quota/second").send().await.expect_status(200);
     }
 }
 
 pub(crate) async fn thirty_concurrent_requests_admit_ten(case: TestCase) {
-    let (one, other) = (case.start_site().await, case.start_site().await);
+    let (first_site, other) = (case.start_site().await, case.start_site().await);
     let sent: Vec<_> = (0..15)
-        .flat_map(|_| [one.get("/quota/ten").spawn(), other.get("/quota/ten").spawn()])
+        .flat_map(|_| [first_site.get("/quota/ten").spawn(), other.get("/quota/ten").spawn()])
         .collect();
     let mut passed = 0;
     for answer in sent {
@@ -127,7 +128,7 @@ pub(crate) async fn two_layers_report_two_quotas(case: TestCase) {
     expect_quota_exceeded(answer, "inner");
 }
 
-/// A header, a parameter, and what a function says.
+/// The key is a header, a path parameter or the result of a function.
 pub(crate) async fn each_key_has_its_own_quota(case: TestCase) {
     let site = case.start_site().await;
     spend_quota(&site, "/quota/param/7", 2).await;
@@ -177,10 +178,10 @@ pub(crate) async fn route_key_has_one_quota(case: TestCase) {
 
 pub(crate) async fn processes_share_a_quota(case: TestCase) {
     let other = case.site_builder().await.framework(case.framework.other());
-    let (one, other) = (case.start_site().await, other.start().await);
-    spend_quota(&one, "/quota/three", 2).await;
+    let (first_site, other) = (case.start_site().await, other.start().await);
+    spend_quota(&first_site, "/quota/three", 2).await;
     expect_admitted(other.get("/quota/three").send().await, "three", 3, 0);
-    expect_quota_exceeded(one.get("/quota/three").send().await, "three");
+    expect_quota_exceeded(first_site.get("/quota/three").send().await, "three");
     expect_quota_exceeded(other.get("/quota/three").send().await, "three");
 }
 

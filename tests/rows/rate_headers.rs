@@ -8,7 +8,7 @@ const DRAFT_HEADERS: [&str; 2] = ["ratelimit-policy", "ratelimit"];
 const LEGACY_HEADERS: [&str; 3] =
     ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
-/// Has these of all the fields about quotas, each once.
+/// Expects exactly these rate headers, each once.
 #[track_caller]
 fn assert_rate_headers(answer: &TestResponse, fields: &[&str]) {
     for field in DRAFT_HEADERS.iter().chain(&LEGACY_HEADERS) {
@@ -19,7 +19,7 @@ fn assert_rate_headers(answer: &TestResponse, fields: &[&str]) {
     }
 }
 
-/// What is told of a request that is let in, and of the next, which is refused.
+/// Sends an admitted request and the next one, which is refused.
 async fn send_admitted_and_refused(request: impl Fn() -> TestRequest) -> [TestResponse; 2] {
     [request().send().await.expect_status(200), request().send().await]
 }
@@ -28,7 +28,7 @@ async fn send_admitted_and_refused(request: impl Fn() -> TestRequest) -> [TestRe
 fn assert_legacy_values(answer: &TestResponse) {
     let number = |name: &str| answer.header(name).parse::<u64>().expect("a number");
     assert_eq!([number(LEGACY_HEADERS[0]), number(LEGACY_HEADERS[1])], [1, 0], "{answer:?}");
-    // Seconds from now, and no date.
+    // Relative seconds, not a date.
     assert!((1..=60).contains(&number(LEGACY_HEADERS[2])), "{answer:?}");
 }
 
@@ -71,11 +71,11 @@ pub(crate) async fn preflight_is_not_charged(case: TestCase) {
     let options = |target| site.request("OPTIONS", target).header("origin", "https://a.example");
     let preflight = |target| options(target).header("access-control-request-method", "POST");
     for _ in 0..3 {
-        // It has no API key either.
+        // A preflight carries no API key.
         let answer = preflight("/told/draft").send().await.expect_status(200);
         assert_rate_headers(&answer, &[]);
     }
-    // Without the field it is none, nor is it with another method.
+    // OPTIONS without `Access-Control-Request-Method` is no preflight, nor is another method.
     let _ = options("/told/draft").send().await.expect_status(400);
     let get = site.get("/told/draft").header("origin", "https://a.example");
     let _ = get.header("access-control-request-method", "POST").send().await.expect_status(400);

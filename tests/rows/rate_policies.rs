@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockgate::{Decision, Key, Policy, Quota, RateLimiter, Store};
 use lockgate_tests::{TestCase, TestRequest, TestResponse, TestSite};
 
-/// The policies that refuse it.
+/// Returns the names of the policies that refused a request.
 #[track_caller]
 fn violated_policies(answer: TestResponse) -> Vec<String> {
     let answer = answer.expect_status(429);
@@ -18,13 +18,14 @@ fn get_with_api_key(site: &TestSite, target: &str) -> TestRequest {
     site.get(target).header("x-api-key", "a")
 }
 
-/// What is left of this policy, as the response tells it.
+/// Returns the remaining units of a policy according to the response.
 #[track_caller]
 fn remaining_units(answer: TestResponse, policy: &str) -> u64 {
     let answer = answer.expect_status(200);
-    let told = answer.header_list("ratelimit");
-    let (_, rest) = told.split_once(&format!("\"{policy}\";r=")).expect("the policy is told");
-    rest.split(';').next().and_then(|n| n.parse().ok()).expect("a number")
+    let header = answer.header_list("ratelimit");
+    let (_, parameters) =
+        header.split_once(&format!("\"{policy}\";r=")).expect("the policy is told");
+    parameters.split(';').next().and_then(|n| n.parse().ok()).expect("a number")
 }
 
 pub(crate) async fn all_policies_of_one_key_are_enforced(case: TestCase) {
@@ -44,7 +45,7 @@ pub(crate) async fn all_policies_of_one_key_are_enforced(case: TestCase) {
     assert_eq!(remaining_units(other, "sliding"), 3);
 }
 
-/// What the first policy was charged comes back if the second one refuses.
+/// A charge of the first policy is rolled back if the second one refuses.
 pub(crate) async fn all_policies_of_several_keys_are_enforced(case: TestCase) {
     let site = case.start_site().await;
     let apart = |id: u8| site.get(&format!("/limits/apart/{id}"));
@@ -56,22 +57,23 @@ pub(crate) async fn all_policies_of_several_keys_are_enforced(case: TestCase) {
     for _ in 0..3 {
         assert_eq!(violated_policies(apart(3).send().await), ["all"]);
     }
-    // Of what a process remembers, the one may be forgotten sooner than the other: one that has to ask.
+    // A new process has an empty refusal cache, so both policies are evaluated.
     let other = case.start_site().await;
-    let both = violated_policies(other.get("/limits/apart/1").send().await);
-    assert_eq!(both, ["each", "all"], "each of them is named");
+    let violated = violated_policies(other.get("/limits/apart/1").send().await);
+    assert_eq!(violated, ["each", "all"], "each of them is named");
 }
 
 pub(crate) async fn groups_are_counted_separately(case: TestCase) {
     let site = case.start_site().await;
-    let of = |tenant, id: u8| site.get(&format!("/limits/group/{id}")).header("x-api-key", tenant);
+    let get_for_tenant =
+        |tenant, id: u8| site.get(&format!("/limits/group/{id}")).header("x-api-key", tenant);
     for n in (0..2).rev() {
-        assert_eq!(remaining_units(of("a", 1).send().await, "each"), n);
+        assert_eq!(remaining_units(get_for_tenant("a", 1).send().await, "each"), n);
     }
-    assert_eq!(violated_policies(of("a", 1).send().await), ["each"]);
-    assert_eq!(remaining_units(of("a", 2).send().await, "tenant"), 0);
-    assert_eq!(violated_policies(of("a", 3).send().await), ["tenant"]);
-    assert_eq!(remaining_units(of("b", 1).send().await, "each"), 1, "another group");
+    assert_eq!(violated_policies(get_for_tenant("a", 1).send().await), ["each"]);
+    assert_eq!(remaining_units(get_for_tenant("a", 2).send().await, "tenant"), 0);
+    assert_eq!(violated_policies(get_for_tenant("a", 3).send().await), ["tenant"]);
+    assert_eq!(remaining_units(get_for_tenant("b", 1).send().await, "each"), 1, "another group");
 }
 
 pub(crate) async fn shadow_policy_refuses_no_request(case: TestCase) {
@@ -97,11 +99,12 @@ pub(crate) async fn duplicate_policy_is_charged_once(case: TestCase) {
 
 pub(crate) async fn quota_lookup_selects_quota_by_plan(case: TestCase) {
     let site = case.start_site().await;
-    let of = |key, plan| site.get("/limits/plans").header("x-api-key", key).header("x-plan", plan);
-    assert_eq!(remaining_units(of("a", "2").send().await, "plans"), 1);
-    assert_eq!(remaining_units(of("a", "2").send().await, "plans"), 0);
-    assert_eq!(violated_policies(of("a", "2").send().await), ["plans"]);
-    assert_eq!(remaining_units(of("b", "9").send().await, "plans"), 8);
+    let get_with_plan =
+        |key, plan| site.get("/limits/plans").header("x-api-key", key).header("x-plan", plan);
+    assert_eq!(remaining_units(get_with_plan("a", "2").send().await, "plans"), 1);
+    assert_eq!(remaining_units(get_with_plan("a", "2").send().await, "plans"), 0);
+    assert_eq!(violated_policies(get_with_plan("a", "2").send().await), ["plans"]);
+    assert_eq!(remaining_units(get_with_plan("b", "9").send().await, "plans"), 8);
     for _ in 0..5 {
         let answer =
             site.get("/limits/plans").header("x-api-key", "c").send().await.expect_status(200);
@@ -134,12 +137,12 @@ pub(crate) async fn zero_quota_refuses_all_requests(case: TestCase) {
     assert!(case.handler.completed_runs().is_empty(), "no handler has run");
 }
 
-/// At the rate of the quota, one a second, the client has paid it off in ten windows.
+/// The quota refills one unit a second; the debt is limited to ten windows.
 pub(crate) async fn handler_cost_debt_is_bounded(case: TestCase) {
     let site = case.start_site().await;
-    let most = u64::MAX.to_string();
+    let max_cost = u64::MAX.to_string();
     let _ = get_with_api_key(&site, "/limits/paced")
-        .header("x-cost", &most)
+        .header("x-cost", &max_cost)
         .send()
         .await
         .expect_status(200);
@@ -175,13 +178,15 @@ pub(crate) async fn handler_can_set_the_cost(case: TestCase) {
     assert_eq!(violated_policies(costs("0").send().await), ["handler"]);
 }
 
-/// Never more than the quota, whoever has leased of it. Refused early are at most as many as two processes
-/// have leased, or are fetching, while others ask: five each.
+/// The total never exceeds the quota. At most ten units are refused early: five leased or in flight
+/// for each of two processes.
 pub(crate) async fn quota_leases_of_two_processes_share_one_quota(case: TestCase) {
     let other = case.site_builder().await.framework(case.framework.other());
-    let (one, other) = (case.start_site().await, other.start().await);
+    let (first_site, other) = (case.start_site().await, other.start().await);
     let sent: Vec<_> = (0..30)
-        .flat_map(|_| [&one, &other].map(|site| get_with_api_key(site, "/limits/leased").spawn()))
+        .flat_map(|_| {
+            [&first_site, &other].map(|site| get_with_api_key(site, "/limits/leased").spawn())
+        })
         .collect();
     let mut passed = 0;
     for answer in sent {
@@ -193,7 +198,7 @@ pub(crate) async fn quota_leases_of_two_processes_share_one_quota(case: TestCase
     assert!((10..=20).contains(&passed), "{passed} of 20");
 }
 
-/// One of those of the routes, used on its own: what counts is the policy's name, and the key.
+/// Standalone limiter of a route's policy: it shares the counter because name and key are equal.
 fn rate_limiter_for_policy(store: &Store, name: &str, requests: u64) -> RateLimiter {
     store.rate_limiter(
         Policy::new(Quota::requests(requests).per(Duration::from_secs(60))).with_name(name),
@@ -208,7 +213,7 @@ async fn reset_quota(limit: &RateLimiter) {
     limit.reset(Key::header("x-api-key", b"a")).await.expect("the store is there");
 }
 
-/// Two refusals, and the key is out for five minutes; others are not, nor is it on other routes.
+/// Two refusals block the key for five minutes. Other keys and other routes are not affected.
 pub(crate) async fn penalty_blocks_key_after_refusals(case: TestCase) {
     let (site, other) = (case.start_site().await, case.start_site().await);
     for n in (0..2).rev() {
@@ -233,14 +238,14 @@ pub(crate) async fn penalty_blocks_key_after_refusals(case: TestCase) {
 pub(crate) async fn penalty_ends_after_its_duration(case: TestCase) {
     let site = case.start_site().await;
     let answer = loop {
-        // On a machine so slow that the second is over, there is nothing to punish.
+        // On a very slow machine the window may have ended, and no refusal occurs.
         let answer = get_with_api_key(&site, "/limits/brief").send().await;
         if answer.status != 200 {
             break answer;
         }
     };
     assert!((2..=3).contains(&answer.retry_after_seconds()), "longer than the window: {answer:?}");
-    // Time itself is what is promised here.
+    // Real time is the subject of this row.
     tokio::time::sleep(Duration::from_secs(answer.retry_after_seconds())).await;
     assert_eq!(remaining_units(get_with_api_key(&site, "/limits/brief").send().await, "brief"), 0);
 }
@@ -250,21 +255,22 @@ pub(crate) async fn peek_reports_remaining_without_charge(case: TestCase) {
     let limit = rate_limiter_for_policy(&case.new_store().await, "twice", 3);
     for n in (0..3).rev() {
         for _ in 0..3 {
-            let told = peek_quota(&limit).await;
-            assert!(told.is_admitted() && told.remaining() == n + 1, "{told:?}");
+            let decision = peek_quota(&limit).await;
+            assert!(decision.is_admitted() && decision.remaining() == n + 1, "{decision:?}");
         }
         assert_eq!(
             remaining_units(get_with_api_key(&site, "/limits/twice").send().await, "twice"),
             n
         );
     }
-    let told = peek_quota(&limit).await;
-    assert!(!told.is_admitted() && told.remaining() == 0, "{told:?}");
-    assert!(told.retry_after() <= Duration::from_secs(60), "{told:?}");
+    let decision = peek_quota(&limit).await;
+    assert!(!decision.is_admitted() && decision.remaining() == 0, "{decision:?}");
+    assert!(decision.retry_after() <= Duration::from_secs(60), "{decision:?}");
     assert_eq!(violated_policies(get_with_api_key(&site, "/limits/twice").send().await), ["twice"]);
 }
 
-/// A process that has reset a key knows of it at once, whatever it remembers; a punishment ends by it.
+/// A process that resets a key sees the effect at once, despite its refusal cache. The reset also
+/// ends a penalty.
 pub(crate) async fn reset_restores_the_quota(case: TestCase) {
     let site = case.start_site().await;
     for n in (0..3).rev() {
@@ -285,7 +291,7 @@ pub(crate) async fn reset_restores_the_quota(case: TestCase) {
             ["strict"]
         );
     }
-    // By another process.
+    // The reset comes from another process.
     reset_quota(&rate_limiter_for_policy(&case.new_store().await, "strict", 2)).await;
     assert_eq!(
         remaining_units(get_with_api_key(&site, "/limits/strict").send().await, "strict"),

@@ -28,8 +28,8 @@ pub(crate) async fn store_that_starts_later_is_used_once_reachable(case: TestCas
     measure_deferred_run(&site).await;
 }
 
-/// Requests go on while the server is killed and comes back empty: each is let through under a lock, or
-/// refused, in time.
+/// The server is killed and restarts empty under load. Each request is admitted under a lock or
+/// refused in time.
 pub(crate) async fn restarts_under_load_admit_or_refuse_promptly(case: TestCase) {
     let mut server = RedisServer::start().await;
     let site = Arc::new(start_site(&case, &server).await);
@@ -82,7 +82,7 @@ async fn send_until_finished(site: Arc<TestSite>, target: String, counts: Arc<Re
                 expect_unavailable(answer);
                 counts.refused.fetch_add(1, Ordering::Relaxed)
             }
-            // Its own last grant may not have been given back yet.
+            // The release of the client's previous grant may be pending.
             _ => {
                 expect_busy(answer);
                 0
@@ -91,8 +91,8 @@ async fn send_until_finished(site: Arc<TestSite>, target: String, counts: Arc<Re
     }
 }
 
-/// Redis comes back empty while handlers run: their clients are told that the lock did not last, as
-/// their layers say, and the lock is free.
+/// Redis restarts empty while handlers run: the responses report the lock loss according to their
+/// layers, and the lock is free.
 pub(crate) async fn held_lock_is_lost_when_server_restarts_empty(case: TestCase) {
     let mut server = RedisServer::start().await;
     let site = start_site(&case, &server).await;
@@ -111,26 +111,26 @@ pub(crate) async fn worker_resumes_after_server_restarts(case: TestCase) {
     let mut server = RedisServer::start().await;
     let site = start_site(&case, &server).await;
     measure_deferred_run(&site).await;
-    let mut took = Vec::new();
+    let mut delays = Vec::new();
     for _ in 0..5 {
         server.kill();
         expect_unavailable(send_promptly(site.post("/orders/7/refund")).await);
         server.restart().await;
         wait_for_recovery(&site).await;
-        took.push(measure_deferred_run(&site).await);
+        delays.push(measure_deferred_run(&site).await);
     }
-    // Most times at once: it does not need its next sign of life, up to 5 s later, to be there again. A new subscription
-    // may pause for a second.
-    took.sort_unstable();
-    assert!(took[2] < Duration::from_secs(2), "done after {took:?}");
+    // The worker resumes before its next heartbeat, which may be 5 s away. A new subscription may
+    // take a second.
+    delays.sort_unstable();
+    assert!(delays[2] < Duration::from_secs(2), "done after {delays:?}");
 }
 
-/// How long that takes.
+/// Measures the time from a release to the end of a deferred run.
 pub(super) async fn measure_deferred_run(site: &TestSite) -> Duration {
-    let asked = Instant::now();
+    let started = Instant::now();
     let hold = site.post_held("/orders/7/pay").await;
     let job = expect_accepted(site.post("/orders/7/refund").send().await);
     let _ = hold.finish().await.expect_status(200);
     let _ = job.wait_until_done(site).await;
-    asked.elapsed()
+    started.elapsed()
 }

@@ -1,5 +1,4 @@
-//! Reentrant locks: a request that holds a lock does not wait for itself. The delegation that it
-//! sends.
+//! Reentrant locks: a request that holds a lock does not wait for itself. Delegation headers.
 
 use lockgate::{Key, SharedSecret};
 use lockgate_tests::{TestCase, TestResponse};
@@ -9,7 +8,7 @@ use super::{
     response_fence,
 };
 
-/// The values of a field as the handler saw it.
+/// Returns the values of a header as the handler saw it.
 fn received_header(answer: &TestResponse, name: &str) -> Vec<String> {
     let document = answer.json();
     let fields = document["headers"].as_array().expect("a list").clone();
@@ -21,7 +20,7 @@ pub(crate) async fn handler_acquires_its_own_lock_reentrantly(case: TestCase) {
     let site = case.start_site().await;
     let answer = site.post("/within/7").send().await.expect_status(200);
     assert_eq!(answer.json()["inner"], response_fence(&answer), "{answer:?}");
-    // Given back once, by the layer.
+    // The layer releases the lock, once.
     measure_acquire(&site, "7").await;
     let hold = site.post_held("/within/7").await;
     expect_busy(site.post("/orders/7/pay").send().await);
@@ -54,12 +53,12 @@ pub(crate) async fn shared_lock_cannot_be_upgraded(case: TestCase) {
     assert_eq!(case.handler.completed_runs().len(), 0);
     measure_acquire(&site, "7").await;
     let reader = site.get("/document/7").send().await.expect_status(200);
-    let told = reader.json()["inner"].as_str().unwrap_or_default().to_owned();
-    assert!(told.contains("the request itself holds the lock"), "{reader:?}");
+    let inner_error = reader.json()["inner"].as_str().unwrap_or_default().to_owned();
+    assert!(inner_error.contains("the request itself holds the lock"), "{reader:?}");
     measure_acquire(&site, "7").await;
 }
 
-/// A section that one may be in, inside another one.
+/// A permit of one inside a permit of two: the smaller limit needs a permit of its own.
 pub(crate) async fn permit_of_larger_limit_is_not_reentrant_for_smaller(case: TestCase) {
     let site = case.start_site().await;
     expect_server_error(site.post("/fewer/7").send().await);
@@ -68,7 +67,7 @@ pub(crate) async fn permit_of_larger_limit_is_not_reentrant_for_smaller(case: Te
     measure_acquire(&site, "7").await;
 }
 
-/// Live and deferred alike.
+/// Covers direct and deferred requests.
 pub(crate) async fn lock_of_another_database_is_acquired(case: TestCase) {
     let second = case.new_store_in_other_database().await;
     let site = case.site_builder().await.second_store(second.clone()).start().await;
@@ -77,7 +76,7 @@ pub(crate) async fn lock_of_another_database_is_acquired(case: TestCase) {
     let job = expect_accepted(site.post("/two-stores/7").send().await);
     let theirs = second.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
     let _ = hold.finish().await.expect_status(200);
-    // It comes back in line, uncharged, for as long as somebody has the other lock.
+    // The job returns to the queue, uncharged, while the other lock is held.
     let _ = job.wait_for_status(&site, |document| document["reason"] == "busy").await;
     assert_eq!(
         case.handler.completed_runs().len(),
@@ -95,7 +94,7 @@ pub(crate) async fn lock_of_another_database_is_acquired(case: TestCase) {
     }
 }
 
-/// Such as that of a library. Live and deferred alike.
+/// For example the store handle of a library. Covers direct and deferred requests.
 pub(crate) async fn lock_of_another_store_handle_is_reentrant(case: TestCase) {
     let site = case.site_builder().await.second_store(case.new_store().await).start().await;
     let live = site.post("/two-stores/7").send().await.expect_status(200).json();
@@ -123,14 +122,15 @@ pub(crate) async fn fence_header_replaces_forged_values(case: TestCase) {
 pub(crate) async fn delegation_shares_lock_with_called_service(case: TestCase) {
     let (store, site) = (case.new_store().await, case.start_site().await);
     let guard = store.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
-    let word = |byte| {
-        let (name, word) =
+    let delegation = |byte| {
+        let (name, delegation) =
             guard.held_lock().delegation_header(&store, &SharedSecret::new([byte; 32]))?;
         assert_eq!(name, "lockgate-held");
-        Some(word)
+        Some(delegation)
     };
-    let (word, forged) = (word(7).expect("it is held"), word(8).expect("it is held"));
-    let call = |target| site.post(target).header("Lockgate-Held", &word);
+    let (delegation, forged) =
+        (delegation(7).expect("it is held"), delegation(8).expect("it is held"));
+    let call = |target| site.post(target).header("Lockgate-Held", &delegation);
     expect_busy(site.post("/called/7").send().await);
     expect_busy(site.post("/called/7").header("lockgate-held", &forged).send().await);
     expect_busy(call("/orders/7/pay").send().await);
@@ -139,20 +139,20 @@ pub(crate) async fn delegation_shares_lock_with_called_service(case: TestCase) {
     assert_eq!(answer.json()["inner"], guard.fence(), "{answer:?}");
     assert!(answer.json()["word"].is_string(), "for services further on: {answer:?}");
     assert_eq!(received_header(&answer, "lockgate-held"), [""; 0], "it is not for the handler");
-    // The lock is the caller's, still.
+    // The caller still holds the lock.
     expect_busy(site.post("/orders/7/pay").send().await);
     let _ = call("/called/8").send().await.expect_status(200);
     guard.release().await;
-    // It is about a lock of the same name in another database.
+    // The delegation names a lock of the same name in another database.
     let other = case.new_store_in_other_database().await;
-    let theirs = other.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
-    let (_, word) = theirs
+    let other_guard = other.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
+    let (_, delegation) = other_guard
         .held_lock()
         .delegation_header(&other, &SharedSecret::new([7; 32]))
         .expect("it is held");
-    let call = || site.post("/called/7").header("lockgate-held", &word);
+    let call = || site.post("/called/7").header("lockgate-held", &delegation);
     let answer = call().send().await.expect_status(200);
-    assert_ne!(response_fence(&answer), theirs.fence(), "{answer:?}");
+    assert_ne!(response_fence(&answer), other_guard.fence(), "{answer:?}");
     let hold = site.post_held("/orders/7/pay").await;
     expect_busy(call().send().await);
     let _ = hold.finish().await.expect_status(200);

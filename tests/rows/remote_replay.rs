@@ -11,8 +11,8 @@ use super::expect_accepted;
 
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(5);
 
-/// Another process: `/orders/{id}/refund` answers with a text of so many letters, `?letters=4`, or with 500 and
-/// `Retry-After: 3600`.
+/// Starts the remote application. `/orders/{id}/refund` answers with `?letters` bytes, or with 500
+/// and `Retry-After: 3600`.
 async fn start_remote_app() -> SocketAddr {
     let refund = any(async |request: axum::extract::Request| {
         match request.uri().query().and_then(|query| query.strip_prefix("letters=")) {
@@ -27,58 +27,60 @@ async fn start_remote_app() -> SocketAddr {
     address
 }
 
-/// A worker of the case's framework; it ends when the sender is dropped.
+/// Starts a worker of the case's framework. It stops when the sender is dropped.
 fn start_remote_worker(
     case: &TestCase,
     site: &TestSite,
-    far: SocketAddr,
+    remote_addr: SocketAddr,
 ) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async {
         let _ = stopped.await;
     };
     let store = site.store();
-    let there = HttpReplayer::new(store, &format!("http://{far}"), &SharedSecret::new([7; 32]));
+    let replayer =
+        HttpReplayer::new(store, &format!("http://{remote_addr}"), &SharedSecret::new([7; 32]));
     let ended = match case.framework {
         WebFramework::Axum => {
-            let worker = lockgate_axum::DeferWorker::with_replayer(store, there);
+            let worker = lockgate_axum::DeferWorker::with_replayer(store, replayer);
             tokio::spawn(worker.max_retry_after(MAX_RETRY_AFTER).response_limit(4).run(stopped))
         }
         WebFramework::Actix => {
-            let worker = lockgate_actix_web::DeferWorker::with_replayer(store, there);
+            let worker = lockgate_actix_web::DeferWorker::with_replayer(store, replayer);
             tokio::spawn(worker.max_retry_after(MAX_RETRY_AFTER).response_limit(4).run(stopped))
         }
     };
     (stop, ended)
 }
 
-/// What is kept of the response goes by the worker's limit.
+/// The worker's limit decides how much of the response is stored.
 pub(crate) async fn remote_run_stores_response_up_to_limit(case: TestCase) {
-    let (site, far) =
+    let (site, remote_addr) =
         (case.site_builder().await.without_worker().start().await, start_remote_app().await);
-    let (stop, ended) = start_remote_worker(&case, &site, far);
+    let (stop, ended) = start_remote_worker(&case, &site, remote_addr);
     let hold = site.post_held("/orders/7/pay").await;
-    let fits = expect_accepted(site.post("/orders/7/refund?letters=4").send().await);
-    let long = expect_accepted(site.post("/orders/7/refund?letters=5").send().await);
+    let within_limit = expect_accepted(site.post("/orders/7/refund?letters=4").send().await);
+    let over_limit = expect_accepted(site.post("/orders/7/refund?letters=5").send().await);
     let _ = hold.finish().await.expect_status(200);
-    for (job, stored) in [(&fits, "body"), (&long, "too long")] {
+    for (job, stored) in [(&within_limit, "body"), (&over_limit, "too long")] {
         let document = job.wait_for_final_status(&site).await;
         let response = &document["response"];
         assert_eq!((&document["state"], &response["status"]), (&"done".into(), &200.into()));
         assert_eq!(response["stored"], stored, "{document}");
     }
-    let answer = site.get(&format!("{}/response", fits.location)).send().await.expect_status(200);
+    let answer =
+        site.get(&format!("{}/response", within_limit.location)).send().await.expect_status(200);
     assert_eq!(answer.body, "xxxx");
     assert_eq!(case.handler.completed_runs().len(), 1, "here the other one alone has run");
     drop(stop);
     ended.await.expect("it ends well");
 }
 
-/// The backoff comes on top of it: a second at most.
+/// The backoff adds at most one second.
 pub(crate) async fn retry_after_of_handler_is_capped(case: TestCase) {
-    let (site, far) =
+    let (site, remote_addr) =
         (case.site_builder().await.without_worker().start().await, start_remote_app().await);
-    let (stop, ended) = start_remote_worker(&case, &site, far);
+    let (stop, ended) = start_remote_worker(&case, &site, remote_addr);
     let hold = site.post_held("/orders/7/pay").await;
     let job = expect_accepted(site.put("/orders/7/refund").send().await);
     let _ = hold.finish().await.expect_status(200);

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{JobReceipt, defer::defer_refund, expect_accepted, lock::expect_busy, measure_acquire};
 
-/// The values of a field, as a handler saw them.
+/// Returns the values of a header as the handler saw it.
 fn replayed_header<'a>(seen: &'a Value, name: &str) -> Vec<&'a str> {
     let fields = seen["headers"].as_array().expect("a list");
     let named = fields.iter().filter(|field| field[0] == name);
@@ -51,7 +51,7 @@ pub(crate) async fn replay_keeps_request_without_connection_headers(case: TestCa
     assert_eq!(seen["body"], "note");
     assert_eq!(replayed_header(&seen, "x-many"), ["one", "two"]);
     assert_eq!(replayed_header(&seen, "accept-language"), ["de"]);
-    // Though `RedisConnection` nominates these two.
+    // `Connection` nominates these two headers; they are not dropped.
     assert_eq!(replayed_header(&seen, "host"), [site.addr.to_string()]);
     assert_eq!(replayed_header(&seen, "idempotency-key"), ["\"mine\""]);
     assert_eq!(replayed_header(&seen, "content-length"), ["4"]);
@@ -60,7 +60,7 @@ pub(crate) async fn replay_keeps_request_without_connection_headers(case: TestCa
     }
 }
 
-/// Header lines that belong to one connection or one exchange, as the README names them.
+/// Headers that belong to one connection or one exchange, as listed in the README.
 const DROPPED_HEADERS: [&str; 11] = [
     "connection",
     "keep-alive",
@@ -75,11 +75,11 @@ const DROPPED_HEADERS: [&str; 11] = [
     "accept-encoding",
 ];
 
-/// Credentials of [`lists`].
+/// Credentials of [`generate_header_lists`].
 const CREDENTIALS: [&str; 3] = ["authorization", "cookie", "x-api-key"];
 
-/// All lines that a handler saw, those of one name in their order, but for the fixed ones, ours, the credentials and the
-/// idempotency key.
+/// Returns the header lines that a handler saw, in order, without fixed headers, lockgate's own
+/// headers, credentials and the idempotency key.
 fn replayed_headers(seen: &Value) -> Vec<(String, String)> {
     let lines = seen["headers"].as_array().expect("a list").iter();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -88,15 +88,15 @@ fn replayed_headers(seen: &Value) -> Vec<(String, String)> {
     lines.retain(|(name, _)| {
         !is_dropped(name) && !name.starts_with("lockgate-") && name != "idempotency-key"
     });
-    lines.sort_by(|(one, _), (other, _)| one.cmp(other));
+    lines.sort_by(|(first, _), (second, _)| first.cmp(second));
     lines
 }
 
 /// Name and value of a header line.
 type HeaderLine = (String, Vec<u8>);
 
-/// Lists of lines with any names and bytes that a client may send. Left out is what would make it another exchange: an upgrade,
-/// an expectation, another length or host, a claim to be a run.
+/// Generates lists of header lines with arbitrary names and bytes. Excluded are headers that change
+/// the exchange: upgrades, expectations, lengths, hosts and replay markers.
 fn generate_header_lists() -> Vec<Vec<HeaderLine>> {
     const KNOWN_NAMES: &[&str] = &[
         "x-user-id",
@@ -124,20 +124,20 @@ fn generate_header_lists() -> Vec<Vec<HeaderLine>> {
     let value = vec(prop_oneof![0x21..=0x7e_u8, 0x80..=0xff_u8], 0..20);
     let nominates = vec(name(), 1..6)
         .prop_map(|names| ("connection".to_owned(), names.join(", ").into_bytes()));
-    // Lines of one name.
-    let again = (name(), vec(value.clone(), 0..3)).prop_map(|(name, values)| {
+    // Repeated lines of one name.
+    let repeated = (name(), vec(value.clone(), 0..3)).prop_map(|(name, values)| {
         values.into_iter().map(|value| (name.clone(), value)).collect::<Vec<HeaderLine>>()
     });
     let lines = vec(prop_oneof![3 => (name(), value), 1 => nominates], 0..16);
-    let list = (again, lines).prop_map(|(again, lines)| [again, lines].concat());
+    let list = (repeated, lines).prop_map(|(repeated, lines)| [repeated, lines].concat());
     let mut runner = TestRunner::deterministic();
     (0..LIST_COUNT).map(|_| list.new_tree(&mut runner).expect("a list").current()).collect()
 }
 
-/// Lists that are sent to each framework on each store.
+/// Number of lists sent to each framework on each store.
 const LIST_COUNT: usize = 32;
 
-/// Whatever the lines are, and whatever `RedisConnection` nominates: the run sees what the direct one does.
+/// The deferred run sees the same header lines as the direct one, whatever `Connection` nominates.
 pub(crate) async fn arbitrary_headers_are_replayed(case: TestCase) {
     let site = case.start_site().await;
     let send = |target: &str, list: &[HeaderLine]| {
@@ -147,13 +147,13 @@ pub(crate) async fn arbitrary_headers_are_replayed(case: TestCase) {
         list.iter().fold(request, add).send()
     };
     let hold = site.post_held("/orders/7/pay").await;
-    let mut listed = Vec::new();
+    let mut sent_lists = Vec::new();
     for list in generate_header_lists() {
         let job = expect_accepted(send("/carried/7", &list).await);
-        listed.push((list, job));
+        sent_lists.push((list, job));
     }
     let _ = hold.finish().await.expect_status(200);
-    for (list, job) in listed {
+    for (list, job) in sent_lists {
         let deferred = job.wait_until_done(&site).await;
         let direct = send("/carried/8", &list).await.expect_status(200).json();
         assert_eq!(replayed_headers(&deferred), replayed_headers(&direct), "{list:?}");
@@ -178,24 +178,25 @@ pub(crate) async fn user_snapshot_is_replayed_without_credential(case: TestCase)
     let job =
         expect_accepted(site.post("/carried/7").header("authorization", "Bearer ann").send().await);
     let nobody = expect_accepted(site.post("/carried/7").send().await);
-    let both = site.post("/carried/7").header("authorization", "Bearer bob");
-    let both = both.header("x-api-key", "k").header("x-forwarded-access-token", "t");
-    let both = expect_accepted(both.send().await);
-    // Whose cookie it is nobody has said.
+    let with_credentials = site.post("/carried/7").header("authorization", "Bearer bob");
+    let with_credentials =
+        with_credentials.header("x-api-key", "k").header("x-forwarded-access-token", "t");
+    let with_credentials = expect_accepted(with_credentials.send().await);
+    // The owner of the cookie is unknown, so the request is not deferred.
     expect_busy(site.post("/carried/7").header("cookie", "a=b").send().await);
     let _ = hold.finish().await.expect_status(200);
     let seen = job.wait_until_done(&site).await;
     assert_eq!(seen["user"], "ann", "{seen}");
     assert!(replayed_header(&seen, "authorization").is_empty(), "{seen}");
     assert!(nobody.wait_until_done(&site).await["user"].is_null());
-    let seen = both.wait_until_done(&site).await;
+    let seen = with_credentials.wait_until_done(&site).await;
     assert_eq!(seen["user"], "bob", "{seen}");
     for name in ["x-api-key", "x-forwarded-access-token"] {
         assert!(replayed_header(&seen, name).is_empty(), "{name}: {seen}");
     }
 }
 
-/// What a user may do can change while a request waits.
+/// Permissions of a user may be revoked while the request waits.
 pub(crate) async fn revoked_user_does_not_run(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -232,7 +233,7 @@ pub(crate) async fn missing_idempotency_key_is_generated(case: TestCase) {
     assert!(replayed_header(&seen, "idempotency-key").is_empty(), "only for runs: {seen}");
 }
 
-/// Neither waits the worker for its end, nor the next job.
+/// Neither the worker nor the next job waits for the end of the stream.
 pub(crate) async fn event_stream_is_not_stored(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -253,14 +254,14 @@ pub(crate) async fn body_of_unknown_length_is_stored_up_to_limit(case: TestCase)
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
     let short = defer_refund(&site, "stream=open").await;
-    let long = defer_refund(&site, "stream=open&mib=2").await;
+    let over_limit = defer_refund(&site, "stream=open&mib=2").await;
     case.handler.sync_points.open("open");
     let _ = hold.finish().await.expect_status(200);
     let document = short.wait_for_final_status(&site).await;
     assert_eq!(document["response"]["stored"], "body", "{document}");
     let whole = site.get(&format!("{}/response", short.location)).send().await.expect_status(200);
     assert_eq!(whole.body, "first-last", "{whole:?}");
-    let document = long.wait_for_final_status(&site).await;
+    let document = over_limit.wait_for_final_status(&site).await;
     assert_eq!(document["response"]["stored"], "stream", "{document}");
 }
 
@@ -280,7 +281,7 @@ pub(crate) async fn sealed_job_runs_and_is_readable_with_key(case: TestCase) {
     assert_eq!(answer.json()["body"], "note", "{answer:?}");
 }
 
-/// Its lock is named by the address: without it the run would not be recognised.
+/// The lock's key is the client address; without it the run would not match its job.
 pub(crate) async fn replay_keeps_client_address(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/peer").await;
@@ -303,7 +304,7 @@ pub(crate) async fn deferred_request_is_charged_once(case: TestCase) {
     assert!(answer.header("ratelimit").contains(";r=3;"), "{answer:?}");
 }
 
-/// The worker was given routes with the authentication around them, and a run has nothing to show.
+/// The worker's routes include the authentication, and a run carries no credential.
 pub(crate) async fn authentication_around_worker_routes_is_a_dead_letter(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
@@ -325,7 +326,7 @@ pub(crate) async fn job_without_route_stays_queued(case: TestCase) {
     let document = job.wait_for_status(&site, |document| document["reason"] == "unroutable").await;
     assert_eq!(document["state"], "queued", "{document}");
     assert_eq!(document["attempts"], 0, "uncharged: {document}");
-    // Nobody else waits for it, but while it is tried again.
+    // The job blocks other requests only during its retries.
     measure_acquire(&site, "7").await;
     assert_eq!(case.handler.run_tags(), ["", ""]);
 }
@@ -360,21 +361,21 @@ pub(crate) async fn forged_replay_markers_are_ignored(case: TestCase) {
     assert!(seen["deferred"].is_null(), "{seen}");
     assert!(seen["fence"].is_u64(), "{seen}");
     assert!(replayed_header(&seen, "lockgate-held").is_empty(), "{seen}");
-    // One that says of itself that it is a run is not deferred, takes its lock as ever, and its handler hears
-    // nothing of that.
-    let said = |target| site.post(target).header("Lockgate-Replay", "1;forged");
+    // A request with a forged marker is not deferred, acquires its lock as usual, and the handler
+    // does not see the marker.
+    let with_forged_marker = |target| site.post(target).header("Lockgate-Replay", "1;forged");
     let hold = site.post_held("/orders/7/pay").await;
-    expect_busy(said("/orders/7/refund").send().await);
+    expect_busy(with_forged_marker("/orders/7/refund").send().await);
     let _ = hold.finish().await.expect_status(200);
     for target in ["/orders/7/refund", "/orders/7/pay"] {
-        let seen = said(target).send().await.expect_status(200).json();
+        let seen = with_forged_marker(target).send().await.expect_status(200).json();
         assert!(seen["deferred"].is_null() && seen["fence"].is_u64(), "{seen}");
         assert!(replayed_header(&seen, "lockgate-replay").is_empty(), "{seen}");
     }
-    // Nor does it get around what its layer is there for: a route that defers all, a key that has been used.
-    let ran = case.handler.completed_runs().len();
-    expect_busy(said("/always/7").send().await);
-    // Nor in bytes that are no text.
+    // A forged marker does not bypass its layers: an always-deferring route, a used key.
+    let run_count = case.handler.completed_runs().len();
+    expect_busy(with_forged_marker("/always/7").send().await);
+    // The same holds for a marker that is not UTF-8.
     let mut raw = site.raw_connection().await;
     let head =
         b"POST /always/7 HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nlockgate-replay: \xff\r\n\r\n";
@@ -386,8 +387,8 @@ pub(crate) async fn forged_replay_markers_are_ignored(case: TestCase) {
     let job = expect_accepted(keyed(site.post("/orders/7/refund")).send().await);
     let _ = hold.finish().await.expect_status(200);
     let _ = job.wait_until_done(&site).await;
-    expect_busy(keyed(said("/orders/7/refund")).send().await);
-    assert_eq!(case.handler.completed_runs().len(), ran + 2, "the holder and the job");
+    expect_busy(keyed(with_forged_marker("/orders/7/refund")).send().await);
+    assert_eq!(case.handler.completed_runs().len(), run_count + 2, "the holder and the job");
 }
 
 pub(crate) async fn failed_or_panicked_post_is_a_dead_letter(case: TestCase) {
@@ -401,7 +402,7 @@ pub(crate) async fn failed_or_panicked_post_is_a_dead_letter(case: TestCase) {
         let document = job.wait_until_dead(&site, reason).await;
         assert_eq!(document["attempts"], 1, "{document}");
     }
-    // The worker lives on.
+    // The worker continues after the failed run.
     let _ = next.wait_until_done(&site).await;
     assert_eq!(
         case.handler.run_tags(),
@@ -473,7 +474,7 @@ pub(crate) async fn jobs_without_worker_do_not_block_requests(case: TestCase) {
         let _ = site.post("/orders/7/ship?tag=others").send().await.expect_status(200);
         let _ = site.post("/orders/7/pay?tag=others").send().await.expect_status(200);
     }
-    // What is deferred while others wait stands behind them.
+    // A job that is deferred while others wait is queued behind them.
     let hold = site.post_held("/orders/7/pay?tag=others").await;
     let last = defer_refund(&site, "tag=3").await;
     let _ = hold.finish().await.expect_status(200);

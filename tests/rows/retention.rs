@@ -4,7 +4,8 @@ use lockgate_tests::{TestCase, TestRequest, TestResponse, TestSite, eventually};
 
 use super::{JobReceipt, expect_accepted};
 
-/// The route keeps one byte of what has ended in each shard, and so only the newest; its owner is the user.
+/// The route retains one byte of ended jobs per shard, so only the newest job. The user is the
+/// owner.
 fn post_evicting(site: &TestSite, key: &str, query: &str) -> TestRequest {
     let sent = site.post(&format!("/evicting/7?{query}")).header("x-user", "ada");
     sent.header("idempotency-key", key)
@@ -12,14 +13,14 @@ fn post_evicting(site: &TestSite, key: &str, query: &str) -> TestRequest {
 
 fn status_requests(site: &TestSite, job: &JobReceipt, user: &str) -> [TestRequest; 5] {
     let response = format!("{}/response", job.location);
-    let all = [
+    let requests = [
         site.get(&job.location),
         site.get(&job.location).header("prefer", "wait=5"),
         site.get(&job.location).header("accept", "text/event-stream"),
         site.get(&response),
         site.delete(&job.location),
     ];
-    all.map(|request| if user.is_empty() { request } else { request.header("x-user", user) })
+    requests.map(|request| if user.is_empty() { request } else { request.header("x-user", user) })
 }
 
 #[track_caller]
@@ -56,7 +57,7 @@ pub(crate) async fn evicted_job_is_gone_for_its_owner_and_unknown_to_others(case
         {
             assert_eq!(request.send().await.expect_status(404).body, unknown.body);
         }
-        // It has run, and a retry is told so.
+        // The run is complete, and a retry gets 410.
         let _ = expect_gone(post_evicting(site, "one", "tag=one").send().await);
     }
     assert_eq!(case.handler.run_tags(), ["hold", "one", "two"]);
@@ -68,13 +69,13 @@ pub(crate) async fn evicted_direct_run_is_not_repeated(case: TestCase) {
         let _ = post_evicting(&site, key, &format!("tag={key}")).send().await.expect_status(200);
     }
     let _ = expect_gone(post_evicting(&site, "one", "tag=one").send().await);
-    let kept = post_evicting(&site, "two", "tag=two").send().await;
-    assert_eq!(kept.json()["state"], "done", "{kept:?}");
-    let kept = expect_accepted(kept);
-    // Others have what they have, whatever one of them does.
+    let retained = post_evicting(&site, "two", "tag=two").send().await;
+    assert_eq!(retained.json()["state"], "done", "{retained:?}");
+    let retained = expect_accepted(retained);
+    // Eviction affects the largest owner only; other owners keep their records.
     let bob = site.post("/evicting/7?tag=bob").header("x-user", "bob");
     let _ = bob.header("idempotency-key", "one").send().await.expect_status(200);
-    for request in status_requests(&site, &kept, "") {
+    for request in status_requests(&site, &retained, "") {
         let _ = request.send().await.expect_status(404);
     }
     assert_eq!(case.handler.run_tags(), ["one", "two", "bob"]);
@@ -94,10 +95,13 @@ pub(crate) async fn keys_beyond_limit_are_refused_and_known_keys_work(case: Test
     };
     let _ = send("ada", "one").await.expect_status(200);
     refused("two").await;
-    let known = send("ada", "one").await;
-    assert_eq!(expect_accepted(known).status_document_of(&site, "ada").await["state"], "done");
+    let known_key_answer = send("ada", "one").await;
+    assert_eq!(
+        expect_accepted(known_key_answer).status_document_of(&site, "ada").await["state"],
+        "done"
+    );
     let _ = send("bob", "two").await.expect_status(200);
-    // Whether it would run at once or later; and what has no key runs.
+    // The limit applies to direct and deferred requests. A request without a key runs.
     let hold = site.post_held("/orders/7/pay?tag=hold").await;
     refused("two").await;
     let _ = expect_accepted(send("ada", "one").await);

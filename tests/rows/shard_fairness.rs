@@ -5,14 +5,14 @@ use lockgate_tests::{TestCase, TestSite};
 
 use super::{expect_accepted, lock::expect_busy};
 
-/// FNV-1a of the key's text, by 64, as anybody can compute it.
+/// Shard of an order: FNV-1a of the key's text, modulo 64.
 fn shard_of_order(id: u32) -> u64 {
     let text = format!("p:id::{id}");
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, step) % 64
 }
 
-/// Ids whose locks lie in this shard.
+/// Returns ids whose locks lie in this shard.
 fn ids_in_shard(number: u64) -> impl Iterator<Item = u32> {
     (0..).filter(move |id| shard_of_order(*id) == number)
 }
@@ -33,7 +33,7 @@ async fn try_defer(site: &TestSite, number: u64, id: u32, user: Option<&str>) ->
     true
 }
 
-/// Sends these until one is refused. Returns how many were accepted.
+/// Sends requests until one is refused. Returns the number of accepted ones.
 async fn defer_until_refused<'a>(
     site: &TestSite,
     number: u64,

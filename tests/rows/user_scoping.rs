@@ -9,7 +9,7 @@ use super::{
     JobReceipt, expect_accepted, lock::expect_busy, misconfiguration::expect_server_error,
 };
 
-/// A request of a user: `token` is the user, a point, and the number of the token.
+/// Authenticates a request. `token` is the user, a dot and the number of the token.
 fn authorize(token: &str, request: TestRequest) -> TestRequest {
     request.header("authorization", &format!("Bearer {token}"))
 }
@@ -18,7 +18,7 @@ fn keyed_post(site: &TestSite, path: &str, token: &str) -> TestRequest {
     authorize(token, site.post(path)).header("idempotency-key", "k")
 }
 
-/// The state of a job, as its user sees it; the other one sees none.
+/// Returns the state of a job as its owner sees it. The other user gets 404.
 async fn job_state_for(site: &TestSite, job: &JobReceipt, user: &str) -> Value {
     let other = if user == "ada" { "bob" } else { "ada" };
     let _ = site
@@ -90,27 +90,30 @@ pub(crate) async fn last_wins_is_scoped_by_user(case: TestCase) {
     let _ = hold.finish().await.expect_status(200);
 }
 
-/// Neither shared, nor ignored: a retry would run twice.
+/// The key is refused: a shared key would leak, and an ignored one would allow a second run.
 pub(crate) async fn key_without_owner_scope_is_misconfiguration(case: TestCase) {
     let site = case.start_site().await;
     expect_server_error(keyed_post(&site, "/carried/7", "ada.1").send().await);
-    // Its authentication has not known it: as where that is inside of the layer.
-    let unknown = |path: &str| site.post(path).header("cookie", "a=b");
+    // The authentication did not identify the user, as if it lay inside the layer.
+    let post_unidentified = |path: &str| site.post(path).header("cookie", "a=b");
     for path in ["/carried/7", "/named/7"] {
-        expect_server_error(unknown(path).header("idempotency-key", "k").send().await);
+        expect_server_error(post_unidentified(path).header("idempotency-key", "k").send().await);
     }
     assert_eq!(case.handler.completed_runs().len(), 0);
-    // A request without a key shares nothing, and one without a user or a credential is nobody's.
-    let _ = unknown("/named/7").send().await.expect_status(200);
+    // A request without a key shares nothing; one without a user or a credential has no owner.
+    let _ = post_unidentified("/named/7").send().await.expect_status(200);
     let hold = site.post_held("/orders/7/pay").await;
     let _ = expect_accepted(authorize("ada.1", site.post("/carried/7")).send().await);
-    let nobody = || site.post("/carried/7").header("idempotency-key", "k").send();
-    assert_eq!(expect_accepted(nobody().await).id, expect_accepted(nobody().await).id);
-    expect_busy(unknown("/named/7").send().await);
+    let post_without_owner = || site.post("/carried/7").header("idempotency-key", "k").send();
+    assert_eq!(
+        expect_accepted(post_without_owner().await).id,
+        expect_accepted(post_without_owner().await).id
+    );
+    expect_busy(post_unidentified("/named/7").send().await);
     let _ = hold.finish().await.expect_status(200);
 }
 
-/// A credential that is kept makes a request some client's, and names none.
+/// A retained credential shows that the request has an owner, but does not identify it.
 pub(crate) async fn kept_credentials_share_neither_keys_nor_merges(case: TestCase) {
     let site = case.site_builder().await.without_worker().start().await;
     let of_client = |request: TestRequest, client| request.header("x-api-key", client);
@@ -126,17 +129,17 @@ pub(crate) async fn kept_credentials_share_neither_keys_nor_merges(case: TestCas
         let put = async |client| expect_accepted(of_client(site.put(path), client).send().await).id;
         let (first, second) = (put("a").await, put("b").await);
         assert_ne!(first, second, "{path}");
-        let again = put("a").await;
-        assert!(again != first && again != second, "{path}: nothing names whose it is");
+        let retried = put("a").await;
+        assert!(retried != first && retried != second, "{path}: nothing names whose it is");
     }
-    // A user has both, whichever key is sent along.
+    // An identified user has scoped keys and merges, whichever API key the request carries.
     let path = "/named-or-key/7";
-    let both = async |token, client| {
+    let job_id_of = async |token, client| {
         expect_accepted(of_client(keyed_post(&site, path, token), client).send().await).id
     };
-    let (ada, bob) = (both("ada.1", "a").await, both("bob.1", "a").await);
+    let (ada, bob) = (job_id_of("ada.1", "a").await, job_id_of("bob.1", "a").await);
     assert_ne!(ada, bob);
-    assert_eq!(both("ada.2", "b").await, ada);
+    assert_eq!(job_id_of("ada.2", "b").await, ada);
     let put = async |token| {
         expect_accepted(of_client(authorize(token, site.put(path)), "a").send().await).id
     };

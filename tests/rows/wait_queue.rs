@@ -7,8 +7,8 @@ use super::{
     wait_for_queue_length,
 };
 
-/// Three processes: each has one place in the line. (Who waits in the holder's own process has none: it is
-/// handed the lock there.)
+/// Three processes with one queue entry each. (A waiter in the holder's process has no entry: it
+/// gets the lock by handover.)
 pub(crate) async fn waiters_are_served_in_order_of_arrival(case: TestCase) {
     let (store, holder, a) =
         (case.new_store().await, case.start_site().await, case.start_site().await);
@@ -58,14 +58,14 @@ pub(crate) async fn cancelled_waiter_leaves_the_queue(case: TestCase) {
     let (store, holder, site) =
         (case.new_store().await, case.start_site().await, case.start_site().await);
     let hold = holder.post_held("/orders/7/pay").await;
-    let mut took = Vec::new();
+    let mut delays = Vec::new();
     for _ in 0..ROUND_COUNT {
         let waiter = site.post("/orders/7/ship?tag=gone").spawn();
         wait_for_queue_length(&store, "7", 1).await;
         waiter.disconnect().await;
-        took.push(measure_queue_leave(&store, "7", 0).await);
+        delays.push(measure_queue_leave(&store, "7", 0).await);
     }
-    assert_median_delay("a place is given back", took);
+    assert_median_delay("a place is given back", delays);
     let _ = hold.finish().await.expect_status(200);
     let _ = site.post("/orders/7/pay").send().await.expect_status(200);
     assert_eq!(case.handler.run_tags(), ["", ""]);
@@ -75,11 +75,11 @@ pub(crate) async fn second_waiter_is_served_after_first_leaves(case: TestCase) {
     let (store, holder) = (case.new_store().await, case.start_site().await);
     let (a, b) = (case.start_site().await, case.start_site().await);
     let hold = holder.post_held("/orders/7/pay").await;
-    let gone = a.post("/orders/7/ship?tag=gone").spawn();
+    let first = a.post("/orders/7/ship?tag=gone").spawn();
     wait_for_queue_length(&store, "7", 1).await;
     let second = b.post("/orders/7/ship?tag=second").spawn();
     wait_for_queue_length(&store, "7", 2).await;
-    gone.disconnect().await;
+    first.disconnect().await;
     measure_queue_leave(&store, "7", 1).await;
     let _ = hold.finish().await.expect_status(200);
     let _ = second.response().await.expect_status(200);

@@ -87,9 +87,9 @@ impl Drop for EndlessBody {
 #[actix_web::test]
 async fn unsent_body_is_dropped_with_its_lock() {
     let (store, dropped) = (Store::memory(), Arc::new(Semaphore::new(0)));
-    let of_routes = Arc::clone(&dropped);
+    let route_semaphore = Arc::clone(&dropped);
     let routes = move |config: &mut ServiceConfig| {
-        let dropped = Arc::clone(&of_routes);
+        let dropped = Arc::clone(&route_semaphore);
         let answer = move |path: web::Path<(u16, String)>| {
             let size = match &*path.1 {
                 "7" => BodySize::Stream,
@@ -103,7 +103,7 @@ async fn unsent_body_is_dropped_with_its_lock() {
     };
     let (address, server) = start_server(&store, routes).expect("a free port");
     let mut stream = TcpStream::connect(address).await.expect("it listens");
-    for (request, field) in [
+    for (request, header) in [
         ("HEAD /200/7", Some("transfer-encoding: chunked")),
         ("HEAD /200/8", Some("content-length: 4")),
         ("POST /204/7", None),
@@ -113,9 +113,9 @@ async fn unsent_body_is_dropped_with_its_lock() {
     ] {
         let head = format!("{request} HTTP/1.1\r\nhost: x\r\n\r\n");
         let answer = send_and_read_until(&mut stream, &head, "\r\n\r\n").await;
-        let fields = ["transfer-encoding: chunked", "content-length: 4"];
-        let found = fields.into_iter().find(|field| answer.contains(field));
-        assert_eq!(found, field, "{request}: {answer}");
+        let headers = ["transfer-encoding: chunked", "content-length: 4"];
+        let found = headers.into_iter().find(|header| answer.contains(header));
+        assert_eq!(found, header, "{request}: {answer}");
         let permit = timeout(TEST_TIMEOUT, dropped.acquire()).await.expect("the body is dropped");
         permit.expect("open").forget();
         let lock = store.lock(order_key()).wait(TEST_TIMEOUT).acquire().await;

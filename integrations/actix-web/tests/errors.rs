@@ -101,8 +101,8 @@ async fn middleware_error_is_stored_as_its_response() {
     assert_eq!(answer.status(), StatusCode::NOT_FOUND);
     assert_eq!(answer.headers().get("location").expect("its own"), "/no-such-order");
     assert_eq!(to_bytes(answer.into_body()).await.expect("short"), "why");
-    let again = call_service(&app, post().to_request()).await;
-    let location = again.headers().get("location").expect("a 202").to_str().expect("a path");
+    let repeated = call_service(&app, post().to_request()).await;
+    let location = repeated.headers().get("location").expect("a 202").to_str().expect("a path");
     let document = call_and_read_body(&app, TestRequest::get().uri(location).to_request()).await;
     let document = std::str::from_utf8(&document).expect("text");
     assert!(document.contains("/no-such-order"), "{document}");

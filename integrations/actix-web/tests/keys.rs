@@ -50,19 +50,20 @@ macro_rules! key_of {
 /// 500, and nothing panics.
 #[actix_web::test]
 async fn request_kept_by_a_middleware_is_500_not_a_panic() {
-    let keeps = from_fn(async |kept: HttpRequest, request: ServiceRequest, next: Next<_>| {
-        let answer = next.call(request).await;
-        drop(kept);
-        answer
-    });
+    let retaining =
+        from_fn(async |retained: HttpRequest, request: ServiceRequest, next: Next<_>| {
+            let answer = next.call(request).await;
+            drop(retained);
+            answer
+        });
     let order =
-        web::resource("/orders/{id}").post(current_lock_key).wrap(id_lock_layer()).wrap(keeps);
+        web::resource("/orders/{id}").post(current_lock_key).wrap(id_lock_layer()).wrap(retaining);
     let app = init_service(App::new().service(order).app_data(store_data())).await;
     assert_eq!(post_status(&app, "/orders/7").await, StatusCode::OK);
-    for field in ["lockgate-held", "lockgate-replay"] {
-        let request = TestRequest::post().uri("/orders/7").insert_header((field, "x"));
+    for name in ["lockgate-held", "lockgate-replay"] {
+        let request = TestRequest::post().uri("/orders/7").insert_header((name, "x"));
         let answer = call_service(&app, request.to_request()).await;
-        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR, "{field}");
+        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR, "{name}");
     }
     assert_eq!(post_status(&app, "/orders/7").await, StatusCode::OK, "no state is left behind");
 }

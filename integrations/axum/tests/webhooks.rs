@@ -29,13 +29,13 @@ type ReceivedWebhooks = Arc<Mutex<Vec<(HeaderMap, Bytes)>>>;
 /// Responds 503 to the first delivery of each end, and 204 to the second.
 async fn fail_first_delivery(
     State(sent): State<ReceivedWebhooks>,
-    fields: HeaderMap,
+    headers: HeaderMap,
     body: Bytes,
 ) -> StatusCode {
     let mut sent = sent.lock().expect("no thread panics under the lock");
-    let again = sent.iter().any(|(other, _)| other["webhook-id"] == fields["webhook-id"]);
-    sent.push((fields, body));
-    if again { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE }
+    let is_second = sent.iter().any(|(other, _)| other["webhook-id"] == headers["webhook-id"]);
+    sent.push((headers, body));
+    if is_second { StatusCode::NO_CONTENT } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
 async fn start_receiver() -> (SocketAddr, ReceivedWebhooks) {
@@ -73,10 +73,10 @@ async fn send_request(
     app: &Router,
     method: &str,
     target: &str,
-    fields: &[(&str, String)],
+    headers: &[(&str, String)],
 ) -> (u16, String) {
     let mut request = Request::builder().method(method).uri(target);
-    for (name, value) in fields {
+    for (name, value) in headers {
         request = request.header(*name, value);
     }
     let request = request.body(Body::empty()).expect("valid");
@@ -88,14 +88,14 @@ async fn send_request(
 #[tokio::test]
 async fn each_job_end_is_delivered_until_the_receiver_accepts() {
     let (store, (addr, sent)) = (Store::memory(), start_receiver().await);
-    let named = |head: &lockgate::HttpRequestHead| {
+    let receiver_url = |head: &lockgate::HttpRequestHead| {
         let (_, value) = head.headers.iter().find(|(name, _)| name == "x-callback")?;
         String::from_utf8(value.clone()).ok()
     };
     let app = Router::new()
         .route("/orders/{id}/refund", post(refund))
         .layer(LockLayer::by_path_param("id"))
-        .layer(DeferLayer::new().webhook(named))
+        .layer(DeferLayer::new().webhook(receiver_url))
         .merge(deferred_routes("/deferred"))
         .layer(Extension(store.clone()));
     let webhooks = Webhooks::new(SECRET).allow_http().allow_network("127.0.0.0/8");
@@ -105,7 +105,7 @@ async fn each_job_end_is_delivered_until_the_receiver_accepts() {
     let (stop, stopped) = oneshot::channel::<()>();
 
     let mut ends = Vec::new();
-    for (order, fields) in [
+    for (order, headers) in [
         ("7", vec![("x-callback", format!("http://{addr}/hook"))]),
         ("lame", vec![("x-callback", format!("http://{addr}/hook"))]),
         ("gone", vec![("x-callback", format!("http://{addr}/hook"))]),
@@ -113,7 +113,7 @@ async fn each_job_end_is_delivered_until_the_receiver_accepts() {
     ] {
         let held = store.lock(Key::path_param("id", order)).acquire().await.expect("it is free");
         let (status, location) =
-            send_request(&app, "POST", &format!("/orders/{order}/refund"), &fields).await;
+            send_request(&app, "POST", &format!("/orders/{order}/refund"), &headers).await;
         assert_eq!(status, 202);
         if order == "gone" {
             assert_eq!(send_request(&app, "DELETE", &location, &[]).await.0, 204);
@@ -134,18 +134,19 @@ async fn each_job_end_is_delivered_until_the_receiver_accepts() {
     let sent = sent.lock().expect("no thread panics under the lock");
     assert_eq!(sent.len(), 6, "three ends, each delivered twice: {sent:?}");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is past 1970").as_secs();
-    for (fields, body) in sent.iter() {
-        let field = |name: &str| fields[name].to_str().expect("text");
-        let (id, at) = (field("webhook-id"), field("webhook-timestamp"));
-        assert_eq!(field("webhook-signature"), expected_signature(id, at, body));
+    for (headers, body) in sent.iter() {
+        let header = |name: &str| headers[name].to_str().expect("text");
+        let (id, at) = (header("webhook-id"), header("webhook-timestamp"));
+        assert_eq!(header("webhook-signature"), expected_signature(id, at, body));
         assert!(now - at.parse::<u64>().expect("seconds") < 60, "{at} {now}");
         let twins =
             sent.iter().filter(|(headers, sent)| headers["webhook-id"] == id && sent == body);
         assert_eq!(twins.count(), 2, "one end is one id and one body");
     }
     for (order, id) in ends {
-        let of = |(_, body): &&(HeaderMap, Bytes)| String::from_utf8_lossy(body).contains(&id);
-        let deliveries: Vec<_> = sent.iter().filter(of).collect();
+        let is_of_job =
+            |(_, body): &&(HeaderMap, Bytes)| String::from_utf8_lossy(body).contains(&id);
+        let deliveries: Vec<_> = sent.iter().filter(is_of_job).collect();
         assert_eq!(deliveries.len(), if order == "quiet" { 0 } else { 2 }, "{order}");
         for (_, body) in deliveries {
             let body = String::from_utf8_lossy(body);

@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn only_a_gate_refusal_means_not_executed() {
-        let of = |status, refusal| {
+        let classify = |status, refusal| {
             let context = DirectRunContext {
                 handler_finished: true,
                 request_truncated: false,
@@ -281,14 +281,14 @@ mod tests {
             classify_direct_run(None, ServiceOutcome::Answered(status), context)
         };
         for status in [409, 423, 429, 503, 418] {
-            assert_eq!(of(status, Some(status)), DirectRunResult::NotExecuted, "{status}");
+            assert_eq!(classify(status, Some(status)), DirectRunResult::NotExecuted, "{status}");
         }
         // A layer in between changed the status.
-        assert_eq!(of(200, Some(429)), DirectRunResult::Completed(200));
-        assert_eq!(of(503, Some(429)), DirectRunResult::MayHaveRun(FAILED_MAY_HAVE_RUN));
+        assert_eq!(classify(200, Some(429)), DirectRunResult::Completed(200));
+        assert_eq!(classify(503, Some(429)), DirectRunResult::MayHaveRun(FAILED_MAY_HAVE_RUN));
     }
 
-    /// Any status, since a layer in between may have changed it.
+    /// The status does not count, since an intermediate layer may have changed it.
     #[test]
     fn dropped_handler_may_have_run() {
         for status in [200, 408, 429, 500, 503] {

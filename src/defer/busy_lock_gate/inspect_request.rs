@@ -190,15 +190,18 @@ mod tests {
 
     #[test]
     fn of_one_attempt_nothing_runs_again() {
-        let again = |gate: DeferLayer<()>, method| {
+        let is_repeatable = |gate: DeferLayer<()>, method| {
             let record = gate.idempotent_direct().0.idempotency_record("", method, "/", "k");
-            record.direct_terms.map(|remember| remember.is_repeatable)
+            record.direct_terms.map(|terms| terms.is_repeatable)
         };
         let gate = DeferLayer::<()>::new;
-        assert_eq!(again(gate(), "PUT"), Some(true));
-        assert_eq!(again(gate(), "POST"), Some(false));
-        assert_eq!(again(gate().retry_non_idempotent(), "POST"), Some(true));
-        assert_eq!(again(gate().max_attempts(1), "PUT"), Some(false));
-        assert_eq!(again(gate().retry_non_idempotent().max_attempts(1), "POST"), Some(false));
+        assert_eq!(is_repeatable(gate(), "PUT"), Some(true));
+        assert_eq!(is_repeatable(gate(), "POST"), Some(false));
+        assert_eq!(is_repeatable(gate().retry_non_idempotent(), "POST"), Some(true));
+        assert_eq!(is_repeatable(gate().max_attempts(1), "PUT"), Some(false));
+        assert_eq!(
+            is_repeatable(gate().retry_non_idempotent().max_attempts(1), "POST"),
+            Some(false)
+        );
     }
 }

@@ -19,20 +19,20 @@ pub(super) fn requires_upgrade(method: &str, upgrade: &[&[u8]]) -> bool {
 mod tests {
     use super::*;
 
-    /// As curl and others do with each request over plain TCP.
+    /// curl offers `h2c` with each request over plain TCP; such an offer requires no upgrade.
     #[test]
     fn http_version_offer_is_not_an_upgrade() {
-        let asks = |values: &[&str]| {
+        let needs_upgrade = |values: &[&str]| {
             requires_upgrade(
                 "POST",
                 &values.iter().map(|value| value.as_bytes()).collect::<Vec<_>>(),
             )
         };
         for offer in [&[][..], &["h2c"], &["H2C, HTTP/3.0", "TLS/1.0"], &[" , "]] {
-            assert!(!asks(offer), "{offer:?}");
+            assert!(!needs_upgrade(offer), "{offer:?}");
         }
         for protocol in [&["websocket"][..], &["h2c, WebSocket"], &["h2c", "connect-udp"]] {
-            assert!(asks(protocol), "{protocol:?}");
+            assert!(needs_upgrade(protocol), "{protocol:?}");
         }
         assert!(requires_upgrade("CONNECT", &[]));
     }

@@ -1,4 +1,4 @@
-//! What a request that is taken over is answered, when the store does not do its part.
+//! Replies to parked requests when the store fails.
 
 mod owner_scoping;
 mod storage_limits;
@@ -33,7 +33,7 @@ use crate::{
 
 type TestDeferLayer = DeferLayer<()>;
 
-/// A request that its lock has parked, under an idempotency key.
+/// Candidate that its lock has parked, with an idempotency record.
 fn parked_candidate(store: &Store) -> DeferCandidate {
     let record = IdempotencyLookup { record_name: "same".into(), direct_terms: None };
     let parked = ParkingContext {
@@ -64,7 +64,7 @@ async fn accept(gate: &TestDeferLayer, store: &Store) -> Reply {
     try_accept(gate, store).await.expect("an answer")
 }
 
-/// Another request under that key runs at once, under its lock.
+/// Acquires the lock and begins a direct run under the same idempotency key.
 async fn begin_direct_run(store: &Store) -> DirectRunCommand {
     let (key, me, lease) =
         (Key::custom("7"), LockToken::new(&NodeId::new()), Duration::from_secs(600));
@@ -103,14 +103,14 @@ fn location(reply: &Reply) -> &str {
     &found.expect("a location").1
 }
 
-/// As those of a worker: the store reckons with them, and must be able to.
+/// The store computes with these durations, so an unbounded one would overflow.
 #[tokio::test(start_paused = true)]
 async fn unbounded_layer_durations_are_capped() {
     let endless = Duration::MAX;
     let gate = TestDeferLayer::new().wait_up_to(endless).max_preferred_wait(endless).delay(endless);
     let gate = gate.expires_after(endless).idempotency_ttl(endless);
     let settings = &gate.0;
-    // What a lock waits for at most, which is what a client may be told.
+    // `max_wait` is visible to clients, so it is capped at the longest wait of a lock.
     assert_eq!(settings.trigger.max_wait, Duration::from_secs(600));
     let all = [
         settings.trigger.lock_wait,
@@ -124,21 +124,22 @@ async fn unbounded_layer_durations_are_capped() {
     assert_eq!(accept(&gate, &store).await.status, 202, "by its record");
 }
 
-/// Nor for a shorter time than the route waits for everybody, where clients have no say.
+/// A `Prefer: wait` may not shorten the wait of the route either.
 #[test]
 fn prefer_wait_is_ignored_with_zero_max_preferred_wait() {
-    let everybody = Duration::from_secs(5);
-    let gate = TestDeferLayer::new().wait_up_to(everybody).max_preferred_wait(Duration::ZERO);
-    for asked in ["wait=0", "wait=20"] {
+    let lock_wait = Duration::from_secs(5);
+    let gate = TestDeferLayer::new().wait_up_to(lock_wait).max_preferred_wait(Duration::ZERO);
+    for preference in ["wait=0", "wait=20"] {
         let mut view = FakeGateRequest::new("POST");
-        view.headers.push(("prefer", asked));
-        assert!(matches!(gate.inspect(&mut view), InitialVerdict::PassLight(_)), "{asked}");
+        view.headers.push(("prefer", preference));
+        assert!(matches!(gate.inspect(&mut view), InitialVerdict::PassLight(_)), "{preference}");
         let slot = ParkingSlot::take_from(&mut view).expect("its lock is told");
-        assert_eq!(slot.mode(), AttemptMode::WaitFor(everybody), "{asked}");
+        assert_eq!(slot.mode(), AttemptMode::WaitFor(lock_wait), "{preference}");
     }
 }
 
-/// Of one without a key for a minute, less the time that has passed, and the way of the answer.
+/// `valid_for_s` is the idempotency TTL with a key and one minute without, less the elapsed time
+/// and an allowance for the reply's transfer.
 #[tokio::test(start_paused = true)]
 async fn uncertain_enqueue_reports_how_long_its_advice_holds() {
     let (store, faults) = faulty_store();
@@ -150,17 +151,17 @@ async fn uncertain_enqueue_reports_how_long_its_advice_holds() {
             parked.slot = ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), None);
         }
         let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
-        let told = gate.accept_parked(parked, head, Some(Bytes::new())).await.expect("an answer");
-        let problem: serde_json::Value = serde_json::from_slice(&told.body).expect("JSON");
+        let reply = gate.accept_parked(parked, head, Some(Bytes::new())).await.expect("an answer");
+        let problem: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
         assert_eq!(
-            (told.status, problem["valid_for_s"].as_u64()),
+            (reply.status, problem["valid_for_s"].as_u64()),
             (503, Some(seconds)),
             "{problem}"
         );
         let detail = problem["detail"].as_str().expect("a text");
         assert_eq!(detail.contains("same Idempotency-Key"), keyed, "{detail}");
-        // What it says of its location holds for as long, whatever becomes of the job.
-        let id = JobId::parse(location(&told).trim_start_matches("/deferred/")).expect("an id");
+        // The location stays valid that long, even if the job is cancelled and purged.
+        let id = JobId::parse(location(&reply).trim_start_matches("/deferred/")).expect("an id");
         assert!(store.deferred_jobs().cancel(&id).await.expect("the store is there").is_some());
         assert!(store.deferred_jobs().purge(&id).await.expect("the store is there"));
         tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -175,7 +176,7 @@ async fn enqueue_and_retry_without_replicas_are_uncertain() {
     faults.set("replicated", BackendFault::Unavailable, 2);
     let doubtful = accept(&gate, &store).await;
     assert_eq!(doubtful.status, 503);
-    // It stands in line all the same.
+    // The job is queued despite the 503.
     let id = JobId::parse(location(&doubtful).trim_start_matches("/deferred/")).expect("an id");
     let job = store.backend().job_view(id).await.expect("the store is there").expect("it is kept");
     assert_eq!(job.state, JobState::Queued);
@@ -186,7 +187,8 @@ async fn enqueue_and_retry_without_replicas_are_uncertain() {
     assert_eq!(faults.call_count("replicated"), 4);
 }
 
-/// The record is there as the retry asks for it, and gone as it looks at whom it names.
+/// Retries while the first run's record is removed between the lookup of the record and the read of
+/// its job.
 async fn retry_while_record_is_forgotten(
     store: &Store,
     faults: &FaultSchedule,
@@ -194,30 +196,31 @@ async fn retry_while_record_is_forgotten(
     let first = begin_direct_run(store).await;
     let gate = TestDeferLayer::new().idempotent_direct();
     faults.set("job", BackendFault::SlowCall(Duration::from_secs(1)), 1);
-    let forgets = async {
+    let forget_record = async {
         while faults.remaining("job") > 0 {
             tokio::task::yield_now().await;
         }
         let ended = store.backend().finish_direct(first.clone(), None).await;
         assert!(ended.expect("the store is there"));
     };
-    let (told, ()) = tokio::join!(try_accept(&gate, store), forgets);
-    (first, told)
+    let (reply, ()) = tokio::join!(try_accept(&gate, store), forget_record);
+    (first, reply)
 }
 
 #[tokio::test(start_paused = true)]
 async fn retry_of_a_run_forgotten_meanwhile_is_enqueued() {
     let (store, faults) = faulty_store();
-    let (first, told) = retry_while_record_is_forgotten(&store, &faults).await;
-    let told = told.expect("an answer");
-    assert_eq!(told.status, 202, "{told:?}");
-    let id = JobId::parse(location(&told).trim_start_matches("/deferred/")).expect("an id");
+    let (first, reply) = retry_while_record_is_forgotten(&store, &faults).await;
+    let reply = reply.expect("an answer");
+    assert_eq!(reply.status, 202, "{reply:?}");
+    let id = JobId::parse(location(&reply).trim_start_matches("/deferred/")).expect("an id");
     assert_ne!(id, first.id);
     let job = store.backend().job_view(id).await.expect("the store is there").expect("it is kept");
     assert_eq!(job.state, JobState::Queued);
 }
 
-/// Of what can't be looked at it is not known whether it is stored, where it may be one that runs at once.
+/// An unreadable job may be a direct run if the layer has `idempotent_direct`; then it is unknown
+/// whether the request is stored.
 #[tokio::test(start_paused = true)]
 async fn retry_with_unreadable_job_is_uncertain() {
     let (store, faults) = faulty_store();
@@ -237,13 +240,14 @@ async fn replicas_are_not_queried_without_min_replicas() {
     assert_eq!(faults.call_count("replicated"), 0);
 }
 
-/// Where its disk is what counts, a master that has not written it there has not got it, whoever else has.
+/// With `replicas_on_disk`, an acknowledgement of a replica does not replace the fsync of the
+/// master.
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn enqueue_not_on_the_masters_disk_is_uncertain() {
     let synced = Arc::<AtomicBool>::default();
     let on_disk = Arc::clone(&synced);
-    let front = ScriptedProxy::start(move |call| match call.args {
+    let proxy = ScriptedProxy::start(move |call| match call.args {
         ["INFO", ..] => {
             reply_script(r"'redis_version:7.2.4\r\nrole:master\r\nrun_id:a\r\naof_enabled:1\r\n'")
         }
@@ -252,7 +256,7 @@ async fn enqueue_not_on_the_masters_disk_is_uncertain() {
         _ => None,
     })
     .await;
-    let url = format!("redis://127.0.0.1:{}/?ns=test", front.port());
+    let url = format!("redis://127.0.0.1:{}/?ns=test", proxy.port());
     let builder = Store::builder(&url).call_timeout(Duration::from_secs(10)).replicas_on_disk(true);
     let (store, gate) = (builder.connect().await.expect("the URL is right"), TestDeferLayer::new());
     let gate = gate.min_replicas(1);
@@ -268,10 +272,10 @@ async fn enqueue_not_on_the_masters_disk_is_uncertain() {
 #[test]
 fn status_path_invalid_in_a_header_is_refused() {
     for path in ["/auftr\u{e4}ge", "/a b", "/a?b", "/a#b", "/a\r\nb"] {
-        let set = std::panic::catch_unwind(|| TestDeferLayer::new().status_path(path));
-        let panic = set.expect_err(path);
-        let said = panic.downcast_ref::<String>().expect("a sentence");
-        assert!(said.contains("is not a path such as /deferred"), "{said}");
+        let result = std::panic::catch_unwind(|| TestDeferLayer::new().status_path(path));
+        let panic = result.expect_err(path);
+        let message = panic.downcast_ref::<String>().expect("a sentence");
+        assert!(message.contains("is not a path such as /deferred"), "{message}");
     }
     let _ = TestDeferLayer::new().status_path("/a/%C3%A4/b~c");
 }

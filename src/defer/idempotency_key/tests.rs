@@ -33,7 +33,7 @@ fn arbitrary_idempotency_key_is_one_valid_string_or_error() {
     });
 }
 
-/// As a structured string.
+/// Encodes a key as a structured-field string (RFC 8941).
 fn quote(key: &str) -> String {
     format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""))
 }

@@ -233,8 +233,8 @@ mod tests {
             tombstone: false,
         };
         let text = format!("{job:?}");
-        for told in ["alice", "777777", "192"] {
-            assert!(!text.contains(told), "{text}");
+        for secret in ["alice", "777777", "192"] {
+            assert!(!text.contains(secret), "{text}");
         }
         assert!(text.contains("Dead") && text.contains("deadline"), "{text}");
     }

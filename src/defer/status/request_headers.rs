@@ -76,9 +76,9 @@ mod tests {
     fn parsed_wait_never_exceeds_max_wait() {
         bolero::check!().with_iterations(1_000).with_type::<(u64, Vec<Vec<u8>>)>().for_each(
             |(seconds, lines)| {
-                let asked = format!("wait={seconds}");
-                let got = parse_wait(&[asked.as_bytes()]).expect("it is a number");
-                assert_eq!(got, Duration::from_secs((*seconds).min(MAX_WAIT.as_secs())));
+                let header = format!("wait={seconds}");
+                let parsed = parse_wait(&[header.as_bytes()]).expect("it is a number");
+                assert_eq!(parsed, Duration::from_secs((*seconds).min(MAX_WAIT.as_secs())));
                 let lines: Vec<_> = lines.iter().map(|line| &line[..]).collect();
                 assert!(parse_wait(&lines).is_none_or(|wait| wait <= MAX_WAIT));
                 let _ = (

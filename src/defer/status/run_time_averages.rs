@@ -101,7 +101,7 @@ mod tests {
         job
     }
 
-    /// Otherwise repeated requests for a slow job would raise the estimate of all others.
+    /// Otherwise repeated polls of a slow job would raise the estimate of all others.
     #[test]
     fn job_polled_repeatedly_counts_once() {
         let (averages, lock) = (RunTimeAverages::default(), Key::path_param("id", "8"));

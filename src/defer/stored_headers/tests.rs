@@ -1,4 +1,4 @@
-//! Tests of what is stored of headers.
+//! Stored headers of requests and responses.
 
 use proptest::prelude::*;
 
@@ -8,7 +8,7 @@ fn headers(list: &[(&str, &str)]) -> HeaderPairs {
     list.iter().map(|(n, v)| ((*n).to_owned(), v.as_bytes().to_vec())).collect()
 }
 
-/// Names that a request may have: fixed ones, ours, credentials, and those of the application.
+/// Header names: never stored, internal, credential, and application headers.
 fn header_name() -> impl Strategy<Value = String> {
     let known: [&[&str]; 3] = [
         UNSTORED_HEADERS,
@@ -18,7 +18,7 @@ fn header_name() -> impl Strategy<Value = String> {
     prop_oneof![proptest::sample::select(known.concat()).prop_map(str::to_owned), "[a-z-]{1,12}"]
 }
 
-/// Lines of any names; those of `RedisConnection` nominate any other ones.
+/// Header lines of any name; a `Connection` line may nominate any header.
 fn header_lines() -> impl Strategy<Value = HeaderPairs> {
     let value = proptest::collection::vec(any::<u8>(), 0..20);
     let line = (header_name(), value);
@@ -28,36 +28,36 @@ fn header_lines() -> impl Strategy<Value = HeaderPairs> {
 }
 
 proptest! {
-    /// Stored is what was received, in order, but for what a line's own name rules out.
+    /// Only a line's own name decides whether it is stored; the order is preserved.
     #[test]
-    fn header_line_never_removes_another(sent in header_lines(), keep in proptest::option::of(header_name())) {
-        let fields = StoredHeaderFilter { keep_headers: keep.into_iter().collect(), ..StoredHeaderFilter::default() };
-        let alone = sent.iter().flat_map(|line| stored_request_headers(&vec![line.clone()], &fields));
-        prop_assert_eq!(stored_request_headers(&sent, &fields), alone.collect::<HeaderPairs>());
-        let goes = |name: &str| {
-            !fields.is_exempt(name) && (UNSTORED_HEADERS.contains(&name) || matching_credential(name).is_some())
+    fn header_line_never_removes_another(sent in header_lines(), exempt in proptest::option::of(header_name())) {
+        let filter = StoredHeaderFilter { keep_headers: exempt.into_iter().collect(), ..StoredHeaderFilter::default() };
+        let alone = sent.iter().flat_map(|line| stored_request_headers(&vec![line.clone()], &filter));
+        prop_assert_eq!(stored_request_headers(&sent, &filter), alone.collect::<HeaderPairs>());
+        let is_excluded = |name: &str| {
+            !filter.is_exempt(name) && (UNSTORED_HEADERS.contains(&name) || matching_credential(name).is_some())
         };
-        let stays = |name: &str| !name.starts_with(INTERNAL_HEADER_PREFIX) && !goes(name);
-        let kept = sent.iter().filter(|(name, _)| stays(name)).cloned();
-        prop_assert_eq!(stored_request_headers(&sent, &fields), kept.collect::<HeaderPairs>());
+        let is_stored = |name: &str| !name.starts_with(INTERNAL_HEADER_PREFIX) && !is_excluded(name);
+        let expected = sent.iter().filter(|(name, _)| is_stored(name)).cloned();
+        prop_assert_eq!(stored_request_headers(&sent, &filter), expected.collect::<HeaderPairs>());
     }
 }
 
-/// Or what was an answer to one client would be a page that others can be sent to.
+/// Otherwise the stored response would be an unrestricted page that other users can be sent to.
 #[test]
 fn stored_response_keeps_browser_restrictions() {
-    let said = [
+    let received = [
         ("content-security-policy", "sandbox"),
         ("x-content-type-options", "nosniff"),
         ("x-frame-options", "DENY"),
         ("set-cookie", "a=b"),
         ("x-own", "1"),
     ];
-    assert_eq!(stored_response_headers(headers(&said), &[]), headers(&said[..3]));
-    assert_eq!(stored_response_headers(headers(&said), &["x-own".to_owned()]).len(), 4);
+    assert_eq!(stored_response_headers(headers(&received), &[]), headers(&received[..3]));
+    assert_eq!(stored_response_headers(headers(&received), &["x-own".to_owned()]).len(), 4);
 }
 
-/// Who reads it may know other codings than who sent the request.
+/// The reader of the stored response may support other codings than the request's sender.
 #[test]
 fn accept_encoding_is_not_stored_by_default() {
     let sent = headers(&[("accept", "a"), ("accept-encoding", "gzip")]);
@@ -65,41 +65,41 @@ fn accept_encoding_is_not_stored_by_default() {
         stored_request_headers(&sent, &StoredHeaderFilter::default()),
         headers(&[("accept", "a")])
     );
-    let keep = StoredHeaderFilter {
+    let filter = StoredHeaderFilter {
         keep_headers: vec!["accept-encoding".to_owned()],
         ..StoredHeaderFilter::default()
     };
-    assert_eq!(stored_request_headers(&sent, &keep), sent);
+    assert_eq!(stored_request_headers(&sent, &filter), sent);
 }
 
 #[test]
 fn credential_is_withheld_unless_kept() {
     let sent = headers(&[("authorization", "Bearer x"), ("connection", "authorization")]);
     assert_eq!(stored_request_headers(&sent, &StoredHeaderFilter::default()), []);
-    let keeps = |name: &str| StoredHeaderFilter {
+    let filter_with = |name: &str| StoredHeaderFilter {
         keep_headers: vec![name.to_owned()],
         ..StoredHeaderFilter::default()
     };
-    assert_eq!(keeps("cookie").withheld_credential("authorization"), Some("authorization"));
-    let keep = keeps("authorization");
-    assert_eq!(keep.withheld_credential("authorization"), None);
-    assert_eq!(stored_request_headers(&sent, &keep), sent[..1]);
+    assert_eq!(filter_with("cookie").withheld_credential("authorization"), Some("authorization"));
+    let filter = filter_with("authorization");
+    assert_eq!(filter.withheld_credential("authorization"), None);
+    assert_eq!(stored_request_headers(&sent, &filter), sent[..1]);
 }
 
 #[test]
 fn custom_header_declared_a_credential_is_withheld() {
     let sent = headers(&[("x-pass", "k")]);
     assert_eq!(StoredHeaderFilter::default().withheld_credential("x-pass"), None);
-    let mut fields = StoredHeaderFilter {
+    let mut filter = StoredHeaderFilter {
         credential_headers: vec!["x-pass".to_owned()],
         ..StoredHeaderFilter::default()
     };
-    assert_eq!(fields.withheld_credential("x-pass"), Some("x-pass"));
-    assert_eq!(stored_request_headers(&sent, &fields), []);
-    // As any other: stored if that is asked for as well.
-    fields.keep_headers.push("x-pass".to_owned());
-    assert_eq!(fields.withheld_credential("x-pass"), None);
-    assert_eq!(stored_request_headers(&sent, &fields), sent);
+    assert_eq!(filter.withheld_credential("x-pass"), Some("x-pass"));
+    assert_eq!(stored_request_headers(&sent, &filter), []);
+    // Like any other header, it is stored if `keep_headers` names it.
+    filter.keep_headers.push("x-pass".to_owned());
+    assert_eq!(filter.withheld_credential("x-pass"), None);
+    assert_eq!(stored_request_headers(&sent, &filter), sent);
 }
 
 #[test]
@@ -108,17 +108,17 @@ fn stored_head_len_counts_only_stored_headers() {
     assert_eq!(stored_head_len("/a?b", &sent, &StoredHeaderFilter::default()), 4 + 3 + 3 + 3 + 1);
 }
 
-/// A kept one is stored, and shows that the request is some user's all the same.
+/// A stored credential still marks the request as authenticated.
 #[test]
 fn kept_credential_still_counts_as_a_credential() {
-    let fields = StoredHeaderFilter {
+    let filter = StoredHeaderFilter {
         keep_headers: vec!["x-api-key".into(), "x-pass".into()],
         credential_headers: vec!["x-pass".into()],
     };
     for name in ["x-api-key", "x-pass"] {
-        assert!(fields.is_credential(name) && fields.withheld_credential(name).is_none(), "{name}");
-        assert!(fields.allows(name), "{name}");
+        assert!(filter.is_credential(name) && filter.withheld_credential(name).is_none(), "{name}");
+        assert!(filter.allows(name), "{name}");
     }
-    assert!(fields.is_credential("cookie") && !fields.allows("cookie"));
-    assert!(!fields.is_credential("x-role"));
+    assert!(filter.is_credential("cookie") && !filter.allows("cookie"));
+    assert!(!filter.is_credential("x-role"));
 }

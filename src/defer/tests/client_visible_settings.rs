@@ -1,4 +1,4 @@
-//! What a layer and a worker were set to, as clients see it.
+//! Effects of layer and worker settings that clients see.
 
 use std::{
     sync::Arc,
@@ -34,7 +34,8 @@ async fn enter_gate<G: Gate<()>>(gate: &G, view: &mut FakeGateRequest) -> Verdic
 
 #[tokio::test(start_paused = true)]
 async fn preferred_wait_is_bounded_by_the_server() {
-    for (wish, most) in [("wait=20", 1), ("wait=20", 30), ("wait=0", 1), ("wait=3600", 3600)] {
+    for (preference, most) in [("wait=20", 1), ("wait=20", 30), ("wait=0", 1), ("wait=3600", 3600)]
+    {
         let store = Store::memory();
         let held = store.lock("x").max_hold(3600 * SECOND).acquire().await;
         let _held = held.expect("it is free");
@@ -42,7 +43,7 @@ async fn preferred_wait_is_bounded_by_the_server() {
         let source = KeySource::<()>::function(|()| Some("x".to_owned()));
         let lock = LockLayer::by(source).store(&store);
         let mut view = FakeGateRequest::new("POST");
-        view.headers.push(("prefer", wish));
+        view.headers.push(("prefer", preference));
         let Verdict::Pass(ticket) = enter_gate(&defer, &mut view).await else {
             panic!("it passes")
         };
@@ -50,11 +51,11 @@ async fn preferred_wait_is_bounded_by_the_server() {
         let before = Instant::now();
         let busy = enter_gate(&lock, &mut view).await;
         assert!(matches!(busy, Verdict::Busy(..)), "{busy:?}");
-        let named: u32 = wish["wait=".len()..].parse().expect("a number");
-        // No lock is waited for longer than ten minutes.
-        let waited = named.min(most).min(600);
+        let preferred: u32 = preference["wait=".len()..].parse().expect("a number");
+        // A lock wait is capped at ten minutes.
+        let waited = preferred.min(most).min(600);
         let took = before.elapsed();
-        assert!((waited * SECOND..(waited + 1) * SECOND).contains(&took), "{wish}: {took:?}");
+        assert!((waited * SECOND..(waited + 1) * SECOND).contains(&took), "{preference}: {took:?}");
         let LeaveAction::Accept { accept_ticket: parked, .. } =
             defer.leave(ticket, ServiceOutcome::Answered(409)).await
         else {
@@ -73,9 +74,9 @@ async fn preferred_wait_is_bounded_by_the_server() {
 async fn only_requested_response_headers_are_kept() {
     let store = Store::memory();
     let answer = || {
-        let field = |name: &str| (name.to_owned(), b"one".to_vec());
+        let header = |name: &str| (name.to_owned(), b"one".to_vec());
         let names = ["content-type", "x-receipt", "set-cookie", "x-other", "connection"];
-        let headers = names.map(field).to_vec();
+        let headers = names.map(header).to_vec();
         ReplayOutcome::Answered(ReplayResponse {
             status: 201,
             headers,
@@ -83,7 +84,7 @@ async fn only_requested_response_headers_are_kept() {
         })
     };
     let always = "content-type";
-    for (asked, kept) in [
+    for (requested, expected) in [
         (vec![], vec![always]),
         (vec!["X-Receipt"], vec![always, "x-receipt"]),
         (vec!["x-receipt", "Set-Cookie"], vec![always, "x-receipt", "set-cookie"]),
@@ -93,7 +94,8 @@ async fn only_requested_response_headers_are_kept() {
             std::future::ready(answer())
         });
         let worker = DeferWorker::new(&store, routes);
-        let worker = asked.iter().fold(worker, |worker, name| worker.keep_response_header(name));
+        let worker =
+            requested.iter().fold(worker, |worker, name| worker.keep_response_header(name));
         let worker = SpawnedWorker::spawn_worker(worker);
         let id = enqueue_job(&store, "/x").await;
         assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
@@ -101,21 +103,25 @@ async fn only_requested_response_headers_are_kept() {
         assert_eq!((reply.status, &reply.body[..]), (201, &b"made"[..]));
         for name in ["content-type", "x-receipt", "set-cookie", "x-other", "connection"] {
             let found = reply.headers.iter().any(|(found, _)| found.eq_ignore_ascii_case(name));
-            assert_eq!(found, kept.contains(&name), "{name}, of {asked:?}: {reply:?}");
+            assert_eq!(found, expected.contains(&name), "{name}, of {requested:?}: {reply:?}");
         }
         worker.stop().await;
     }
 }
 
-/// Behind a link, and so to whom it was not the answer: what the handler says of that counts.
+/// The stored response can be opened by a link. A policy set by the handler takes precedence over
+/// the default `sandbox`.
 #[tokio::test(start_paused = true)]
 async fn stored_response_is_sandboxed_and_nosniff() {
     let store = Store::memory();
     let policy = "content-security-policy";
-    for (said, told) in [(None, "sandbox"), (Some("default-src 'self'"), "default-src 'self'")] {
+    for (handler_policy, expected) in
+        [(None, "sandbox"), (Some("default-src 'self'"), "default-src 'self'")]
+    {
         let routes = FnReplayer::new(move |head, marker| {
             marker.pass_own_lock(&lock_key_of(&head.target));
-            let headers = said.map(|said| (policy.to_owned(), said.as_bytes().to_vec()));
+            let headers = handler_policy
+                .map(|handler_policy| (policy.to_owned(), handler_policy.as_bytes().to_vec()));
             let headers = headers.into_iter().collect();
             let body = ReplayBody::Full(Bytes::from_static(b"<script>"));
             std::future::ready(ReplayOutcome::Answered(ReplayResponse {
@@ -128,13 +134,13 @@ async fn stored_response_is_sandboxed_and_nosniff() {
         let id = enqueue_job(&store, "/x").await;
         assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
         let reply = get_response(&store, &id).await;
-        let of = |name: &str| {
+        let values = |name: &str| {
             let found = reply.headers.iter().filter(|(found, _)| *found == *name);
             found.map(|(_, value)| value.to_string()).collect::<Vec<_>>()
         };
         assert_eq!(
-            (of(policy), of("x-content-type-options")),
-            (vec![told.into()], vec!["nosniff".into()])
+            (values(policy), values("x-content-type-options")),
+            (vec![expected.into()], vec!["nosniff".into()])
         );
         worker.stop().await;
     }
@@ -143,13 +149,13 @@ async fn stored_response_is_sandboxed_and_nosniff() {
 #[tokio::test(start_paused = true)]
 async fn run_knows_its_attempt_fence_and_accept_time() {
     let store = Store::memory();
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let noted = Arc::clone(&told);
+    let jobs = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&jobs);
     let routes = FnReplayer::new(move |head, marker| {
-        let mut noted = noted.lock();
-        noted.push(marker.job().clone());
+        let mut recorded = recorded.lock();
+        recorded.push(marker.job().clone());
         marker.pass_own_lock(&lock_key_of(&head.target));
-        std::future::ready(outcome_with_status(if noted.len() == 1 { 503 } else { 200 }))
+        std::future::ready(outcome_with_status(if recorded.len() == 1 { 503 } else { 200 }))
     });
     let worker = SpawnedWorker::spawn_worker(DeferWorker::new(&store, routes));
     let held = store.lock("x").acquire().await.expect("it is free");
@@ -160,11 +166,11 @@ async fn run_knows_its_attempt_fence_and_accept_time() {
     let before = held.fence();
     held.release().await;
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
-    let told = told.lock().clone();
-    let [first, second] = &told[..] else { panic!("two runs: {told:?}") };
+    let jobs = jobs.lock().clone();
+    let [first, second] = &jobs[..] else { panic!("two runs: {jobs:?}") };
     for (run, attempt) in [(first, 1), (second, 2)] {
         assert_eq!((&run.id, run.attempt, run.accepted_at), (&id, attempt, accepted));
     }
-    assert!(before < first.fence && first.fence < second.fence, "{before} {told:?}");
+    assert!(before < first.fence && first.fence < second.fence, "{before} {jobs:?}");
     worker.stop().await;
 }

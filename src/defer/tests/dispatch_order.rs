@@ -1,4 +1,4 @@
-//! What a worker asks the store for, and in which order it works.
+//! Store calls of a worker, and the order of its runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,10 +40,10 @@ async fn wakeup_costs_one_claim_and_idle_worker_only_heartbeats() {
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
     assert_eq!((faults.call_count("due"), faults.call_count("claim")), (before.0, before.1 + 1));
     tokio::time::sleep(SECOND).await;
-    let (due, beat) = (faults.call_count("due"), faults.call_count("beat"));
+    let (due, heartbeats) = (faults.call_count("due"), faults.call_count("beat"));
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!(faults.call_count("due"), due, "it does not poll");
-    assert_eq!(faults.call_count("beat") - beat, 12);
+    assert_eq!(faults.call_count("beat") - heartbeats, 12);
     worker.stop().await;
 }
 
@@ -75,7 +75,7 @@ async fn long_queue_does_not_delay_another() {
     worker.stop().await;
 }
 
-/// One worker has no room; what comes to its shards is run by the other one, at once.
+/// One worker has no free slot; the other one runs the jobs of its shards at once.
 #[tokio::test(start_paused = true)]
 async fn worker_without_free_slots_forwards_jobs() {
     let store = Store::memory();
@@ -96,11 +96,11 @@ async fn worker_without_free_slots_forwards_jobs() {
     };
     let one = SpawnedWorker::spawn_worker(DeferWorker::new(&store, routes()).concurrency(1));
     let_tasks_settle().await;
-    // Before there is another one: it is this one's.
+    // Enqueued before the second worker starts, so that the first one runs it.
     let first = enqueue_job(&store, "/first/stuck").await;
     let_tasks_settle().await;
     let two = SpawnedWorker::spawn_worker(DeferWorker::new(&store.as_another_process(), routes()));
-    // Both have heard of each other.
+    // By now each worker has seen the other one's heartbeat.
     tokio::time::sleep(6 * SECOND).await;
     let mut jobs = Vec::new();
     for n in 0..64 {

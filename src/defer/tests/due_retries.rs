@@ -1,4 +1,4 @@
-//! What comes due between two signs of life.
+//! Retries that become due between two heartbeats.
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ use crate::{
     store::{JobState, Store},
 };
 
-/// Fails once, and wants to be asked again after so long.
+/// Answers the first attempt with 503 and `Retry-After`, later ones with 200.
 fn retry_later_once(marker: &ReplayMarker, seconds: &str) -> ReplayOutcome {
     if marker.job().attempt > 1 {
         return outcome_with_status(200);
@@ -26,7 +26,7 @@ fn retry_later_once(marker: &ReplayMarker, seconds: &str) -> ReplayOutcome {
     })
 }
 
-/// Its own entry, at the lease's end, is no timer that anybody has.
+/// The claim's entry in the due index lies at the end of the lease, so it cannot start the retry.
 #[tokio::test(start_paused = true)]
 async fn retry_beyond_a_short_lease_starts_when_due() {
     let store = Store::memory();
@@ -39,13 +39,15 @@ async fn retry_beyond_a_short_lease_starts_when_due() {
     let began = Instant::now();
     let id = enqueue_with_attempts(&store, "/x", 2, Vec::new()).await;
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
-    // What it asked for, up to a second of jitter, and what finds the end out; the next sign of life is after 5 s.
+    // `Retry-After` with up to a second of jitter, and the delay of a poll. The next heartbeat is
+    // after 5 s.
     let took = began.elapsed();
     assert!((2 * SECOND..4 * SECOND).contains(&took), "{took:?}");
     worker.stop().await;
 }
 
-/// A retry comes due without a message: nobody hears of it but the one who watches it, and that one is busy.
+/// A retry becomes due without a wake-up. Only the worker that watches its shard polls for it, and
+/// that worker has no free slot.
 #[tokio::test(start_paused = true)]
 async fn due_job_of_a_full_worker_runs_on_another() {
     let store = Store::memory();
@@ -61,11 +63,11 @@ async fn due_job_of_a_full_worker_runs_on_another() {
         SpawnedWorker::spawn_worker(DeferWorker::new(store, routes.clone()).concurrency(1))
     };
     let (one, two) = (worker(&store), worker(&store.as_another_process()));
-    // Each has its part of the shards by then.
+    // By then each worker owns its part of the shards.
     tokio::time::sleep(20 * SECOND).await;
     let long = enqueue_job(&store, "/long").await;
     let_tasks_settle().await;
-    // Whenever the next sign of life is.
+    // Eight rounds, since the phase of the heartbeats must not matter.
     for round in 0..8 {
         let began = Instant::now();
         let mut jobs = Vec::new();

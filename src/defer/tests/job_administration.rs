@@ -1,4 +1,4 @@
-//! Deferred requests in the hands of those who run the service.
+//! Administration of deferred jobs: peek, cancel, redrive, purge, pause, and lists.
 
 use std::{
     sync::{
@@ -41,7 +41,8 @@ async fn peek_shows_no_values() {
     assert_eq!(jobs.get(&unknown).await.expect("it is there"), None);
 }
 
-/// What a newer version has written, or somebody has broken, is told apart from what is not there.
+/// An unreadable request (newer version, missing key, corrupted) differs from one that is not
+/// retained.
 #[tokio::test(start_paused = true)]
 async fn unreadable_request_reports_its_cause() {
     let store = Store::memory();
@@ -51,7 +52,7 @@ async fn unreadable_request_reports_its_cause() {
         jobs.request(&whole).await.expect("it is there").into_request().expect("it is whole");
     assert_eq!((&*request.method, &*request.target), ("POST", "/x?a=b"));
     assert_eq!(&request.body[..], b"body");
-    for (stored, told) in [
+    for (stored, expected) in [
         (&b"\x02??"[..], RetainedRequest::NewerVersion),
         (b"\0\x02??", RetainedRequest::NewerVersion),
         (b"\0\x01??", RetainedRequest::MissingKey),
@@ -61,13 +62,13 @@ async fn unreadable_request_reports_its_cause() {
         let envelope = Bytes::from_static(stored);
         let id = send_enqueue(&store, envelope_command(key.clone(), JobId::new(&key), 1, envelope))
             .await;
-        assert_eq!(jobs.request(&id).await.expect("it is there"), told);
+        assert_eq!(jobs.request(&id).await.expect("it is there"), expected);
     }
     assert!(jobs.cancel(&whole).await.is_ok());
     assert_eq!(jobs.request(&whole).await.expect("it is there"), RetainedRequest::NotRetained);
 }
 
-/// Its call to the store is late: what was seen is not so any more.
+/// The cancel call reaches the store after a run of the job, so its precondition no longer holds.
 #[tokio::test(start_paused = true)]
 async fn job_that_ran_during_cancel_is_checked_again() {
     let retry_after = || vec![("retry-after".to_owned(), b"600".to_vec())];
@@ -90,20 +91,20 @@ async fn job_that_ran_during_cancel_is_checked_again() {
         let held = store.lock("x").acquire().await.expect("it is free");
         let id = enqueue_with_attempts(&store, "/x", attempts, Vec::new()).await;
         faults.set("cancel", BackendFault::SlowCall(10 * SECOND), 1);
-        let (jobs, asked) = (store.deferred_jobs(), id.clone());
-        let cancelled = crate::store::spawn(async move { jobs.cancel(&asked).await });
+        let (jobs, job_id) = (store.deferred_jobs(), id.clone());
+        let cancelled = crate::store::spawn(async move { jobs.cancel(&job_id).await });
         let_tasks_settle().await;
         held.release().await;
         let_tasks_settle().await;
         assert_eq!((get_job(&store, &id).await.attempts, cancelled.is_finished()), (1, false));
-        let told = cancelled.await.expect("it ends").expect("it is there");
-        assert_eq!((told, get_job(&store, &id).await.state), (Some(state), state));
+        let outcome = cancelled.await.expect("it ends").expect("it is there");
+        assert_eq!((outcome, get_job(&store, &id).await.state), (Some(state), state));
         assert_eq!(faults.call_count("cancel"), calls);
         worker.stop().await;
     }
 }
 
-/// Dead letters on so many locks.
+/// Makes `number` dead letters, each on its own lock.
 async fn make_dead_letters(store: &Store, number: usize) -> Vec<JobId> {
     let worker = SpawnedWorker::spawn_on(store, &CountingReplayer::default());
     let mut ids = Vec::new();
@@ -117,7 +118,7 @@ async fn make_dead_letters(store: &Store, number: usize) -> Vec<JobId> {
     ids
 }
 
-/// The next one would have its turn after that.
+/// The interval would only delay a second dead letter.
 #[tokio::test(start_paused = true)]
 async fn redrive_all_accepts_an_unbounded_interval() {
     let store = Store::memory();
@@ -132,7 +133,7 @@ async fn redrive_all_spaces_the_dead_letters() {
     let ids = make_dead_letters(&store, 5).await;
     let jobs = store.deferred_jobs();
     let started = Instant::now();
-    // They die again meanwhile, and are not put back again.
+    // The redriven jobs die again meanwhile and are not redriven twice.
     let worker = SpawnedWorker::spawn_on(&store, &CountingReplayer::default());
     assert_eq!(jobs.redrive_all(SECOND).await.expect("it is there"), 5);
     assert_eq!(started.elapsed(), 4 * SECOND, "the first at once");
@@ -152,8 +153,8 @@ async fn purged_job_leaves_a_tombstone() {
     let store = Store::memory();
     let ids = make_dead_letters(&store, 2).await;
     let jobs = store.deferred_jobs();
-    let waits = enqueue_job(&store, "/x").await;
-    assert!(!jobs.purge(&waits).await.expect("it is there"), "it has not ended");
+    let pending = enqueue_job(&store, "/x").await;
+    assert!(!jobs.purge(&pending).await.expect("it is there"), "it has not ended");
     assert!(jobs.purge(&ids[0]).await.expect("it is there"));
     assert!(!jobs.purge(&ids[0]).await.expect("it is there"), "once");
     let tomb = jobs.get(&ids[0]).await.expect("it is there").expect("its tombstone");
@@ -164,7 +165,7 @@ async fn purged_job_leaves_a_tombstone() {
     tokio::time::sleep(10 * SECOND).await;
     assert_eq!(jobs.purge_dead(60 * SECOND).await.expect("it is there"), 0, "too young");
     assert_eq!(jobs.purge_dead(5 * SECOND).await.expect("it is there"), 1);
-    assert!(jobs.get(&waits).await.expect("it is there").is_some());
+    assert!(jobs.get(&pending).await.expect("it is there").is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +181,7 @@ async fn paused_queue_starts_no_job() {
     let id = enqueue_job(&store, "/x").await;
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!(routes.run_count("/x"), 0);
-    // Nobody stands in the way of others meanwhile.
+    // A paused queue does not block live requests.
     drop(store.lock(lock_key_of("/x")).acquire().await.expect("it is free"));
     jobs.resume().await.expect("it is there");
     let started = Instant::now();
@@ -193,9 +194,9 @@ async fn paused_queue_starts_no_job() {
 async fn job_waiting_for_a_slot_does_not_start_while_paused() {
     let store = Store::memory();
     let (jobs, starts) = (store.deferred_jobs(), Arc::new(AtomicU32::new(0)));
-    let noted = Arc::clone(&starts);
+    let counter = Arc::clone(&starts);
     let routes = FnReplayer::new(move |head, marker| {
-        noted.fetch_add(1, Ordering::Relaxed);
+        counter.fetch_add(1, Ordering::Relaxed);
         async move {
             marker.pass_own_lock(&lock_key_of(&head.target));
             tokio::time::sleep(SECOND).await;
@@ -219,7 +220,7 @@ async fn job_waiting_for_a_slot_does_not_start_while_paused() {
     worker.stop().await;
 }
 
-/// In no index, so that they can be many; each is found by its id, and all are counted.
+/// Jobs that never ran are in no index, which bounds its size. They are found by id and counted.
 #[tokio::test(start_paused = true)]
 async fn jobs_that_ran_are_listed_and_others_only_counted() {
     let (store, routes) = (Store::memory(), CountingReplayer::default());

@@ -1,4 +1,4 @@
-//! Whose turn it is where deferred and live requests wait for one lock.
+//! Order of deferred jobs and live waiters on one lock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,10 +18,10 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Who had the lock, in this order.
+/// Names of the lock's holders in the order of their grants.
 type LockOrderLog = Arc<Mutex<Vec<&'static str>>>;
 
-/// A worker of another process that writes down its runs.
+/// Spawns a worker in another process that logs its runs.
 async fn spawn_logging_worker(store: &Store, log: &LockOrderLog) -> SpawnedWorker {
     let runs = Arc::clone(log);
     let routes = FnReplayer::new(move |head, marker| {
@@ -34,7 +34,7 @@ async fn spawn_logging_worker(store: &Store, log: &LockOrderLog) -> SpawnedWorke
     worker
 }
 
-/// It is in line when this returns.
+/// Spawns a waiter; it is queued when this returns.
 async fn spawn_waiter(
     request: LockRequest,
     name: &'static str,
@@ -54,7 +54,7 @@ fn long_handover_request(store: &Store) -> LockRequest {
     store.lock("x").handover_limits(16, 60 * SECOND)
 }
 
-/// A lock that is handed on within its process passes places of others, but no job that came first.
+/// A handover may overtake waiters of other processes, but never an older job.
 #[tokio::test(start_paused = true)]
 async fn waiters_behind_a_job_get_the_lock_after_it() {
     let (store, log) = (Store::memory(), LockOrderLog::default());
@@ -75,14 +75,14 @@ async fn waiters_behind_a_job_get_the_lock_after_it() {
     worker.stop().await;
 }
 
-/// The message may overtake the answer.
+/// The join message of the job may arrive before the reply of the grant.
 #[tokio::test(start_paused = true)]
 async fn job_enqueued_before_the_grant_reply_is_not_overtaken() {
-    // Asked for with a wait, and without one: then nobody of this process has a line.
+    // Without a wait, the process has no local queue yet.
     for wait in [SECOND, Duration::ZERO] {
         let ((store, faults), log) = (faulty_store(), LockOrderLog::default());
         let worker = spawn_logging_worker(&store, &log).await;
-        // A waiter of another lock has subscribed the process to those that join.
+        // A waiter on another lock subscribes the process to join messages.
         let held = store.lock("z").acquire().await.unwrap();
         store.lock("z").wait(MS).acquire().await.unwrap_err();
         drop(held);
@@ -117,7 +117,7 @@ async fn job_enqueued_during_a_handover_is_not_overtaken() {
     let ((store, faults), log) = (faulty_store(), LockOrderLog::default());
     let worker = spawn_logging_worker(&store, &log).await;
     let request = || store.lock("x").handover_limits(1, 60 * SECOND);
-    // Nothing is asked ahead.
+    // Disables the handover prefetch.
     faults.set("still", BackendFault::Unavailable, usize::MAX);
     let first = request().acquire().await.unwrap();
     let mut tasks = Vec::new();
@@ -125,14 +125,15 @@ async fn job_enqueued_during_a_handover_is_not_overtaken() {
         tasks.push(spawn_waiter(request(), name, &log).await);
     }
     faults.set("pass", BackendFault::SlowReply(5 * MS), 1);
-    // To the first by memory alone; the second one is asked for, and has it when the job joins.
+    // The first waiter gets the lock without a call. The second needs a call and is granted the
+    // lock before the job joins.
     drop(first);
     while faults.remaining("pass") > 0 {
         tokio::time::sleep(MS / 10).await;
     }
     assert_eq!(*log.lock(), ["first"]);
     enqueue_job(&store, "/x").await;
-    // Later than by what is not known of the server's time: half of what the call takes.
+    // Longer than the uncertainty of the server time, which is half of the call's duration.
     tokio::time::sleep(4 * MS).await;
     tasks.push(spawn_waiter(request(), "third", &log).await);
     for task in tasks {

@@ -1,4 +1,4 @@
-//! The worker of the test kit, which runs what is due when it is told to.
+//! `JobStepper` of the test kit, which runs due jobs on request.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -13,7 +13,7 @@ use crate::{
     store::{MemoryBackend, Store},
 };
 
-/// What workers share among them is no resource.
+/// Queue permits are no application locks, so `simulate_busy_locks` does not affect them.
 #[tokio::test]
 async fn queue_permits_are_granted_while_locks_seem_busy() {
     let memory = Arc::new(MemoryBackend::new(Clock::manual()));
@@ -36,22 +36,22 @@ async fn queue_permits_are_granted_while_locks_seem_busy() {
 #[tokio::test]
 async fn jobs_enqueuing_jobs_endlessly_panic() {
     let store = Store::memory_with_clock(Clock::manual());
-    let again = store.clone();
+    let job_store = store.clone();
     let routes = FnReplayer::new(move |head, marker| {
-        let store = again.clone();
+        let store = job_store.clone();
         async move {
             marker.pass_own_lock(&lock_key_of(&head.target));
-            // Of another line: those of one are run in a row.
+            // Each job has its own lock, since jobs of one lock run in one chain.
             let n: u32 = head.target[1..].parse().expect("a number");
             enqueue_job(&store, &format!("/{}", n + 1)).await;
             outcome_with_status(200)
         }
     });
     let mut worker = JobStepper::new(DeferWorker::new(&store, routes));
-    // An application has a hundred times as many, which take long here.
+    // The default is a hundred times larger and would take long.
     worker.max_passes = 100;
     enqueue_job(&store, "/1").await;
     let panic = AssertUnwindSafe(worker.run_due()).catch_unwind().await.expect_err("no end");
-    let said = panic.downcast_ref::<String>().expect("a sentence");
-    assert!(said.contains("100 passes") && said.contains("without end"), "{said}");
+    let message = panic.downcast_ref::<String>().expect("a sentence");
+    assert!(message.contains("100 passes") && message.contains("without end"), "{message}");
 }

@@ -1,4 +1,4 @@
-//! What the log says of deferred requests: a line for each end, and nothing that opens one.
+//! Log records of deferred jobs: one for each end, without secrets and job ids.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use crate::{
     },
 };
 
-/// In the query, in a field and in the body of each request.
+/// Secret in the query, in a header and in the body of each request.
 const SECRET: &str = "DE89370400440532013000";
 
-/// An id of a job is what opens its status: 34 hex digits. A node has 16.
+/// A job id, 34 hex digits, grants access to the job's status. A node id has 16 digits.
 #[track_caller]
 fn assert_no_secrets(log: &CapturedLog, ids: &[JobId]) {
     let text = log.text();
-    let runs = text.split(|c: char| !c.is_ascii_hexdigit());
-    let longest = runs.max_by_key(|run| run.len()).unwrap_or_default();
+    let digit_runs = text.split(|c: char| !c.is_ascii_hexdigit());
+    let longest = digit_runs.max_by_key(|run| run.len()).unwrap_or_default();
     assert!(longest.len() <= 16, "{longest} in:\n{text}");
     assert!(!text.contains(SECRET), "{text}");
     for id in ids {
@@ -33,25 +33,25 @@ fn assert_no_secrets(log: &CapturedLog, ids: &[JobId]) {
     }
 }
 
-/// A request that has secrets wherever it can.
+/// Request head with `SECRET` in its query and in a header.
 fn secret_request_head(target: &str) -> HttpRequestHead {
-    let fields = vec![("x-account".to_owned(), SECRET.as_bytes().to_vec())];
-    HttpRequestHead::new("POST", format!("{target}?account={SECRET}"), fields, None)
+    let headers = vec![("x-account".to_owned(), SECRET.as_bytes().to_vec())];
+    HttpRequestHead::new("POST", format!("{target}?account={SECRET}"), headers, None)
 }
 
 async fn enqueue_secret_request(store: &Store, target: &str) -> JobId {
     enqueue_request(store, secret_request_head(target), SECRET.as_bytes()).await
 }
 
-/// What the last part of the path says.
+/// Replayer whose outcome is selected by the last segment of the path.
 fn scripted_replayer() -> FnReplayer {
     FnReplayer::new(|head, marker| async move {
         let path = head.target.split('?').next().unwrap_or_default().to_owned();
-        let what = path.rsplit('/').next().unwrap_or_default();
-        if what != "nowhere" && what != "beside" {
+        let scenario = path.rsplit('/').next().unwrap_or_default();
+        if scenario != "nowhere" && scenario != "beside" {
             marker.pass_own_lock(&lock_key_of(&head.target));
         }
-        match what {
+        match scenario {
             "login" => outcome_with_status(401),
             "nowhere" => outcome_with_status(404),
             "broken" => outcome_with_status(500),
@@ -69,15 +69,15 @@ async fn each_run_end_is_logged_without_secrets() {
     let worker = SpawnedWorker::spawn_worker(DeferWorker::new(&store, scripted_replayer()));
     let_tasks_settle().await;
     let mut ids = Vec::new();
-    for (what, state) in [
+    for (scenario, state) in [
         ("fine", JobState::Done),
         ("login", JobState::Dead),
         ("beside", JobState::Dead),
         ("broken", JobState::Dead),
         ("panics", JobState::Dead),
     ] {
-        let id = enqueue_secret_request(&store, &format!("/{what}/{what}")).await;
-        assert_eq!(wait_until_ended(&store, &id).await, state, "{what}");
+        let id = enqueue_secret_request(&store, &format!("/{scenario}/{scenario}")).await;
+        assert_eq!(wait_until_ended(&store, &id).await, state, "{scenario}");
         ids.push(id);
     }
     let key = lock_key_of("/unreadable");
@@ -115,25 +115,25 @@ async fn store_faults_are_logged_without_secrets() {
     let mut ids = vec![enqueue_secret_request(&store, "/7/fine").await];
     assert_eq!(wait_until_ended(&store, &ids[0]).await, JobState::Done);
     assert_eq!((faults.remaining("claim"), faults.remaining("settle")), (0, 0));
-    // Its lock is lost under it.
+    // The second job loses its lock during the run.
     ids.push(enqueue_secret_request(&store, "/8/endless").await);
     let_tasks_settle().await;
     faults.set("renew", BackendFault::Unavailable, 1_000);
     tokio::time::sleep(30 * SECOND).await;
     faults.set("renew", BackendFault::Unavailable, 0);
     worker.kill().await;
-    // Its worker is dead, and another one finds that.
+    // The worker of the third job is killed; another worker detects the crash.
     let other = store.as_another_process();
     ids.push(enqueue_secret_request(&store, "/9/endless").await);
-    let dies = SpawnedWorker::spawn_worker(DeferWorker::new(&other, scripted_replayer()));
+    let killed_worker = SpawnedWorker::spawn_worker(DeferWorker::new(&other, scripted_replayer()));
     while get_job(&store, &ids[2]).await.state != JobState::Running {
         tokio::time::sleep(SECOND).await;
     }
-    dies.kill().await;
+    killed_worker.kill().await;
     let third = store.as_another_process();
-    let finds = SpawnedWorker::spawn_worker(DeferWorker::new(&third, scripted_replayer()));
+    let next_worker = SpawnedWorker::spawn_worker(DeferWorker::new(&third, scripted_replayer()));
     assert_eq!(wait_until_ended(&store, &ids[2]).await, JobState::Dead);
-    finds.stop().await;
+    next_worker.stop().await;
     for line in [
         "claim failed",
         "settlement failed",
@@ -150,23 +150,22 @@ async fn status_requests_are_logged_without_secrets() {
     let (log, _reads) = CapturedLog::start_capture();
     let (store, faults) = faulty_store();
     let ids = [enqueue_job(&store, "/7").await, enqueue_delayed(&store, "/8", SECOND).await];
-    let ask = async |method, id: &JobId| {
+    let status_of = async |method, id: &JobId| {
         let gate = StatusResource::new().store(&store);
-        let asked = gate.parse_request(&mut FakeGateRequest::new(method), id.as_str(), false);
-        match asked.expect("it is well formed").execute().await {
+        let request = gate.parse_request(&mut FakeGateRequest::new(method), id.as_str(), false);
+        match request.expect("it is well formed").execute().await {
             StatusReply::Complete(reply) => reply.status,
             StatusReply::Events(..) => panic!("it streams"),
         }
     };
-    assert_eq!(ask("DELETE", &ids[0]).await, 204);
+    assert_eq!(status_of("DELETE", &ids[0]).await, 204);
     faults.set("job", BackendFault::Unavailable, 100);
-    assert_eq!(ask("GET", &ids[1]).await, 503);
+    assert_eq!(status_of("GET", &ids[1]).await, 503);
     log.assert_contains("job cancelled");
     log.assert_contains("no status: the store is unavailable");
     assert_no_secrets(&log, &ids);
 }
 
-/// Also of a worker that can't be told apart from none.
 #[tokio::test(start_paused = true)]
 async fn missing_worker_is_logged_without_secrets() {
     let (log, _reads) = CapturedLog::start_capture();

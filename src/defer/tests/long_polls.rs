@@ -14,17 +14,17 @@ use crate::{
     store::{BackendFault, FaultSchedule, JobId, JobState, PollFreshness, Store, faulty_store},
 };
 
-/// Far more than polls of the store that they share.
+/// Far more than the store polls that the requests share.
 const POLL_COUNT: usize = 256;
 
-/// A poll takes so long that those that come meanwhile are there before it ends.
+/// Long enough for further requests to arrive before the poll ends.
 const POLL_DELAY: Duration = Duration::from_millis(100);
 
 fn spawn_long_polls(store: &Store, id: &JobId, number: usize) -> Vec<JoinHandle<Reply>> {
-    let fields = [("prefer", "wait=20")];
+    let headers = [("prefer", "wait=20")];
     let poll = |_| {
         let (store, id) = (store.clone(), id.clone());
-        crate::store::spawn(async move { get_status(&store, &id, &fields).await })
+        crate::store::spawn(async move { get_status(&store, &id, &headers).await })
     };
     (0..number).map(poll).collect()
 }
@@ -46,12 +46,12 @@ async fn start_long_polls(number: usize) -> (Store, FaultSchedule, JobId, Vec<Jo
 #[tokio::test(start_paused = true)]
 async fn concurrent_long_polls_share_store_polls() {
     let (store, faults, id, waiting) = start_long_polls(POLL_COUNT).await;
-    // The first, and one for all that came while it was under way.
+    // The first poll, and one for all requests that arrived while it was in flight.
     assert_eq!(faults.call_count("job"), 2);
     let before = faults.call_count("job");
     tokio::time::sleep(5 * SECOND).await;
-    let sure = faults.call_count("job") - before;
-    assert!(sure <= 10, "{sure} polls to make sure in 5 s");
+    let polls = faults.call_count("job") - before;
+    assert!(polls <= 10, "{polls} polls to make sure in 5 s");
     let before = faults.call_count("job");
     let cancelled = store.backend().cancel_waiting_job(id, 0, 60 * SECOND).await;
     assert_eq!(cancelled.expect("it is there"), Some(JobState::Cancelled));
@@ -63,7 +63,7 @@ async fn concurrent_long_polls_share_store_polls() {
     }
 }
 
-/// One of them polls for the others.
+/// The first request polls for the others; when it is dropped, another one takes over.
 #[tokio::test(start_paused = true)]
 async fn dropped_poll_leader_does_not_block_others() {
     let (store, faults) = faulty_store();
@@ -80,7 +80,7 @@ async fn dropped_poll_leader_does_not_block_others() {
     assert_eq!(faults.call_count("job"), 2);
 }
 
-/// Its runtime may have ended.
+/// The leader's runtime may have ended, so the others wait for it only briefly.
 #[tokio::test(start_paused = true)]
 async fn unpolled_poll_leader_delays_others_briefly() {
     let (store, faults) = faulty_store();
@@ -94,7 +94,7 @@ async fn unpolled_poll_leader_delays_others_briefly() {
     assert!(second.expect("it polls itself").expect("the store is there").is_some());
 }
 
-/// A client that has changed the job sees that, also beside others that wait.
+/// A client that changed the job sees its change although other requests share a poll.
 #[tokio::test(start_paused = true)]
 async fn later_poll_does_not_return_an_older_state() {
     let (store, _faults, id, waiting) = start_long_polls(2).await;

@@ -1,4 +1,4 @@
-//! Many lines with a job or a few each: what their runs cost, and how soon they come.
+//! Many locks with few jobs each: number of store calls, and delays.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,20 +14,21 @@ use crate::{
     store::{BackendFault, JobId, JobState, Store, faulty_store},
 };
 
-/// Several pages of what is due.
+/// Several pages of the due index.
 const LOCK_COUNT: usize = 300;
 
 async fn enqueue_on_each_lock(store: &Store, each: usize) -> Vec<JobId> {
     let mut jobs = Vec::new();
     for n in 0..each {
-        for line in 0..LOCK_COUNT {
-            jobs.push(enqueue_job(store, &format!("/{line}/{n}")).await);
+        for lock in 0..LOCK_COUNT {
+            jobs.push(enqueue_job(store, &format!("/{lock}/{n}")).await);
         }
     }
     jobs
 }
 
-/// A job is a claim and a settlement, a look finds many: and no slot waits for a time while something is due.
+/// A job costs one claim and one settlement; one poll of the due index finds many jobs. No slot is
+/// idle while a job is due.
 #[tokio::test(start_paused = true)]
 async fn job_on_its_own_lock_costs_one_claim_and_settlement() {
     for concurrency in [1, 32] {
@@ -71,7 +72,7 @@ async fn jobs_of_one_lock_share_its_claim() {
     worker.stop().await;
 }
 
-/// Settling needs no room: the next run begins meanwhile, and never one too many.
+/// A settlement occupies no slot: the next run starts meanwhile, within the concurrency limit.
 #[tokio::test(start_paused = true)]
 async fn next_run_does_not_wait_for_the_last_settlement() {
     const SETTLE_DELAY: Duration = Duration::from_millis(50);
@@ -93,8 +94,8 @@ async fn next_run_does_not_wait_for_the_last_settlement() {
         }
     });
     let mut jobs = Vec::new();
-    for line in 0..20 {
-        jobs.push(enqueue_job(&store, &format!("/{line}/x")).await);
+    for lock in 0..20 {
+        jobs.push(enqueue_job(&store, &format!("/{lock}/x")).await);
     }
     faults.set("settle", BackendFault::SlowReply(SETTLE_DELAY), 20);
     let began = Instant::now();
@@ -104,13 +105,14 @@ async fn next_run_does_not_wait_for_the_last_settlement() {
     }
     let took = began.elapsed();
     assert_eq!(running.lock().1, 2, "at once");
-    // Two at once, of 10 ms each, would take 100 ms without any settling, and 600 ms if each run waited for it.
-    // Four visits may be under way for two runs, so the settlements alone set the pace: 20 / 4 * 60 ms.
+    // 20 runs of 10 ms, two at once, take 100 ms without settlements, and 600 ms if each run waited
+    // for its settlement. Four job chains may serve two slots, so the settlements set the pace: 20
+    // / 4 * 60 ms.
     assert!(took <= Duration::from_millis(400), "{took:?}");
     worker.stop().await;
 }
 
-/// What comes due is found, however many lines have sent messages and wait.
+/// A due job is found although many locks have sent wake-ups and wait for a slot.
 #[tokio::test(start_paused = true)]
 async fn waiting_locks_do_not_hide_a_due_job() {
     let store = Store::memory();
@@ -121,16 +123,16 @@ async fn waiting_locks_do_not_hide_a_due_job() {
     });
     let worker = SpawnedWorker::spawn_worker(DeferWorker::new(&store, routes).concurrency(1));
     let_tasks_settle().await;
-    // Each line is a message, and comes back as it is given up: 48 s of work.
+    // Each lock sends a wake-up and is requeued when its chain ends: 48 s of work.
     for n in 0..8 {
-        for line in 0..300 {
-            enqueue_job(&store, &format!("/{line}/{n}")).await;
+        for lock in 0..300 {
+            enqueue_job(&store, &format!("/{lock}/{n}")).await;
         }
     }
-    let late = enqueue_delayed(&store, "/late", SECOND).await;
+    let delayed = enqueue_delayed(&store, "/late", SECOND).await;
     let began = Instant::now();
-    assert_eq!(wait_until_ended(&store, &late).await, JobState::Done);
-    // Once round all lines, four jobs each, is 24 s.
+    assert_eq!(wait_until_ended(&store, &delayed).await, JobState::Done);
+    // One round over all locks, with four jobs each, takes 24 s.
     assert!(began.elapsed() < 30 * SECOND, "{:?}", began.elapsed());
     worker.stop().await;
 }

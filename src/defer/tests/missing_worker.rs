@@ -1,4 +1,4 @@
-//! A queue that nobody works on.
+//! A queue without a worker.
 
 use super::{CountingReplayer, SECOND, SpawnedWorker, enqueue_job, wait_until_ended};
 use crate::{defer::missing_worker_warning::MissingWorkerWarning, store::Store};
@@ -9,12 +9,12 @@ async fn missing_worker_is_reported_once_per_occurrence() {
     let workers = store.extension::<MissingWorkerWarning>();
 
     let first = enqueue_job(&store, "/1").await;
-    let mut said = Vec::new();
+    let mut warned = Vec::new();
     for _ in 0..3 {
-        said.push(workers.check_workers(&store, &first).await);
+        warned.push(workers.check_workers(&store, &first).await);
         tokio::time::sleep(SECOND * 11).await;
     }
-    assert_eq!(said, [true, false, false]);
+    assert_eq!(warned, [true, false, false]);
 
     let other = store.as_another_process();
     let worker = SpawnedWorker::spawn_on(&other, &CountingReplayer::default());

@@ -1,4 +1,4 @@
-//! What all workers of a queue together may do.
+//! Limits shared by all workers of a queue.
 
 use std::{
     sync::{
@@ -20,10 +20,10 @@ use crate::{
     store::{JobState, Store, faulty_store},
 };
 
-/// Routes that count how many run at once: now, and most.
+/// Replayer that records the highest number of concurrent runs.
 fn concurrency_counting_replayer() -> (FnReplayer, Arc<AtomicUsize>) {
     let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let told = Arc::clone(&most);
+    let peak = Arc::clone(&most);
     let routes = FnReplayer::new(move |head, marker| {
         let (now, most) = (Arc::clone(&now), Arc::clone(&most));
         async move {
@@ -34,7 +34,7 @@ fn concurrency_counting_replayer() -> (FnReplayer, Arc<AtomicUsize>) {
             outcome_with_status(200)
         }
     });
-    (routes, told)
+    (routes, peak)
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +84,7 @@ async fn permit_of_a_killed_worker_returns_after_its_lease() {
 async fn queue_rate_bounds_the_starts() {
     let (store, faults) = faulty_store();
     let starts = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&starts);
+    let recorded = Arc::clone(&starts);
     let routes = FnReplayer::new(move |head, marker| {
         starts.lock().push(Instant::now());
         marker.pass_own_lock(&lock_key_of(&head.target));
@@ -100,10 +100,10 @@ async fn queue_rate_bounds_the_starts() {
     for id in &jobs {
         assert_eq!(wait_until_ended(&store, id).await, JobState::Done);
     }
-    let starts = told.lock().clone();
+    let starts = recorded.lock().clone();
     for (n, start) in starts.iter().enumerate() {
-        let within = starts[..n].iter().filter(|other| **other + SECOND > *start).count();
-        assert!(within <= 10, "{within} before the one of number {n}");
+        let recent = starts[..n].iter().filter(|other| **other + SECOND > *start).count();
+        assert!(recent <= 10, "{recent} before the one of number {n}");
     }
     let took = *starts.last().expect("they ran") - starts[0];
     let all = Duration::from_millis(2_900);
@@ -112,7 +112,7 @@ async fn queue_rate_bounds_the_starts() {
     worker.stop().await;
 }
 
-/// A test's worker waits for nothing: its clock stands still meanwhile.
+/// A stepper waits for nothing, since the manual clock does not advance meanwhile.
 #[tokio::test(start_paused = true)]
 async fn job_stepper_does_not_wait_for_a_permit() {
     let store = Store::memory();
@@ -126,7 +126,7 @@ async fn job_stepper_does_not_wait_for_a_permit() {
     let id = enqueue_job(&store, "/y").await;
     assert_eq!(stepper.run_due().await.expect("it is there"), []);
     busy.kill().await;
-    // Until the other one's lease is over.
+    // Until the lease of the killed worker has expired.
     tokio::time::sleep(20 * SECOND).await;
     let ran = stepper.run_due().await.expect("it is there");
     assert!(ran.iter().any(|run| run.id == id), "{ran:?}");

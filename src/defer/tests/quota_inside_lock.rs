@@ -1,4 +1,4 @@
-//! Runs behind a quota within their lock: nobody came to it while that was held.
+//! Runs with a quota inside their lock. The original request met a busy lock and was not charged.
 
 use super::{SECOND, let_tasks_settle, lock_key_of, run_outcomes::start_run};
 use crate::{
@@ -11,7 +11,7 @@ use crate::{
     store::{OwnedHold, Store},
 };
 
-/// A run that has come past its lock, to a limit of two.
+/// A run that has passed its lock, and a quota of two requests.
 struct QuotaInsideLock {
     store: Store,
     rate_gate: RateLimitLayer<()>,
@@ -62,36 +62,36 @@ impl QuotaInsideLock {
     }
 }
 
-/// Outside of the lock it was charged with the request.
+/// A quota outside of the lock was already charged with the request.
 #[tokio::test(start_paused = true)]
 async fn quota_inside_the_lock_is_charged_by_the_first_run() {
-    let mut within = QuotaInsideLock::new(|limit| limit);
-    assert_eq!(within.run_with_status(200).await, 1);
-    within.marker.record_busy_status(409);
-    assert_eq!(within.run_with_status(409).await, 1, "it comes again");
+    let mut scenario = QuotaInsideLock::new(|limit| limit);
+    assert_eq!(scenario.run_with_status(200).await, 1);
+    scenario.marker.record_busy_status(409);
+    assert_eq!(scenario.run_with_status(409).await, 1, "it comes again");
     assert_eq!(
-        [within.run_with_status(200).await, within.run_with_status(200).await],
+        [scenario.run_with_status(200).await, scenario.run_with_status(200).await],
         [0, 0],
         "it is not refused"
     );
-    within.view.headers.clear();
-    let asked = within.rate_gate.inspect(&mut within.view);
-    assert!(matches!(asked, InitialVerdict::Skip), "it has no key any more");
+    scenario.view.headers.clear();
+    let verdict = scenario.rate_gate.inspect(&mut scenario.view);
+    assert!(matches!(verdict, InitialVerdict::Skip), "it has no key any more");
 }
 
-/// Its handler has panicked, or a layer further out has answered for it.
+/// The handler panicked, or an outer layer answered in its place.
 #[tokio::test(start_paused = true)]
 async fn aborted_run_is_charged_too() {
-    let mut within = QuotaInsideLock::new(|limit| limit.refund_on(|status| status >= 500));
-    let ticket = within.enter_run().await;
+    let mut scenario = QuotaInsideLock::new(|limit| limit.refund_on(|status| status >= 500));
+    let ticket = scenario.enter_run().await;
     drop(ticket);
     let_tasks_settle().await;
-    assert_eq!(within.remaining_quota().await, 1);
-    let ticket = within.enter_run().await;
-    within.marker.record_busy_status(409);
+    assert_eq!(scenario.remaining_quota().await, 1);
+    let ticket = scenario.enter_run().await;
+    scenario.marker.record_busy_status(409);
     drop(ticket);
     let_tasks_settle().await;
-    assert_eq!(within.remaining_quota().await, 1, "it comes again");
+    assert_eq!(scenario.remaining_quota().await, 1, "it comes again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,8 +99,8 @@ async fn access_lists_inside_the_lock_apply_to_runs() {
     let lists = |lists: AccessLists| QuotaInsideLock::new(|limit| limit.access_lists(lists));
     let own = || Key::header("a", b"1");
     let mut denied = lists(AccessLists::new().deny_key(own()));
-    let asked = denied.rate_gate.inspect(&mut denied.view);
-    assert!(matches!(asked, InitialVerdict::Answer(reply) if reply.status == 403));
+    let verdict = denied.rate_gate.inspect(&mut denied.view);
+    assert!(matches!(verdict, InitialVerdict::Answer(reply) if reply.status == 403));
     let mut allowed = lists(AccessLists::new().allow_key(own()));
     assert!(
         matches!(allowed.rate_gate.inspect(&mut allowed.view), InitialVerdict::Skip),

@@ -1,4 +1,4 @@
-//! Checks at the start of runs.
+//! Authorization checks before runs.
 
 use std::sync::{
     Arc,
@@ -33,18 +33,18 @@ fn restoring_worker(store: &Store, routes: &CountingReplayer) -> DeferWorker {
     DeferWorker::new(store, routes.clone()).restore_with::<AuthorizedUser, _>(|user| user)
 }
 
-/// The check may ask somewhere, and what it asks may be away, or it may break.
+/// The check may depend on an unavailable service, or it may panic.
 #[tokio::test(start_paused = true)]
 async fn undecided_authorization_is_repeated_uncharged() {
     let (store, routes) = (Store::memory(), CountingReplayer::default());
-    let asked = Arc::<AtomicU32>::default();
-    let count = Arc::clone(&asked);
+    let check_count = Arc::<AtomicU32>::default();
+    let count = Arc::clone(&check_count);
     let check = move |run: PendingRun| {
         assert_eq!((run.head().method.as_str(), run.job().attempt), ("POST", 1));
-        let asked = count.fetch_add(1, Ordering::SeqCst);
+        let check_count = count.fetch_add(1, Ordering::SeqCst);
         async move {
             tokio::time::sleep(SECOND).await;
-            match asked {
+            match check_count {
                 0 => RunAuthorization::Unknown,
                 1 => panic!("as it may"),
                 _ => RunAuthorization::Granted,
@@ -56,7 +56,7 @@ async fn undecided_authorization_is_repeated_uncharged() {
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
     let job = get_job(&store, &id).await;
     assert_eq!((routes.run_count("/x"), job.attempts), (1, 1), "uncharged: {job:?}");
-    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    assert_eq!(check_count.load(Ordering::SeqCst), 3);
     worker.stop().await;
 }
 
@@ -80,12 +80,12 @@ async fn worker_stop_ends_a_pending_authorization() {
     other.stop().await;
 }
 
-/// As a run does: no other one on its lock may meet it.
+/// The check runs under the lock, so another run on that lock must not overlap with it.
 #[tokio::test(start_paused = true)]
 async fn lock_loss_ends_a_pending_authorization() {
     let ((store, faults), routes) = (faulty_store(), CountingReplayer::default());
-    let asked = Arc::<AtomicU32>::default();
-    let count = Arc::clone(&asked);
+    let check_count = Arc::<AtomicU32>::default();
+    let count = Arc::clone(&check_count);
     let check = move |_| {
         let first = count.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
@@ -103,16 +103,16 @@ async fn lock_loss_ends_a_pending_authorization() {
     tokio::time::sleep(30 * SECOND).await;
     faults.set("renew", BackendFault::Unavailable, 0);
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
-    assert_eq!((routes.run_count("/x"), asked.load(Ordering::SeqCst)), (1, 2));
+    assert_eq!((routes.run_count("/x"), check_count.load(Ordering::SeqCst)), (1, 2));
     worker.stop().await;
 }
 
-/// The lock would end under it, and a request that may have run would be dead: this one must not run twice.
+/// Otherwise the lock would expire during the check, and a job with one attempt would be dead.
 #[tokio::test(start_paused = true)]
 async fn hanging_authorization_ends_before_its_lock() {
     let (store, routes) = (Store::memory(), CountingReplayer::default());
-    let asked = Arc::<AtomicU32>::default();
-    let count = Arc::clone(&asked);
+    let check_count = Arc::<AtomicU32>::default();
+    let count = Arc::clone(&check_count);
     let check = move |_| {
         let first = count.fetch_add(1, Ordering::SeqCst) == 0;
         async move {
@@ -131,6 +131,6 @@ async fn hanging_authorization_ends_before_its_lock() {
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
     let job = get_job(&store, &id).await;
     assert_eq!((routes.run_count("/x"), job.attempts), (1, 1), "uncharged: {job:?}");
-    assert_eq!(asked.load(Ordering::SeqCst), 2);
+    assert_eq!(check_count.load(Ordering::SeqCst), 2);
     worker.stop().await;
 }

@@ -1,4 +1,4 @@
-//! What a run comes to, and what is told of it.
+//! Classification of run outcomes, and status documents.
 
 use std::{
     future::ready,
@@ -43,7 +43,7 @@ fn replay_outcome(status: u16) -> ReplayOutcome {
     })
 }
 
-/// A run of a job on `/x`, and the hold it stands on.
+/// Starts a run of a job on `/x`; returns its hold and its marker.
 pub(super) fn start_run(store: &Store) -> (OwnedHold, ReplayMarker) {
     let key = lock_key_of("/x");
     let terms = LeaseTerms {
@@ -75,7 +75,7 @@ fn classify_status(marker: &ReplayMarker, status: u16) -> Settlement {
     run.classify(replay_outcome(status))
 }
 
-/// Such as a timeout or a full house, before the request came to its lock.
+/// For example a timeout or a load limit in a layer outside of the lock.
 #[tokio::test(start_paused = true)]
 async fn error_status_from_outside_the_lock_is_retried() {
     let store = Store::memory();
@@ -92,7 +92,7 @@ async fn error_status_from_outside_the_lock_is_retried() {
     assert!(matches!(verdict, Settlement::Dead { reason: "wiring", .. }));
 }
 
-/// A run that passed its own lock and came to another one, while the store is away.
+/// Enters a nested lock from a run that passed its own lock, while the store is unavailable.
 async fn enter_nested_lock_in_outage(outage: LockOutage) -> (bool, ReplayMarker, OwnedHold) {
     let (store, faults) = faulty_store();
     let (hold, marker) = start_run(&store);
@@ -110,8 +110,8 @@ async fn enter_nested_lock_in_outage(outage: LockOutage) -> (bool, ReplayMarker,
     (passed, marker, hold)
 }
 
-/// A nested lock answers by the status it was given: nothing has run, whatever that is. Any other answer is the
-/// handler's.
+/// A busy nested lock means that the handler did not run, whatever `busy_status` is set. Any other
+/// status is the handler's.
 #[tokio::test(start_paused = true)]
 async fn busy_nested_lock_postpones_a_run_for_any_status() {
     let (store, other) = (Store::memory(), Store::memory());
@@ -147,7 +147,7 @@ async fn run_admitted_in_an_outage_counts() {
     assert!(matches!(verdict, Settlement::Postpone { reason: "busy", .. }));
 }
 
-/// What a deferring layer says to a request that met a busy lock.
+/// Reply of a `DeferLayer` to a request whose lock is busy.
 async fn defer_busy_request(gate: &DeferLayer<()>, store: &Store, view: FakeGateRequest) -> Reply {
     try_defer_busy_request(gate, store, view).await.expect("there is room")
 }
@@ -180,7 +180,7 @@ async fn try_defer_busy_request(
     gate.accept_parked(parked, head, Some(Bytes::new())).await
 }
 
-/// Such as a script that may not do what it does last, where the job has been written by then.
+/// For example a script whose last command is denied by an ACL after the job was written.
 #[tokio::test(start_paused = true)]
 async fn enqueue_with_unknown_error_is_not_refused_as_busy() {
     let (store, faults) = faulty_store();
@@ -207,7 +207,7 @@ async fn record_outliving_its_job_answers_gone_without_a_rerun() {
     while routes.run_count("/x") == 0 {
         let_tasks_settle().await;
     }
-    // Kept for a minute; the record for a day.
+    // The job is retained for a minute, its record for a day.
     tokio::time::sleep(70 * SECOND).await;
     assert_eq!(defer_busy_request(&gate, &store, view).await.status, 410);
     tokio::time::sleep(10 * SECOND).await;
@@ -215,7 +215,8 @@ async fn record_outliving_its_job_answers_gone_without_a_rerun() {
     worker.abort();
 }
 
-/// Its reply was lost, and it is sent again when the job has ended: nothing else but that job tells that it was stored.
+/// The reply of the enqueue was lost, and it is sent again after the job has ended. Only the
+/// retained job shows that the request was stored.
 #[tokio::test(start_paused = true)]
 async fn resent_enqueue_of_an_ended_job_is_not_run_again() {
     for target in ["/x", "/y/panic"] {

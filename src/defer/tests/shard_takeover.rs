@@ -1,4 +1,4 @@
-//! Who runs what after a worker has gone, and when.
+//! Takeover of the shards of a worker that stopped or died.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::store::{BackendFault, JobId, JobState, Store, faulty_store};
 
-/// Jobs in shards of both of them.
+/// Enqueues jobs in shards of all workers.
 async fn enqueue_in_all_shards(store: &Store) -> Vec<JobId> {
     let mut jobs = Vec::new();
     for i in 0..64 {
@@ -32,7 +32,7 @@ async fn shards_of_a_killed_worker_are_taken_over_after_its_lease() {
         let (store, routes) = (Store::memory(), CountingReplayer::default());
         let mut workers = vec![SpawnedWorker::spawn_on(&store, &routes)];
         for _ in 1..number {
-            // Not all in step.
+            // Staggers the heartbeats.
             tokio::time::sleep(SECOND * 7 / number).await;
             workers.push(SpawnedWorker::spawn_on(&store.as_another_process(), &routes));
         }
@@ -47,7 +47,7 @@ async fn shards_of_a_killed_worker_are_taken_over_after_its_lease() {
     }
 }
 
-/// An accepted request wakes the one that looks after its shard, and costs the others nothing.
+/// An enqueue wakes only the worker that watches the shard; the others make no call.
 #[tokio::test(start_paused = true)]
 async fn job_cost_is_independent_of_idle_workers() {
     let mut costs = Vec::new();
@@ -57,16 +57,17 @@ async fn job_cost_is_independent_of_idle_workers() {
         for _ in 0..number {
             workers.push(SpawnedWorker::spawn_on(&store.as_another_process(), &routes));
         }
-        // They have divided the shards.
+        // By then the workers have divided the shards.
         tokio::time::sleep(30 * SECOND).await;
-        let steps = ["claim", "settle", "heads", "due", "acquire", "unclaim", "envelope"];
-        let before = steps.map(|step| faults.call_count(step));
+        let operations = ["claim", "settle", "heads", "due", "acquire", "unclaim", "envelope"];
+        let before = operations.map(|operation| faults.call_count(operation));
         let jobs = enqueue_in_all_shards(&store).await;
         let took = time_until_done(&store, &jobs).await;
-        // Far less than a beat, at which each of them looks for itself.
+        // Far less than the interval of heartbeats, with which each worker polls.
         assert!(took < SECOND, "{took:?}");
-        let after = steps.map(|step| faults.call_count(step));
-        let cost: Vec<_> = (0..steps.len()).map(|n| (steps[n], after[n] - before[n])).collect();
+        let after = operations.map(|operation| faults.call_count(operation));
+        let cost: Vec<_> =
+            (0..operations.len()).map(|n| (operations[n], after[n] - before[n])).collect();
         assert_eq!(cost[0].1, jobs.len(), "one claim for each: {cost:?}");
         costs.push(cost);
         for worker in workers {

@@ -1,4 +1,4 @@
-//! The status resource: what is told, when, and to whom it is told again.
+//! Status resource: documents, long polls, event streams, and reconnects.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     store::{JobId, Store},
 };
 
-/// An answer that is no stream.
+/// Unwraps a reply that is no event stream.
 pub(super) fn complete_reply(answer: StatusReply) -> Reply {
     match answer {
         StatusReply::Complete(reply) => reply,
@@ -28,10 +28,10 @@ pub(super) fn complete_reply(answer: StatusReply) -> Reply {
     }
 }
 
-fn status_request(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) -> StatusRequest {
+fn status_request(store: &Store, id: &JobId, headers: &[(&'static str, &str)]) -> StatusRequest {
     let mut view = FakeGateRequest::new("GET");
     view.binary_headers =
-        fields.iter().map(|(name, value)| (*name, value.as_bytes().to_vec())).collect();
+        headers.iter().map(|(name, value)| (*name, value.as_bytes().to_vec())).collect();
     let gate = StatusResource::new().store(store);
     gate.parse_request(&mut view, id.as_str(), false).expect("it is well formed")
 }
@@ -39,16 +39,16 @@ fn status_request(store: &Store, id: &JobId, fields: &[(&'static str, &str)]) ->
 pub(super) async fn get_status(
     store: &Store,
     id: &JobId,
-    fields: &[(&'static str, &str)],
+    headers: &[(&'static str, &str)],
 ) -> Reply {
-    complete_reply(status_request(store, id, fields).execute().await)
+    complete_reply(status_request(store, id, headers).execute().await)
 }
 
-/// The stored response, as it is told.
+/// Requests the stored response.
 pub(super) async fn get_response(store: &Store, id: &JobId) -> Reply {
     let gate = StatusResource::<()>::new().store(store);
-    let asked = gate.parse_request(&mut FakeGateRequest::new("GET"), id.as_str(), true);
-    complete_reply(asked.expect("it is well formed").execute().await)
+    let request = gate.parse_request(&mut FakeGateRequest::new("GET"), id.as_str(), true);
+    complete_reply(request.expect("it is well formed").execute().await)
 }
 
 #[track_caller]
@@ -89,12 +89,12 @@ async fn long_poll_without_a_change_ends_in_time() {
     let tag = header_value(&get_status(&store, &id, &[]).await, "etag").to_owned();
     assert!(tag.starts_with("W/\""), "{tag}");
     let started = Instant::now();
-    let fields = [("if-none-match", &*tag), ("prefer", "wait=20")];
-    assert_eq!(get_status(&store, &id, &fields).await.status, 304);
+    let headers = [("if-none-match", &*tag), ("prefer", "wait=20")];
+    assert_eq!(get_status(&store, &id, &headers).await.status, 304);
     assert_eq!(started.elapsed(), 20 * SECOND);
 }
 
-/// Who waits for a response is not told that it waits no more but runs.
+/// A long poll for the response does not end when the job merely starts to run.
 #[tokio::test(start_paused = true)]
 async fn response_poll_ends_with_the_response() {
     let store = Store::memory();
@@ -111,8 +111,8 @@ async fn response_poll_ends_with_the_response() {
     let response = |wait: &'static str| {
         let mut view = FakeGateRequest::new("GET");
         view.binary_headers = vec![("prefer", wait.as_bytes().to_vec())];
-        let asked = gate.parse_request(&mut view, id.as_str(), true).expect("well formed");
-        async { complete_reply(asked.execute().await) }
+        let request = gate.parse_request(&mut view, id.as_str(), true).expect("well formed");
+        async { complete_reply(request.execute().await) }
     };
     let worker = SpawnedWorker::spawn_worker(DeferWorker::new(&store, routes));
     assert_eq!(response("wait=2").await.status, 202);
@@ -124,14 +124,14 @@ async fn response_poll_ends_with_the_response() {
 #[tokio::test(start_paused = true)]
 async fn non_ascii_response_header_is_returned_unchanged() {
     let store = Store::memory();
-    let odd: [(&str, &[u8]); 3] = [
+    let unusual: [(&str, &[u8]); 3] = [
         ("content-disposition", b"attachment; filename=na\xefve.txt"),
         ("link", "</\u{e9}>".as_bytes()),
         ("etag", b"\"1\""),
     ];
     let routes = FnReplayer::new(move |head, marker| {
         marker.pass_own_lock(&lock_key_of(&head.target));
-        let headers = odd.map(|(name, value)| (name.to_owned(), value.to_vec())).to_vec();
+        let headers = unusual.map(|(name, value)| (name.to_owned(), value.to_vec())).to_vec();
         async {
             ReplayOutcome::Answered(ReplayResponse {
                 status: 200,
@@ -145,12 +145,12 @@ async fn non_ascii_response_header_is_returned_unchanged() {
     wait_until_ended(&store, &id).await;
     let reply = get_response(&store, &id).await;
     assert_eq!(header_value(&reply, "etag"), "\"1\"");
-    let told = reply.binary_headers.iter().map(|(name, value)| (&**name, &**value));
-    assert_eq!(Vec::from_iter(told), odd[..2]);
+    let returned = reply.binary_headers.iter().map(|(name, value)| (&**name, &**value));
+    assert_eq!(Vec::from_iter(returned), unusual[..2]);
     worker.stop().await;
 }
 
-/// Nor to an asker who has no name, or an empty one as the request's owner.
+/// A viewer without a name, or with the empty name of the job's owner, does not see it either.
 #[tokio::test(start_paused = true)]
 async fn job_without_owner_is_hidden_where_owners_count() {
     let store = Store::memory();
@@ -175,11 +175,11 @@ async fn event_stream_sends_keepalives_and_ends() {
     let started = Instant::now();
     let items: Vec<_> = open_event_stream(&store, &id).await.collect().await;
     assert_eq!(started.elapsed(), 25 * SECOND);
-    let told = items.iter().filter(|item| parse_event(item).is_some()).count();
-    assert_eq!((told, items.len()), (1, 3), "an event, and a comment each ten seconds");
+    let events = items.iter().filter(|item| parse_event(item).is_some()).count();
+    assert_eq!((events, items.len()), (1, 3), "an event, and a comment each ten seconds");
 }
 
-/// Each of them looks now and then, whoever asks for it.
+/// Each waiting request polls the store periodically, so their number is limited.
 #[tokio::test(start_paused = true)]
 async fn requests_beyond_the_waiter_limit_are_answered_at_once() {
     let store = Store::memory();
@@ -193,11 +193,12 @@ async fn requests_beyond_the_waiter_limit_are_answered_at_once() {
     let [one] = &items[..] else { panic!("it is told, and ends: {items:?}") };
     let (seen, _) = parse_event(one).expect("an event");
     assert!(one.windows(14).any(|field| field == b"\nretry: 10000\n"), "{one:?}");
-    let back = [("accept", "text/event-stream"), ("last-event-id", &*seen)];
-    let StatusReply::Events(_, again) = status_request(&store, &id, &back).execute().await else {
+    let headers = [("accept", "text/event-stream"), ("last-event-id", &*seen)];
+    let StatusReply::Events(_, reopened) = status_request(&store, &id, &headers).execute().await
+    else {
         panic!("no stream")
     };
-    assert_eq!(again.collect::<Vec<_>>().await, [&b"retry: 10000\n\n"[..]]);
+    assert_eq!(reopened.collect::<Vec<_>>().await, [&b"retry: 10000\n\n"[..]]);
     let reply = get_status(&store, &id, &[("prefer", "wait=20")]).await;
     assert_eq!((reply.status, job_state(&reply)), (200, "queued".into()));
     let applied =
@@ -210,7 +211,7 @@ async fn requests_beyond_the_waiter_limit_are_answered_at_once() {
     assert_eq!(started.elapsed(), 20 * SECOND);
 }
 
-/// A line that moves on at each look is news at each look.
+/// A queue that advances between two polls yields an event at each poll, so events are paced.
 #[tokio::test(start_paused = true)]
 async fn event_stream_of_a_moving_queue_is_paced_and_ends() {
     let store = Store::memory();
@@ -219,16 +220,16 @@ async fn event_stream_of_a_moving_queue_is_paced_and_ends() {
         before.push(enqueue_job(&store, &format!("/x/{n}")).await);
     }
     let id = enqueue_job(&store, "/x").await;
-    let (started, mut told) = (Instant::now(), 0);
+    let (started, mut event_count) = (Instant::now(), 0);
     let mut events = open_event_stream(&store, &id).await;
     while events.next().await.is_some() {
-        told += 1;
+        event_count += 1;
         if let Some(first) = before.pop() {
             store.deferred_jobs().cancel(&first).await.expect("the store is there");
         }
     }
     assert_eq!(started.elapsed(), 25 * SECOND);
-    assert!((95..=103).contains(&told), "{told} in 25 s");
+    assert!((95..=103).contains(&event_count), "{event_count} in 25 s");
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,15 +238,15 @@ async fn reconnecting_client_receives_only_new_events() {
     let id = enqueue_job(&store, "/x").await;
     let (seen, _) = parse_event(&open_event_stream(&store, &id).await.next().await.expect("one"))
         .expect("an event");
-    let again = |seen: &str| {
-        let fields = [("accept", "text/event-stream"), ("last-event-id", seen)];
-        status_request(&store, &id, &fields).execute()
+    let reconnect = |seen: &str| {
+        let headers = [("accept", "text/event-stream"), ("last-event-id", seen)];
+        status_request(&store, &id, &headers).execute()
     };
-    let StatusReply::Events(_, mut silent) = again(&seen).await else {
+    let StatusReply::Events(_, mut silent) = reconnect(&seen).await else {
         panic!("it is pending");
     };
-    let word = silent.next().now_or_never().flatten().expect("when to come back");
-    assert_eq!(word, "retry: 1000\n\n");
+    let retry_hint = silent.next().now_or_never().flatten().expect("when to come back");
+    assert_eq!(retry_hint, "retry: 1000\n\n");
     assert!(silent.next().now_or_never().is_none(), "it is known already");
     let worker = SpawnedWorker::spawn_on(&store, &CountingReplayer::default());
     let mut last = None;
@@ -254,9 +255,9 @@ async fn reconnecting_client_receives_only_new_events() {
     }
     let (last, document) = last.expect("an event");
     assert_eq!(document["state"], "done");
-    // Nothing will come any more: 204 ends an `EventSource`.
-    assert_eq!(complete_reply(again(&last).await).status, 204);
-    assert!(matches!(again(&seen).await, StatusReply::Events(..)));
+    // No event will follow: 204 ends an `EventSource`.
+    assert_eq!(complete_reply(reconnect(&last).await).status, 204);
+    assert!(matches!(reconnect(&seen).await, StatusReply::Events(..)));
     worker.stop().await;
 }
 

@@ -1,4 +1,4 @@
-//! A store that does not answer, a worker that gives up, routes that panic.
+//! Lost and late replies, dropped claims, and panicking replayers.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn unanswered_claim_is_not_a_crash() {
     let routes = CountingReplayer::default();
     let worker = SpawnedWorker::spawn_on(&store, &routes);
     let_tasks_settle().await;
-    // Far beyond one deadline, and within the lease.
+    // Longer than one call timeout, and within the lease.
     faults.set("claim", BackendFault::ReplyTimeout, 8);
     let id = enqueue_job(&store, "/x").await;
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
@@ -31,7 +31,7 @@ async fn unanswered_claim_is_not_a_crash() {
     worker.stop().await;
 }
 
-/// It would begin without its lock, or lose it before it has done anything.
+/// The run would start without its lock, or lose it at once.
 #[tokio::test(start_paused = true)]
 async fn job_with_a_late_claim_reply_is_requeued_uncharged() {
     let (store, faults) = faulty_store();
@@ -39,7 +39,7 @@ async fn job_with_a_late_claim_reply_is_requeued_uncharged() {
     let worker =
         SpawnedWorker::spawn_worker(DeferWorker::new(&store, routes.clone()).lease(SECOND));
     let_tasks_settle().await;
-    // The store has it still; nobody here can be sure.
+    // The lease is still valid in the store, but the worker cannot rely on it.
     faults.set("claim", BackendFault::SlowReply(SECOND - Duration::from_millis(5)), 1);
     let id = enqueue_job(&store, "/x").await;
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
@@ -87,7 +87,7 @@ async fn unanswered_settlement_is_applied_once() {
     worker.stop().await;
 }
 
-/// The pause between two tries ends no later than the hold does.
+/// The pause between two settlement calls ends no later than the hold.
 #[tokio::test(start_paused = true)]
 async fn settlement_is_retried_until_the_hold_ends() {
     let (store, faults) = faulty_store();
@@ -96,7 +96,7 @@ async fn settlement_is_retried_until_the_hold_ends() {
         SpawnedWorker::spawn_worker(DeferWorker::new(&store, routes.clone()).lease(SECOND));
     let_tasks_settle().await;
     faults.set("renew", BackendFault::Unavailable, 1_000);
-    // 10 + 20 + .. + 320 ms: the next pause would be longer than what is left.
+    // 10 + 20 + .. + 320 ms: the next pause would exceed the rest of the lease.
     faults.set("settle", BackendFault::Unavailable, 7);
     let id = enqueue_job(&store, "/x").await;
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
@@ -105,7 +105,8 @@ async fn settlement_is_retried_until_the_hold_ends() {
     worker.stop().await;
 }
 
-/// In `replay` itself, not in the future it makes: a destructor, a clone of the service.
+/// The panic is in `replay` itself and not in its future, like one in a destructor or in a clone of
+/// the service.
 #[tokio::test(start_paused = true)]
 async fn panicking_replayer_fails_only_its_own_job() {
     let store = Store::memory();
@@ -153,7 +154,8 @@ async fn unbounded_worker_durations_are_accepted() {
     task.await.expect("it ends well");
 }
 
-/// Its token is nobody's by then. It would begin a run that nobody executes, and what may run once would be dead.
+/// The late copy would start a run that no worker executes, and a job with one attempt would be
+/// dead.
 #[tokio::test(start_paused = true)]
 async fn claim_copy_arriving_after_a_redrive_is_undone() {
     let (store, faults) = faulty_store();
@@ -167,7 +169,7 @@ async fn claim_copy_arriving_after_a_redrive_is_undone() {
         lease,
         retention: lease,
     };
-    // Whether the first copy has come is not known.
+    // It is unknown whether the first copy arrived.
     faults.set("claim", BackendFault::ReplyTimeout, 1);
     let lost = attempt.send(lease, || store.backend().claim(call.clone())).await;
     assert!(lost.is_err(), "{lost:?}");
@@ -183,7 +185,8 @@ async fn claim_copy_arriving_after_a_redrive_is_undone() {
     assert!(matches!(settled, Ok(SettleOutcome::Settled(None))), "{settled:?}");
     hold.mark_run_settled(id.clone());
     drop(hold);
-    // It is looked for until it can't come any more, and not until a look finds that the run is over.
+    // The undo repeats until the copy can no longer arrive. Finding the run settled does not end
+    // it.
     tokio::time::sleep(SECOND / 2).await;
     let redriven = store.deferred_jobs().redrive(&id).await;
     assert!(matches!(redriven, Ok(Some(JobState::Queued))), "{redriven:?}");

@@ -14,7 +14,8 @@ use crate::{
     store::{EnqueueCommand, EnqueueOutcome, JobPolicy, JobState, Store},
 };
 
-/// A run ends when another one has begun: one worker alone would have room for it only when it has failed.
+/// Each run waits until the other one has started, and each worker has one slot. So both workers
+/// must be woken.
 #[tokio::test(start_paused = true)]
 async fn both_workers_are_woken_for_new_jobs() {
     let store = Store::memory();
@@ -46,17 +47,17 @@ async fn both_workers_are_woken_for_new_jobs() {
 
 #[tokio::test(start_paused = true)]
 async fn stopped_or_killed_worker_leaves_queue_to_the_other() {
-    for die in [false, true] {
+    for is_killed in [false, true] {
         let (store, routes) = (Store::memory(), CountingReplayer::default());
         let (one, two) =
             (SpawnedWorker::spawn_on(&store, &routes), SpawnedWorker::spawn_on(&store, &routes));
         let_tasks_settle().await;
-        // Whichever was there first.
-        let (leaves, stays) = if die { (one, two) } else { (two, one) };
-        if die {
-            leaves.kill().await;
+        // The result does not depend on the order of the workers' starts.
+        let (leaving, remaining) = if is_killed { (one, two) } else { (two, one) };
+        if is_killed {
+            leaving.kill().await;
         } else {
-            leaves.stop().await;
+            leaving.stop().await;
         }
         let began = Instant::now();
         let call =
@@ -67,7 +68,7 @@ async fn stopped_or_killed_worker_leaves_queue_to_the_other() {
         assert!(matches!(stored, Ok(EnqueueOutcome::Stored { .. })), "there is one: {stored:?}");
         assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
         assert!(began.elapsed() < SECOND / 10, "{:?}", began.elapsed());
-        stays.stop().await;
+        remaining.stop().await;
         let call =
             enqueue_command(&store, HttpRequestHead::new("POST", "/a", Vec::new(), None), b"");
         let stored = store.backend().enqueue(EnqueueCommand { policy, ..call }).await;
@@ -75,7 +76,7 @@ async fn stopped_or_killed_worker_leaves_queue_to_the_other() {
     }
 }
 
-/// What one of them has no route for the other one has.
+/// One worker lacks the route; the other one has it.
 #[tokio::test(start_paused = true)]
 async fn job_unroutable_for_one_worker_runs_on_the_other() {
     let (store, routes) = (Store::memory(), CountingReplayer::default());

@@ -1,4 +1,4 @@
-//! Callbacks as jobs: when they are made, how often, and what becomes of them.
+//! Webhook jobs: creation, retries, and outcomes.
 
 mod receiver_slots;
 mod redriven_jobs;
@@ -32,18 +32,18 @@ use crate::{
 
 const URL: &str = "https://example.com/hook";
 
-/// Answers as it is told to, and writes down what it was told.
+/// Sender that returns scripted outcomes and records its calls.
 #[derive(Debug, Clone, Default)]
 struct RecordingWebhookSender(Arc<Mutex<SenderState>>);
 
-/// What is still to be answered, and what was told.
+/// Remaining scripted outcomes, and recorded calls.
 type SenderState = (VecDeque<DeliveryOutcome>, Vec<(String, Value)>);
 
 impl RecordingWebhookSender {
     fn with_answers(answers: impl IntoIterator<Item = DeliveryOutcome>) -> Self {
-        let called = Self::default();
-        called.0.lock().0.extend(answers);
-        called
+        let sender = Self::default();
+        sender.0.lock().0.extend(answers);
+        sender
     }
 
     fn calls(&self) -> Vec<(String, Value)> {
@@ -76,33 +76,42 @@ fn webhook_command_to(store: &Store, target: &str, url: &str) -> EnqueueCommand 
     EnqueueCommand { webhook: Some(new_webhook_job(store, &job.id, url.to_owned())), ..job }
 }
 
-fn spawn_webhook_worker(store: &Store, called: Option<&RecordingWebhookSender>) -> JoinHandle<()> {
+fn spawn_webhook_worker(store: &Store, sender: Option<&RecordingWebhookSender>) -> JoinHandle<()> {
     let mut worker = DeferWorker::new(store, CountingReplayer::default());
-    worker.settings.webhooks = called.map(|called| Arc::new(called.clone()) as _);
+    worker.settings.webhooks = sender.map(|sender| Arc::new(sender.clone()) as _);
     crate::store::spawn(worker.run(std::future::pending()))
 }
 
 #[tokio::test(start_paused = true)]
 async fn ended_job_is_delivered_exactly_once() {
     let store = Store::memory();
-    let called = RecordingWebhookSender::default();
-    let worker = spawn_webhook_worker(&store, Some(&called));
+    let sender = RecordingWebhookSender::default();
+    let worker = spawn_webhook_worker(&store, Some(&sender));
     let done = enqueue_with_webhook(&store, "/x").await;
     assert_eq!(wait_until_ended(&store, &done).await, JobState::Done);
     let dead = enqueue_with_webhook(&store, "/x/panic").await;
     assert_eq!(wait_until_ended(&store, &dead).await, JobState::Dead);
     tokio::time::sleep(60 * SECOND).await;
-    let calls = called.calls();
+    let calls = sender.calls();
     assert_eq!(calls.len(), 2, "{calls:?}");
     for (id, state, status, reason) in [
         (&done, "done", Value::from(200), Value::Null),
-        // A panic outside of the handler takes the visit with it.
+        // A panic outside of the handler also ends the job chain.
         (&dead, "dead", Value::Null, "crashed, may have run".into()),
     ] {
-        let (_, told) = calls.iter().find(|(_, told)| told["id"] == id.as_str()).expect("a call");
-        assert_eq!((&told["state"], &told["status"]), (&state.into(), &status), "{told}");
-        assert_eq!((&told["reason"], &told["attempts"]), (&reason, &1.into()), "{told}");
-        assert!(told["ended"].is_string(), "{told}");
+        let (_, document) =
+            calls.iter().find(|(_, document)| document["id"] == id.as_str()).expect("a call");
+        assert_eq!(
+            (&document["state"], &document["status"]),
+            (&state.into(), &status),
+            "{document}"
+        );
+        assert_eq!(
+            (&document["reason"], &document["attempts"]),
+            (&reason, &1.into()),
+            "{document}"
+        );
+        assert!(document["ended"].is_string(), "{document}");
     }
     assert_ne!(calls[0].0, calls[1].0, "each call has an id of its own");
     worker.abort();
@@ -116,9 +125,9 @@ async fn cancelled_expired_and_superseded_jobs_are_delivered() {
         store.deferred_jobs().cancel(&cancelled).await.ok().flatten(),
         Some(JobState::Cancelled)
     );
-    let late = webhook_command(&store, "/expired");
-    let policy = JobPolicy { deadline: Some(SECOND), ..late.policy };
-    let expired = send_enqueue(&store, EnqueueCommand { policy, ..late }).await;
+    let delayed = webhook_command(&store, "/expired");
+    let policy = JobPolicy { deadline: Some(SECOND), ..delayed.policy };
+    let expired = send_enqueue(&store, EnqueueCommand { policy, ..delayed }).await;
     let mut superseded = Vec::new();
     for _ in 0..2 {
         let merge = Some(MergePolicy { group: "0f".into(), mode: MergeMode::Supersede });
@@ -126,10 +135,10 @@ async fn cancelled_expired_and_superseded_jobs_are_delivered() {
         superseded.push(send_enqueue(&store, call).await);
     }
     tokio::time::sleep(2 * SECOND).await;
-    let told = RecordingWebhookSender::default();
-    let worker = spawn_webhook_worker(&store, Some(&told));
+    let sender = RecordingWebhookSender::default();
+    let worker = spawn_webhook_worker(&store, Some(&sender));
     tokio::time::sleep(60 * SECOND).await;
-    let calls = told.calls();
+    let calls = sender.calls();
     assert_eq!(calls.len(), 4, "{calls:?}");
     for (id, state, reason) in [
         (&cancelled, "cancelled", Value::Null),
@@ -137,13 +146,18 @@ async fn cancelled_expired_and_superseded_jobs_are_delivered() {
         (&superseded[0], "cancelled", "superseded".into()),
         (&superseded[1], "done", Value::Null),
     ] {
-        let (_, told) = calls.iter().find(|(_, told)| told["id"] == id.as_str()).expect("a call");
-        assert_eq!((&told["state"], &told["reason"]), (&state.into(), &reason), "{told}");
+        let (_, document) =
+            calls.iter().find(|(_, document)| document["id"] == id.as_str()).expect("a call");
+        assert_eq!(
+            (&document["state"], &document["reason"]),
+            (&state.into(), &reason),
+            "{document}"
+        );
     }
     worker.abort();
 }
 
-/// Takes the call and says nothing.
+/// Sender that never completes a call.
 #[derive(Debug)]
 struct HangingWebhookSender;
 
@@ -153,7 +167,7 @@ impl WebhookSender for HangingWebhookSender {
     }
 }
 
-/// Whom a client wants to be told is nobody whom others have to wait for.
+/// A receiver chosen by one client must not delay the jobs of others.
 #[tokio::test(start_paused = true)]
 async fn pending_delivery_does_not_delay_jobs() {
     let store = Store::memory();
@@ -168,18 +182,18 @@ async fn pending_delivery_does_not_delay_jobs() {
     worker.abort();
 }
 
-/// What is due by time alone is found behind them.
+/// Retries become due without a wake-up and are found behind waiting deliveries.
 #[tokio::test(start_paused = true)]
 async fn waiting_deliveries_do_not_hide_due_retries() {
     let store = Store::memory();
-    let tried = Arc::new(Mutex::new(0));
-    let often = Arc::clone(&tried);
+    let attempts = Arc::new(Mutex::new(0));
+    let counter = Arc::clone(&attempts);
     let routes = FnReplayer::new(move |head, marker| {
         marker.pass_own_lock(&lock_key_of(&head.target));
         let fails = head.target.ends_with("/fails") && {
-            let mut tried = often.lock();
-            *tried += 1;
-            *tried < 3
+            let mut attempts = counter.lock();
+            *attempts += 1;
+            *attempts < 3
         };
         std::future::ready(outcome_with_status(if fails { 503 } else { 200 }))
     });
@@ -193,11 +207,11 @@ async fn waiting_deliveries_do_not_hide_due_retries() {
     let id = enqueue_with_attempts(&store, "/x/fails", 5, Vec::new()).await;
     let end = tokio::time::timeout(60 * SECOND, wait_until_ended(&store, &id)).await;
     assert_eq!(end.expect("it is seen"), JobState::Done);
-    assert_eq!(*tried.lock(), 3);
+    assert_eq!(*attempts.lock(), 3);
     worker.abort();
 }
 
-/// Takes the call, and its time.
+/// Sender that delays each call by five seconds.
 #[derive(Debug)]
 struct SlowWebhookSender(RecordingWebhookSender);
 
@@ -211,20 +225,20 @@ impl WebhookSender for SlowWebhookSender {
     }
 }
 
-/// Those for which there is no room are made as soon as there is, one after the other, and none is tried before.
+/// Deliveries without a free slot wait and are made one after the other, each once.
 #[tokio::test(start_paused = true)]
 async fn queued_deliveries_are_each_made_once() {
-    let (store, told) = (Store::memory(), RecordingWebhookSender::default());
+    let (store, sender) = (Store::memory(), RecordingWebhookSender::default());
     let mut worker = DeferWorker::new(&store, CountingReplayer::default()).concurrency(1);
-    worker.settings.webhooks = Some(Arc::new(SlowWebhookSender(told.clone())));
+    worker.settings.webhooks = Some(Arc::new(SlowWebhookSender(sender.clone())));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..20 {
         enqueue_with_webhook(&store, &format!("/x?{n}")).await;
     }
     // Five seconds each.
     tokio::time::sleep(105 * SECOND).await;
-    let ids: std::collections::HashSet<_> = told.calls().into_iter().map(|(id, _)| id).collect();
-    assert_eq!((ids.len(), told.calls().len()), (20, 20));
+    let ids: std::collections::HashSet<_> = sender.calls().into_iter().map(|(id, _)| id).collect();
+    assert_eq!((ids.len(), sender.calls().len()), (20, 20));
     worker.abort();
 }
 
@@ -232,38 +246,38 @@ async fn queued_deliveries_are_each_made_once() {
 async fn failed_delivery_is_retried_under_its_id() {
     let store = Store::memory();
     let failed = DeliveryOutcome::Failed("refused".to_owned());
-    let called = RecordingWebhookSender::with_answers([
+    let sender = RecordingWebhookSender::with_answers([
         failed.clone(),
         DeliveryOutcome::Answered(302),
         failed,
     ]);
-    let worker = spawn_webhook_worker(&store, Some(&called));
+    let worker = spawn_webhook_worker(&store, Some(&sender));
     let id = enqueue_with_webhook(&store, "/x").await;
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
     tokio::time::sleep(600 * SECOND).await;
-    let calls = called.calls();
+    let calls = sender.calls();
     assert_eq!(calls.len(), 4, "{calls:?}");
     assert!(calls.iter().all(|call| *call == calls[0]), "{calls:?}");
-    // The call itself is no request of anybody.
+    // A webhook job has no status resource.
     let gate = StatusResource::new().store(&store);
     let (call, _) = calls[0].0.split_once('-').expect("the job, and which end of it");
-    let asked =
+    let request =
         gate.parse_request(&mut FakeGateRequest::new("GET"), call, false).expect("well formed");
-    assert_eq!(super::status_resource::complete_reply(asked.execute().await).status, 404);
+    assert_eq!(super::status_resource::complete_reply(request.execute().await).status, 404);
     worker.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn delivery_to_a_refused_address_is_a_dead_letter() {
     let store = Store::memory();
-    let called = RecordingWebhookSender::with_answers([DeliveryOutcome::AddressRefused(
+    let sender = RecordingWebhookSender::with_answers([DeliveryOutcome::AddressRefused(
         "the host has a non-public address",
     )]);
-    let worker = spawn_webhook_worker(&store, Some(&called));
+    let worker = spawn_webhook_worker(&store, Some(&sender));
     let id = enqueue_with_webhook(&store, "/x").await;
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
     tokio::time::sleep(600 * SECOND).await;
-    assert_eq!(called.calls().len(), 1);
+    assert_eq!(sender.calls().len(), 1);
     let page = store.deferred_jobs().dead(JobCursor::default(), 10).await.expect("it is there");
     let [dead] = &page.jobs[..] else { panic!("one: {page:?}") };
     assert_eq!(dead.reason.as_deref(), Some("refused address"));
@@ -278,18 +292,18 @@ async fn delivery_waits_for_a_worker_with_webhooks() {
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
     let_tasks_settle().await;
     without.abort();
-    let called = RecordingWebhookSender::default();
-    let with = spawn_webhook_worker(&store, Some(&called));
+    let sender = RecordingWebhookSender::default();
+    let with = spawn_webhook_worker(&store, Some(&sender));
     tokio::time::sleep(120 * SECOND).await;
-    assert_eq!(called.calls().len(), 1);
-    assert_eq!(called.calls()[0].1["id"], id.as_str());
+    assert_eq!(sender.calls().len(), 1);
+    assert_eq!(sender.calls()[0].1["id"], id.as_str());
     with.abort();
 }
 
 #[tokio::test(start_paused = true)]
 async fn job_of_a_killed_worker_is_delivered() {
     let store = Store::memory();
-    let called = RecordingWebhookSender::default();
+    let sender = RecordingWebhookSender::default();
     let id = enqueue_with_webhook(&store, "/x/stuck").await;
     let mut worker = DeferWorker::new(&store, HangingReplayer);
     worker.settings.webhooks = None;
@@ -298,16 +312,16 @@ async fn job_of_a_killed_worker_is_delivered() {
         let_tasks_settle().await;
     }
     dying.abort();
-    let worker = spawn_webhook_worker(&store, Some(&called));
+    let worker = spawn_webhook_worker(&store, Some(&sender));
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Dead);
     tokio::time::sleep(60 * SECOND).await;
-    let calls = called.calls();
+    let calls = sender.calls();
     assert_eq!(calls.len(), 1, "{calls:?}");
     assert_eq!((&calls[0].1["id"], &calls[0].1["state"]), (&id.as_str().into(), &"dead".into()));
     worker.abort();
 }
 
-/// Routes that never answer.
+/// Replayer that never answers.
 struct HangingReplayer;
 
 impl crate::defer::Replayer for HangingReplayer {
@@ -322,7 +336,7 @@ impl crate::defer::Replayer for HangingReplayer {
     }
 }
 
-/// A worker whose requests fail at once.
+/// Spawns a worker whose runs fail at once with 500.
 fn spawn_failing_worker(store: &Store, deliver: impl WebhookSender + 'static) -> JoinHandle<()> {
     let routes = FnReplayer::new(|head, marker| {
         marker.pass_own_lock(&lock_key_of(&head.target));
@@ -333,9 +347,9 @@ fn spawn_failing_worker(store: &Store, deliver: impl WebhookSender + 'static) ->
     crate::store::spawn(worker.run(std::future::pending()))
 }
 
-/// The job that the first call was.
-fn first_delivery_job(called: &RecordingWebhookSender) -> JobId {
-    let calls = called.calls();
+/// Webhook job of the first call.
+fn first_delivery_job(sender: &RecordingWebhookSender) -> JobId {
+    let calls = sender.calls();
     let (call, _) = calls[0].0.split_once('-').expect("the job, and which end of it");
     JobId::parse(call).expect("an id")
 }
@@ -343,30 +357,31 @@ fn first_delivery_job(called: &RecordingWebhookSender) -> JobId {
 #[tokio::test(start_paused = true)]
 async fn delivery_waits_for_an_unavailable_store() {
     let (store, faults) = faulty_store();
-    let called = RecordingWebhookSender::default();
+    let sender = RecordingWebhookSender::default();
     faults.set("job", BackendFault::Unavailable, 1);
-    let worker = spawn_failing_worker(&store, called.clone());
+    let worker = spawn_failing_worker(&store, sender.clone());
     enqueue_with_webhook(&store, "/x").await;
     tokio::time::sleep(60 * SECOND).await;
-    let calls = called.calls();
+    let calls = sender.calls();
     assert_eq!((calls.len(), faults.remaining("job")), (1, 0), "{calls:?}");
-    let call = super::get_job(&store, &first_delivery_job(&called)).await;
+    let call = super::get_job(&store, &first_delivery_job(&sender)).await;
     assert_eq!((call.state, call.attempts), (JobState::Done, 1), "nobody was called in vain");
     worker.abort();
 }
 
-/// What was not heard for longer than its job is kept.
+/// A delivery may be retried for longer than its job is retained.
 #[tokio::test(start_paused = true)]
 async fn delivery_outlives_an_expired_or_purged_job() {
     for purged in [false, true] {
         let store = Store::memory();
-        let called = RecordingWebhookSender::with_answers(std::iter::repeat_n(
+        let sender = RecordingWebhookSender::with_answers(std::iter::repeat_n(
             DeliveryOutcome::Answered(503),
             6,
         ));
-        let kept = if purged { 600 * SECOND } else { 60 * SECOND };
-        let mut worker = DeferWorker::new(&store, CountingReplayer::default()).done_retention(kept);
-        worker.settings.webhooks = Some(Arc::new(called.clone()));
+        let retention = if purged { 600 * SECOND } else { 60 * SECOND };
+        let mut worker =
+            DeferWorker::new(&store, CountingReplayer::default()).done_retention(retention);
+        worker.settings.webhooks = Some(Arc::new(sender.clone()));
         let worker = crate::store::spawn(worker.run(std::future::pending()));
         let id = enqueue_with_webhook(&store, "/x").await;
         assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
@@ -375,12 +390,12 @@ async fn delivery_outlives_an_expired_or_purged_job() {
         }
         tokio::time::sleep(300 * SECOND).await;
         assert!(store.deferred_jobs().peek(&id).await.expect("it is there").is_none());
-        let calls = called.calls();
+        let calls = sender.calls();
         assert_eq!(calls.len(), 7, "{calls:?}");
         assert!(calls.iter().all(|call| *call == calls[0]), "{calls:?}");
-        let (_, told) = &calls[0];
-        assert_eq!((&told["id"], &told["state"]), (&id.as_str().into(), &"done".into()));
-        assert_eq!((&told["status"], &told["attempts"]), (&200.into(), &1.into()));
+        let (_, document) = &calls[0];
+        assert_eq!((&document["id"], &document["state"]), (&id.as_str().into(), &"done".into()));
+        assert_eq!((&document["status"], &document["attempts"]), (&200.into(), &1.into()));
         worker.abort();
     }
 }

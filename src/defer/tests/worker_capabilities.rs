@@ -1,4 +1,4 @@
-//! Jobs that some workers can run and others can't.
+//! Jobs that only some workers can run.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ fn ann_snapshot() -> Vec<(String, Vec<u8>)> {
     vec![("user".to_owned(), b"\"ann\"".to_vec())]
 }
 
-/// It is handed back, uncharged, and stays; the reason is told.
+/// Asserts that the job is returned uncharged, stays queued, and has this reason.
 async fn assert_postponed(store: &Store, id: &JobId, reason: &str) {
     tokio::time::sleep(200 * SECOND).await;
     let job = get_job(store, id).await;
@@ -32,7 +32,7 @@ async fn assert_postponed(store: &Store, id: &JobId, reason: &str) {
     assert_eq!(job.reason.as_deref(), Some(reason));
 }
 
-/// A request of a newer version, on such a route.
+/// Enqueues a job with an envelope of a newer version.
 async fn enqueue_newer_version(store: &Store, on_failure: OnFailure) -> JobId {
     let key = lock_key_of("/x");
     let newer = Bytes::from_static(b"\x02from the future");
@@ -41,7 +41,7 @@ async fn enqueue_newer_version(store: &Store, on_failure: OnFailure) -> JobId {
     send_enqueue(store, EnqueueCommand { policy, ..call }).await
 }
 
-/// Where the order is to hold, it holds across a deployment too; live requests wait for none of it.
+/// A strict order also holds during a deployment. Live requests do not wait for the blocked job.
 #[tokio::test(start_paused = true)]
 async fn newer_version_job_blocks_its_ordered_queue() {
     let (store, routes) = (Store::memory(), CountingReplayer::default());
@@ -58,7 +58,7 @@ async fn newer_version_job_blocks_its_ordered_queue() {
         .expect("for a live request it is free")
         .release()
         .await;
-    // Who can wait no longer takes it out of the line.
+    // Cancelling the job unblocks its queue.
     let cancelled = store.deferred_jobs().cancel(&id).await.expect("it is there");
     assert_eq!(cancelled, Some(JobState::Cancelled));
     assert_eq!(wait_until_ended(&store, &behind).await, JobState::Done);
@@ -75,7 +75,7 @@ async fn newer_version_job_is_skipped_where_allowed() {
         assert_eq!(wait_until_ended(&store, &behind).await, JobState::Done);
     }
     assert_postponed(&store, &id, "newer version").await;
-    // Nor is it lost, nor tried all the time.
+    // The job is neither lost nor retried all the time.
     let tried = get_job(&store, &id).await.history.recent_runs.len();
     assert!((2..=20).contains(&tried), "{tried}");
     let later = enqueue_job(&store, "/x").await;
@@ -83,7 +83,7 @@ async fn newer_version_job_is_skipped_where_allowed() {
     worker.stop().await;
 }
 
-/// One that comes and can run it does, at its place; meanwhile what the others can run goes on.
+/// A capable worker runs the job in its order. Until then the lock's other jobs run.
 #[tokio::test(start_paused = true)]
 async fn skipped_job_runs_when_a_capable_worker_starts() {
     let (store, routes) = (Store::memory(), CountingReplayer::default());
@@ -113,7 +113,7 @@ async fn skipped_job_runs_when_a_capable_worker_starts() {
     new.stop().await;
 }
 
-/// Routes that tell whom a run is for.
+/// Replayer that checks the restored user of a run.
 fn user_checking_replayer() -> FnReplayer {
     FnReplayer::new(|head, marker| async move {
         marker.pass_own_lock(&lock_key_of(&head.target));
@@ -129,7 +129,7 @@ async fn snapshot_waits_for_a_restoring_worker() {
     let_tasks_settle().await;
     let id = enqueue_with_attempts(&store, "/x", 1, ann_snapshot()).await;
     assert_postponed(&store, &id, "unknown snapshot").await;
-    // The old one lives, and may watch the shard: it tells the other one.
+    // The old worker is alive and may watch the shard; then it forwards the job.
     let other = store.as_another_process();
     let new = DeferWorker::new(&other, user_checking_replayer())
         .restore_with::<RestoredUser, _>(|user| user);
@@ -141,20 +141,21 @@ async fn snapshot_waits_for_a_restoring_worker() {
     new.stop().await;
 }
 
-/// The one that watches the shard can't run it, and lives: it tells the other one.
+/// The worker that watches the shard cannot run the job and forwards it.
 #[tokio::test(start_paused = true)]
 async fn job_unreachable_for_one_worker_runs_on_another() {
     for (reason, status) in [("unreachable", None), ("unroutable", Some(404))] {
         let (store, routes) = (Store::memory(), CountingReplayer::default());
-        let far = move |_, _| async move {
+        let failing = move |_, _| async move {
             status.map_or(ReplayOutcome::Unreachable, outcome_with_status)
         };
-        let cut_off = SpawnedWorker::spawn_worker(DeferWorker::new(&store, FnReplayer::new(far)));
+        let cut_off =
+            SpawnedWorker::spawn_worker(DeferWorker::new(&store, FnReplayer::new(failing)));
         let_tasks_settle().await;
         let id = enqueue_job(&store, "/x").await;
         assert_postponed(&store, &id, reason).await;
         let other = SpawnedWorker::spawn_on(&store.as_another_process(), &routes);
-        // Wherever the shard is: its watcher is the first one, or the other has it.
+        // Either worker may watch the shard.
         assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
         assert_eq!(routes.run_count("/x"), 1, "{reason}");
         cut_off.stop().await;

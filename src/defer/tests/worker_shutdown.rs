@@ -1,4 +1,4 @@
-//! Workers that stop or die in the middle, and runs that fail.
+//! Workers that stop or die during runs, and failing runs.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
     store::{JobState, Store},
 };
 
-/// Routes that never answer; those of `/../begun` have passed their lock.
+/// Replayer that never answers; runs of `/../begun` have passed their lock.
 fn hanging_replayer() -> FnReplayer {
     FnReplayer::new(|head, marker| async move {
         if head.target.ends_with("/begun") {
@@ -37,10 +37,10 @@ async fn drain_requeues_unstarted_runs_and_fails_others() {
     );
     let waiting = enqueue_job(&store, "/a").await;
     let begun = enqueue_job(&store, "/b/begun").await;
-    let again = enqueue_with_attempts(&store, "/c/begun", 3, Vec::new()).await;
+    let repeatable = enqueue_with_attempts(&store, "/c/begun", 3, Vec::new()).await;
     let_tasks_settle().await;
     worker.stop().await;
-    for id in [&waiting, &again] {
+    for id in [&waiting, &repeatable] {
         let job = get_job(&store, id).await;
         assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
     }
@@ -48,16 +48,17 @@ async fn drain_requeues_unstarted_runs_and_fails_others() {
     assert_eq!((job.state, job.reason.as_deref()), (JobState::Dead, Some("drained, may have run")));
 }
 
-/// A layer in between has answered, say with a time-out, for a handler that goes on in a task of its own.
+/// An intermediate layer has answered, for example after a timeout, while the handler continues in
+/// its own task.
 #[tokio::test(start_paused = true)]
 async fn run_ends_when_its_handler_ends() {
     let store = Store::memory();
-    let goes_on = Arc::new(Notify::new());
-    let until = Arc::clone(&goes_on);
+    let finish = Arc::new(Notify::new());
+    let finished = Arc::clone(&finish);
     let routes = FnReplayer::new(move |head, marker| {
         marker.pass_own_lock(&lock_key_of(&head.target));
-        let until = Arc::clone(&until);
-        crate::store::spawn(marker.scope(async move { until.notified().await }));
+        let finished = Arc::clone(&finished);
+        crate::store::spawn(marker.scope(async move { finished.notified().await }));
         async { outcome_with_status(200) }
     });
     let worker = SpawnedWorker::spawn_worker(DeferWorker::new(&store, routes));
@@ -66,7 +67,7 @@ async fn run_ends_when_its_handler_ends() {
     assert_eq!(get_job(&store, &first).await.state, JobState::Running);
     assert_eq!(get_job(&store, &second).await.state, JobState::Queued);
     for id in [&first, &second] {
-        goes_on.notify_one();
+        finish.notify_one();
         assert_eq!(wait_until_ended(&store, id).await, JobState::Done);
     }
     worker.stop().await;
@@ -76,7 +77,7 @@ async fn run_ends_when_its_handler_ends() {
 async fn retry_after_is_honored_and_failures_are_distinguished() {
     let store = Store::memory();
     let runs = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&runs);
+    let recorded = Arc::clone(&runs);
     let routes = FnReplayer::new(move |head, marker| {
         let mut runs = runs.lock();
         runs.push(Instant::now());
@@ -95,7 +96,7 @@ async fn retry_after_is_honored_and_failures_are_distinguished() {
     let worker = SpawnedWorker::spawn_worker(worker);
     let id = enqueue_with_attempts(&store, "/x", 5, Vec::new()).await;
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
-    let runs = told.lock().clone();
+    let runs = recorded.lock().clone();
     let waited = runs[1] - runs[0];
     assert!((20 * SECOND..22 * SECOND).contains(&waited), "{waited:?}");
     assert!(runs[3] - runs[1] < 5 * SECOND);
@@ -106,7 +107,8 @@ async fn retry_after_is_honored_and_failures_are_distinguished() {
     worker.stop().await;
 }
 
-/// Routes in another thread, as actix has them: whoever waits for an answer is not who runs.
+/// Replayer with handlers on another thread, as in actix-web: the future that awaits the answer
+/// does not run the handler.
 fn marker_collecting_replayer(runs: &Arc<Mutex<Vec<ReplayMarker>>>) -> FnReplayer {
     let runs = Arc::clone(runs);
     FnReplayer::new(move |head, marker| {
@@ -129,14 +131,14 @@ async fn requeued_run_cannot_start_later() {
     worker.stop().await;
     let job = get_job(&store, &id).await;
     assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
-    // The thread that it waited for comes free.
+    // The thread becomes free after the job was requeued.
     let marker = runs.lock().pop().expect("it was sent there");
     for name in ["x", "another"] {
         let source = KeySource::<()>::function(|()| Some(name.to_owned()));
         let mut view = FakeGateRequest::new("POST");
         view.insert_extension(marker.clone());
-        let asked = LockLayer::by(source).store(&store).inspect(&mut view);
-        assert!(matches!(asked, InitialVerdict::Answer(_)), "{name}: {asked:?}");
+        let verdict = LockLayer::by(source).store(&store).inspect(&mut view);
+        assert!(matches!(verdict, InitialVerdict::Answer(_)), "{name}: {verdict:?}");
     }
 }
 
@@ -159,21 +161,22 @@ async fn run_is_requeued_only_after_its_handler_is_dropped() {
     assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
 }
 
-/// What can be neither ended nor waited for is as if its process had died: the lock is not given away beside it.
+/// A handler that can be neither ended nor awaited is treated like a crash: its lock is not
+/// released before the lease ends.
 #[tokio::test(start_paused = true)]
 async fn stuck_handler_keeps_its_lock_for_one_lease() {
-    for dies in [false, true] {
+    for is_killed in [false, true] {
         let (store, runs) = (Store::memory(), Arc::default());
-        let (again, once) = ("/x/begun", "/y/begun");
+        let (repeatable, once) = ("/x/begun", "/y/begun");
         let routes = marker_collecting_replayer(&runs);
         let worker = SpawnedWorker::spawn_worker(
             DeferWorker::new(&store, routes).drain_timeout(SECOND).lease(5 * SECOND),
         );
-        let again = enqueue_with_attempts(&store, again, 3, Vec::new()).await;
+        let repeatable = enqueue_with_attempts(&store, repeatable, 3, Vec::new()).await;
         let once = enqueue_job(&store, once).await;
         let_tasks_settle().await;
         let scopes: Vec<_> = runs.lock().drain(..).map(|run| run.scope(async {})).collect();
-        if dies {
+        if is_killed {
             worker.kill().await;
         } else {
             let before = Instant::now();
@@ -181,7 +184,7 @@ async fn stuck_handler_keeps_its_lock_for_one_lease() {
             assert!(before.elapsed() < 3 * SECOND, "{:?}", before.elapsed());
         }
         let_tasks_settle().await;
-        for id in [&again, &once] {
+        for id in [&repeatable, &once] {
             assert_eq!(get_job(&store, id).await.state, JobState::Running);
         }
         for key in ["x", "y"] {
@@ -191,7 +194,7 @@ async fn stuck_handler_keeps_its_lock_for_one_lease() {
         let before = Instant::now();
         let routes = CountingReplayer::default();
         let worker = SpawnedWorker::spawn_on(&store.as_another_process(), &routes);
-        assert_eq!(wait_until_ended(&store, &again).await, JobState::Done);
+        assert_eq!(wait_until_ended(&store, &repeatable).await, JobState::Done);
         assert_eq!(wait_until_ended(&store, &once).await, JobState::Dead);
         assert_eq!((routes.run_count("/x/begun"), routes.run_count("/y/begun")), (1, 0));
         assert!(before.elapsed() < 20 * SECOND, "{:?}", before.elapsed());

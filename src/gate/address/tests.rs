@@ -1,4 +1,4 @@
-//! Whom a request is said to come from, and whom nobody can make it come from.
+//! Client addresses behind proxies, and forged headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -73,7 +73,7 @@ fn headers_of_an_untrusted_peer_are_ignored() {
         assert_client(&address, &request_from("192.0.2.9", &lines), "192.0.2.9");
     }
     assert_client(&ClientAddress::peer(), &request_from(PROXY, &lines), PROXY);
-    // The proxy's own address, as a server shows it that listens on both.
+    // The proxy's address in IPv4-mapped form, as a dual-stack listener reports it.
     assert_client(&behind_test_proxies(), &request_from("::ffff:10.0.0.1", &lines), "203.0.113.9");
 }
 
@@ -123,7 +123,7 @@ fn hops_are_counted_from_the_right() {
     for (hops, unknown) in [(2, ClientAddressError::Malformed), (5, ClientAddressError::Missing)] {
         assert_eq!(ClientAddress::behind_hops(hops).resolve(&view), Err(unknown));
     }
-    // A socket of no address is a proxy on the same machine.
+    // A socket without an address, such as a Unix socket, belongs to a local proxy.
     let mut local = view;
     local.peer_addr = None;
     assert_client(&ClientAddress::behind_hops(1), &local, "192.0.2.3");
@@ -139,8 +139,8 @@ fn parsed_addresses_and_bytes_are_bounded() {
         &line(format!("203.0.113.9,{}", proxies(31))),
         "203.0.113.9",
     );
-    let far = line(format!("203.0.113.9,{}", proxies(32)));
-    assert_eq!(behind_test_proxies().resolve(&far), Err(ClientAddressError::Malformed));
+    let too_many = line(format!("203.0.113.9,{}", proxies(32)));
+    assert_eq!(behind_test_proxies().resolve(&too_many), Err(ClientAddressError::Malformed));
     let long = line(format!("{}203.0.113.9", " ".repeat(5_000)));
     assert_eq!(behind_test_proxies().resolve(&long), Err(ClientAddressError::Malformed));
     assert_client(
@@ -155,11 +155,11 @@ fn parsed_addresses_and_bytes_are_bounded() {
 #[test]
 fn missing_address_follows_the_setting() {
     let silent = request_from(PROXY, &[]);
-    let nobody = FakeGateRequest::new("GET");
-    let untold = KeyError::BadRequest("The client's address can't be told");
-    assert_eq!(behind_test_proxies().key(&silent), Err(untold));
-    assert!(matches!(behind_test_proxies().key(&nobody), Err(KeyError::Misconfigured(_))));
-    for view in [&silent, &nobody] {
+    let without_peer = FakeGateRequest::new("GET");
+    let unresolved = KeyError::BadRequest("The client's address can't be told");
+    assert_eq!(behind_test_proxies().key(&silent), Err(unresolved));
+    assert!(matches!(behind_test_proxies().key(&without_peer), Err(KeyError::Misconfigured(_))));
+    for view in [&silent, &without_peer] {
         assert_eq!(
             behind_test_proxies().on_missing(MissingAddress::Skip).key(view),
             Err(KeyError::Exempt)
@@ -207,7 +207,7 @@ fn invalid_network_is_refused() {
     let _ = ClientAddress::behind_proxies(["10.0.0.0/33"]);
 }
 
-/// It would be every proxy that has an IPv4 address.
+/// The prefix covers all IPv4 addresses, so every peer would count as a proxy.
 #[test]
 #[should_panic(expected = "`64:ff9b::/96` contains all of IPv4")]
 fn nat64_prefix_is_refused() {
@@ -231,13 +231,13 @@ fn any_ip() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         any::<u32>().prop_map(|bits| Ipv4Addr::from(bits).into()),
         any::<u128>().prop_map(|bits| Ipv6Addr::from(bits).to_canonical()),
-        // Trusted ones.
+        // Trusted addresses.
         any::<u16>().prop_map(|bits| Ipv4Addr::from(0x0a00_0000 | u32::from(bits)).into()),
         any::<u16>().prop_map(|n| Ipv6Addr::new(0x2001, 0xdb8, 0xff, 0, 0, 0, 0, n).into()),
     ]
 }
 
-/// The ways to write an address that proxies have.
+/// Spellings of an address that proxies use.
 fn address_spellings(address: IpAddr) -> Vec<String> {
     let bare = match address {
         IpAddr::V4(v4) => {
@@ -256,25 +256,26 @@ fn address_spellings(address: IpAddr) -> Vec<String> {
     vec![bare.to_string(), format!("[{bare}]"), format!("{long}%eth0"), format!("\t[{long}%1]:80")]
 }
 
-/// As a line of proxies: which of the address's spellings, and the address.
+/// Chain of addresses, each with the index of its spelling.
 fn proxy_chain() -> impl Strategy<Value = Vec<(usize, IpAddr)>> {
     prop::collection::vec((0..4usize, any_ip()), 1..8)
 }
 
 fn format_chain(chain: &[(usize, IpAddr)], element: impl Fn(String) -> String) -> String {
-    let elements =
-        chain.iter().map(|(way, address)| element(address_spellings(*address)[*way].clone()));
+    let elements = chain
+        .iter()
+        .map(|(spelling, address)| element(address_spellings(*address)[*spelling].clone()));
     elements.collect::<Vec<_>>().join(",")
 }
 
-/// The rule, said the other way round.
+/// Model of the rule: the last untrusted address, or else the first address.
 fn expected_client(chain: &[(usize, IpAddr)]) -> IpAddr {
     let trusted = NetworkSet::parse("model", ["10.0.0.0/8", "2001:db8:ff::/48", "192.0.2.250"]);
-    let strangers = chain.iter().rposition(|(_, address)| !trusted.contains(*address));
-    chain[strangers.unwrap_or(0)].1
+    let last_untrusted = chain.iter().rposition(|(_, address)| !trusted.contains(*address));
+    chain[last_untrusted.unwrap_or(0)].1
 }
 
-/// What a client may write, quotes and commas above all.
+/// Header value of a client, with many quotes and commas.
 fn arbitrary_header_value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         prop::collection::vec(any::<u8>(), 0..60),
@@ -310,36 +311,36 @@ proptest! {
         prop_assert_eq!(behind_test_proxies().forwarded_header().resolve(&request_from(PROXY, &[(FORWARDED, &quoted)])), expected);
     }
 
-    /// What a client has sent stands left of what the proxies have appended, in the same line or in
-    /// some before: whatever it is, it changes nothing.
+    /// The headers of a client precede those of the proxies, in the same line or in earlier lines,
+    /// and do not change the result.
     #[test]
     fn client_headers_do_not_change_the_result(
         junk in arbitrary_header_value(),
         before in prop::collection::vec(arbitrary_header_value(), 0..4),
-        stranger in any::<u16>(),
+        client in any::<u16>(),
         proxies in prop::collection::vec(any::<u16>(), 0..4),
         same_line in any::<bool>(),
     ) {
-        let stranger = IpAddr::from(Ipv4Addr::from(0xc633_0000 | u32::from(stranger)));
+        let client = IpAddr::from(Ipv4Addr::from(0xc633_0000 | u32::from(client)));
         let proxy = |n: u16| IpAddr::from(Ipv4Addr::from(0x0a00_0000 | u32::from(n)));
-        let chain: Vec<_> = std::iter::once(stranger).chain(proxies.into_iter().map(proxy)).collect();
+        let chain: Vec<_> = std::iter::once(client).chain(proxies.into_iter().map(proxy)).collect();
         let chain: Vec<_> = chain.into_iter().map(|address| (1, address)).collect();
-        let own = [
+        let appended = [
             (FORWARDED_FOR, format_chain(&chain, |a| a)),
             (FORWARDED, format_chain(&chain, |a| format!("for=\"{}\";by=\"_x\"", a.trim()))),
         ];
         let mut view = request_from(PROXY, &[]);
-        for (name, own) in own {
+        for (name, appended) in appended {
             view.binary_headers.extend(before.iter().map(|line| (name, line.clone())));
             if same_line {
-                view.binary_headers.push((name, [&junk, &b","[..], own.as_bytes()].concat()));
+                view.binary_headers.push((name, [&junk, &b","[..], appended.as_bytes()].concat()));
             } else {
-                view.binary_headers.push((name, own.into_bytes()));
+                view.binary_headers.push((name, appended.into_bytes()));
             }
         }
         for address in [behind_test_proxies(), ClientAddress::behind_hops(chain.len())] {
-            prop_assert_eq!(address.clone().resolve(&view), Ok(stranger));
-            prop_assert_eq!(address.forwarded_header().resolve(&view), Ok(stranger));
+            prop_assert_eq!(address.clone().resolve(&view), Ok(client));
+            prop_assert_eq!(address.forwarded_header().resolve(&view), Ok(client));
         }
     }
 }

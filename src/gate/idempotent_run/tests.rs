@@ -1,4 +1,4 @@
-//! Records whose calls come late, or whose ends meet a store that is away.
+//! Direct runs with late calls, or with an end during an outage.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ const LEASE: Duration = Duration::from_secs(10);
 
 const RUN_LIMITS: RunLimits = RunLimits { max_runs: 8, max_detached_time: LEASE };
 
-/// Beyond the longest pause of an undo that is said again, far within a lease.
+/// Longer than the longest pause of a repeated undo, far shorter than a lease.
 const UNDO_TIMEOUT: Duration = Duration::from_secs(4);
 
 fn acquire_command(store: &Store, record: Option<Arc<str>>) -> AcquireCommand {
@@ -36,7 +36,7 @@ fn acquire_command(store: &Store, record: Option<Arc<str>>) -> AcquireCommand {
     }
 }
 
-/// A request that has its lock, and is about to begin.
+/// Acquires the lock and returns the command that begins the direct run.
 pub(in crate::gate) async fn acquire_for_direct_run(store: &Store) -> DirectRunCommand {
     let call = acquire_command(store, Some("idem".into()));
     let answer = store.backend().acquire(call.clone()).await.unwrap();
@@ -71,17 +71,17 @@ pub(in crate::gate) async fn begin_run(store: &Store, call: &DirectRunCommand) -
     }
 }
 
-/// The lock is given back, and a retry under the same key is asked for.
+/// Releases the lock and retries under the same idempotency key.
 async fn release_and_retry(store: &Store, call: &DirectRunCommand) -> AcquireReply {
     let (key, me) = (call.key.clone(), call.token.clone());
     store.backend().release(key, me, LockMode::Exclusive).await.unwrap();
     store.backend().acquire(acquire_command(store, Some("idem".into()))).await.unwrap()
 }
 
-async fn assert_retry_runs(store: &Store, call: &DirectRunCommand, how: &str) {
-    let told = release_and_retry(store, call).await;
-    assert!(matches!(told, AcquireReply::Granted { .. }), "{how}: {told:?}");
-    assert_eq!(store.backend().job_view(call.id.clone()).await.unwrap(), None, "{how}");
+async fn assert_retry_runs(store: &Store, call: &DirectRunCommand, context: &str) {
+    let reply = release_and_retry(store, call).await;
+    assert!(matches!(reply, AcquireReply::Granted { .. }), "{context}: {reply:?}");
+    assert_eq!(store.backend().job_view(call.id.clone()).await.unwrap(), None, "{context}");
 }
 
 async fn begin_with_late_call(store: &Store, faults: &FaultSchedule, call: &DirectRunCommand) {
@@ -118,8 +118,8 @@ async fn begin_copy_arriving_after_its_undo_is_undone() {
     assert_retry_runs(&store, &call, "copied").await;
 }
 
-/// A shutdown waits until what is known to be there is undone, and that is; what comes later is
-/// undone all the same.
+/// The known run is already undone, so a shutdown does not wait for a copy of its call. A later
+/// copy is undone, too.
 #[tokio::test(start_paused = true)]
 async fn shutdown_does_not_wait_for_copy_of_an_ended_run() {
     let (store, faults) = faulty_store();
@@ -131,7 +131,7 @@ async fn shutdown_does_not_wait_for_copy_of_an_ended_run() {
     assert_retry_runs(&store, &call, "copied").await;
 }
 
-/// Nothing of it is there.
+/// The run was not started, so nothing is left to undo.
 #[tokio::test(start_paused = true)]
 async fn shutdown_does_not_wait_for_copy_of_an_unstarted_run() {
     let (store, faults) = faulty_store();
@@ -148,25 +148,25 @@ async fn shutdown_does_not_wait_for_copy_of_an_unstarted_run() {
 }
 
 async fn assert_prompt_shutdown(store: &Store) {
-    let asked = Instant::now();
+    let started = Instant::now();
     assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for what may never come");
-    assert!(asked.elapsed() < SECOND / 2, "{:?}", asked.elapsed());
+    assert!(started.elapsed() < SECOND / 2, "{:?}", started.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn run_end_reaches_a_recovered_store() {
-    for how in ["forgotten", "dropped"] {
+    for ending in ["forgotten", "dropped"] {
         let (store, faults) = faulty_store();
         let call = acquire_for_direct_run(&store).await;
         let begun = begin_run(&store, &call).await;
         faults.set("end_direct", BackendFault::Unavailable, 6);
-        match how {
+        match ending {
             "forgotten" => begun.forget().await,
             _ => drop(begun),
         }
         assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for that");
-        assert_eq!(faults.remaining("end_direct"), 0, "{how}");
-        assert_retry_runs(&store, &call, how).await;
+        assert_eq!(faults.remaining("end_direct"), 0, "{ending}");
+        assert_retry_runs(&store, &call, ending).await;
     }
 }
 
@@ -183,7 +183,7 @@ async fn run_response_reaches_a_recovered_store() {
     assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
 }
 
-/// No more calls than needed: nothing is in doubt.
+/// Without a call in doubt, one call ends each run.
 #[tokio::test(start_paused = true)]
 async fn run_without_doubt_is_ended_once() {
     let (store, faults) = faulty_store();
@@ -198,19 +198,21 @@ async fn run_without_doubt_is_ended_once() {
     assert_eq!((faults.call_count("begin_direct"), faults.call_count("end_direct")), (3, 3));
 }
 
-/// The handler was called, and has not come to its end.
+/// The handler was called and did not end.
 #[tokio::test(start_paused = true)]
 async fn run_dropped_midway_may_have_run() {
-    for again in [false, true] {
+    for may_repeat in [false, true] {
         let (store, faults) = faulty_store();
-        let call =
-            DirectRunCommand { retry_after_crash: again, ..acquire_for_direct_run(&store).await };
+        let call = DirectRunCommand {
+            retry_after_crash: may_repeat,
+            ..acquire_for_direct_run(&store).await
+        };
         let mut begun = begin_run(&store, &call).await;
         begun.mark_started();
         faults.set("bury_direct", BackendFault::Unavailable, 3);
         drop(begun);
         assert!(store.shutdown(UNDO_TIMEOUT).await);
-        if again {
+        if may_repeat {
             assert_retry_runs(&store, &call, "again").await;
             continue;
         }
@@ -243,7 +245,7 @@ async fn concurrent_runs_are_bounded_and_awaited() {
     let call = acquire_for_direct_run(&store).await;
     let first = begin_run(&store, &call).await;
     let one = RunLimits { max_runs: 1, max_detached_time: LEASE };
-    let full = async || {
+    let begin_another = async || {
         IdempotentRun::begin(
             &store,
             DirectRunCommand { id: JobId::new(&call.key), ..call.clone() },
@@ -251,12 +253,12 @@ async fn concurrent_runs_are_bounded_and_awaited() {
         )
         .await
     };
-    assert!(matches!(full().await, Ok(BeginOutcome::AtCapacity)));
+    assert!(matches!(begin_another().await, Ok(BeginOutcome::AtCapacity)));
     assert!(!store.wait_for_direct_runs(SECOND).await, "it runs");
     crate::store::spawn(async move {
         tokio::time::sleep(SECOND).await;
         first.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
     });
     assert!(store.wait_for_direct_runs(2 * SECOND).await);
-    assert!(matches!(full().await, Ok(BeginOutcome::Taken)), "there is room");
+    assert!(matches!(begin_another().await, Ok(BeginOutcome::Taken)), "there is room");
 }

@@ -103,7 +103,7 @@ fn named_key_prefix(caller: &str, kind: &str, name: &str) -> Result<Arc<str>, Er
 mod tests {
     use super::*;
 
-    /// Each is refused as the layer is made, and not by its first request.
+    /// The source is refused when the layer is built, not at its first request.
     #[test]
     fn a_source_without_a_name_is_refused() {
         let makes: [fn() -> KeySource<()>; 3] = [

@@ -1,4 +1,4 @@
-//! A run over there of which nobody hears.
+//! Remote runs without an answer.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use crate::{
     store::Store,
 };
 
-/// Takes every connection, and never says anything.
+/// Spawns a server that accepts every connection and never answers.
 async fn spawn_silent_server(store: &Store) -> (HttpReplayer, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = listener.local_addr().expect("it is bound");
     let server = crate::store::spawn(async move {
-        let mut taken = Vec::new();
+        let mut accepted = Vec::new();
         while let Ok(connection) = listener.accept().await {
-            taken.push(connection);
+            accepted.push(connection);
         }
     });
     (HttpReplayer::new(store, &format!("http://{addr}"), &secret(7)), server)
@@ -41,7 +41,7 @@ async fn unanswered_run_fails_when_its_lease_ends() {
     let began = Instant::now();
     let ran = replayer.replay(request_head("/a"), Bytes::new(), marker.clone(), 100).await;
     assert_eq!(ran, ReplayOutcome::Failed);
-    // What it was told of its lock is a little less than the lease.
+    // The validity time that is sent with the run is a little less than the lease.
     assert!(began.elapsed() > LEASE * 9 / 10, "{:?}", began.elapsed());
     assert!(!marker.is_in_flight());
     server.abort();
@@ -58,7 +58,8 @@ async fn abandoned_remote_run_stays_in_flight() {
     server.abort();
 }
 
-/// Answers the first request of each connection, and closes it when there is another one, as if they had met on their way.
+/// Spawns a server that answers the first request of a connection and closes it at the next one,
+/// like a keep-alive timeout that races with a request.
 async fn spawn_closing_server() -> String {
     const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -67,7 +68,7 @@ async fn spawn_closing_server() -> String {
         while let Ok((mut connection, _)) = listener.accept().await {
             crate::store::spawn(async move {
                 let mut buf = [0; 4096];
-                // It has no body: it is one packet.
+                // The request has no body and fits into one packet.
                 let _ = connection.read(&mut buf).await?;
                 connection.write_all(ANSWER).await?;
                 connection.read(&mut buf).await
@@ -85,7 +86,7 @@ async fn run_avoids_a_connection_that_its_server_may_close() {
     for _ in 0..2 {
         let ran = replayer.replay(request_head("/a"), Bytes::new(), marker.clone(), 100).await;
         assert!(matches!(ran, ReplayOutcome::Answered(_)), "{ran:?}");
-        // Until the connection is back in its pool, if it gets there.
+        // Lets the connection return to its pool, if it does.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -95,7 +96,7 @@ async fn run_avoids_a_connection_that_its_server_may_close() {
     }
 }
 
-/// By the clock on the wall: sockets are asked. The lease is short for that.
+/// Uses the real clock because of the sockets; hence the short lease.
 #[tokio::test]
 async fn gateway_status_does_not_end_a_run_but_handler_status_does() {
     let answers = [
@@ -127,7 +128,7 @@ async fn gateway_status_does_not_end_a_run_but_handler_status_does() {
         let ran = run.await;
         assert!(matches!(ran, ReplayOutcome::Answered(_)), "{answer}: {ran:?}");
         assert!(!marker.is_in_flight());
-        // That it is over before the end of its lock is a matter of this machine's time, and is not asked.
+        // How early an ended run returns depends on the machine and is not checked.
         assert!(is_over || Instant::now() >= until, "{answer}");
         drop(server);
     });

@@ -1,4 +1,4 @@
-//! What is believed of another service's locks.
+//! Verification of delegations from other services.
 
 use super::*;
 
@@ -9,37 +9,37 @@ fn secret(byte: u8) -> SharedSecret {
 }
 
 fn read_delegation(
-    field: &str,
+    header: &str,
     store: &Store,
     secrets: &[SharedSecret],
     now: SystemTime,
 ) -> Option<HeldLock> {
-    let held = parse_claims(verify_signature(field, secrets)?, now)?;
+    let held = parse_claims(verify_signature(header, secrets)?, now)?;
     (held.is_in_store(store) == Some(true)).then_some(held)
 }
 
-/// A lock, another service's store of the same locks, and the word about it.
+/// Acquires a lock. Returns its guard, a store handle of another service, and the signed header.
 async fn sign_held_lock(now: SystemTime) -> (crate::LockGuard, Store, String) {
     let store = Store::memory();
     let guard = store.lock("a").acquire().await.expect("it is free");
-    let (name, word) =
+    let (name, header) =
         guard.held_lock().delegation_header_at(&store, &secret(1), now).expect("it is held");
     assert_eq!(name, DELEGATION_HEADER);
-    assert!(!word.contains(guard.lease().unwrap().token.as_str()));
-    (guard, store.as_another_process(), word)
+    assert!(!header.contains(guard.lease().unwrap().token.as_str()));
+    (guard, store.as_another_process(), header)
 }
 
 #[tokio::test(start_paused = true)]
 async fn delegation_is_valid_for_the_callers_validity_time() {
     let now = SystemTime::now();
-    let (guard, other, word) = sign_held_lock(now).await;
-    let believed = |at| read_delegation(&word, &other, &[secret(2), secret(1)], at);
-    let held = believed(now).expect("it is signed");
+    let (guard, other, header) = sign_held_lock(now).await;
+    let delegation_at = |at| read_delegation(&header, &other, &[secret(2), secret(1)], at);
+    let held = delegation_at(now).expect("it is signed");
     assert_eq!((held.key(), held.fence()), (guard.key(), Some(guard.fence())));
     assert!(held.remaining() <= guard.remaining() && held.remaining() > 9 * SECOND);
-    let later = believed(now + 9 * SECOND).expect("it has not ended");
+    let later = delegation_at(now + 9 * SECOND).expect("it has not ended");
     assert!(later.remaining() <= SECOND && later.loss().is_none());
-    assert!(believed(now + 10 * SECOND).is_none());
+    assert!(delegation_at(now + 10 * SECOND).is_none());
     tokio::time::sleep(SECOND).await;
     assert!(later.loss().is_some() && later.remaining().is_zero());
     let _ = later.lost().await;
@@ -48,19 +48,19 @@ async fn delegation_is_valid_for_the_callers_validity_time() {
 #[tokio::test(start_paused = true)]
 async fn forged_or_unrelated_delegation_is_rejected() {
     let now = SystemTime::now();
-    let (_guard, other, word) = sign_held_lock(now).await;
-    assert!(read_delegation(&word, &other, &[secret(1)], now).is_some());
-    assert!(read_delegation(&word, &other, &[secret(2)], now).is_none(), "another secret");
-    assert!(read_delegation(&word, &other, &[], now).is_none());
-    assert!(read_delegation(&word, &Store::memory(), &[secret(1)], now).is_none(), "other locks");
-    for n in 0..word.len() {
-        let mut forged = word.clone().into_bytes();
+    let (_guard, other, header) = sign_held_lock(now).await;
+    assert!(read_delegation(&header, &other, &[secret(1)], now).is_some());
+    assert!(read_delegation(&header, &other, &[secret(2)], now).is_none(), "another secret");
+    assert!(read_delegation(&header, &other, &[], now).is_none());
+    assert!(read_delegation(&header, &Store::memory(), &[secret(1)], now).is_none(), "other locks");
+    for n in 0..header.len() {
+        let mut forged = header.clone().into_bytes();
         forged[n] ^= 1;
         let forged = String::from_utf8(forged).expect("it is ASCII still");
         assert!(read_delegation(&forged, &other, &[secret(1)], now).is_none(), "{forged}");
     }
-    for n in 0..word.len() {
-        assert!(read_delegation(&word[..n], &other, &[secret(1)], now).is_none());
+    for n in 0..header.len() {
+        assert!(read_delegation(&header[..n], &other, &[secret(1)], now).is_none());
     }
 }
 
@@ -79,7 +79,7 @@ async fn only_a_held_lock_is_delegated() {
     assert!(admitted.delegation_header(&store, &secret(1)).is_none());
 }
 
-/// A service that asks for fewer permits than its caller has is told that it has none.
+/// The mode decides which nested acquires the delegation covers.
 #[tokio::test(start_paused = true)]
 async fn delegation_carries_the_mode_and_its_permits() {
     let store = Store::memory();
@@ -89,14 +89,14 @@ async fn delegation_carries_the_mode_and_its_permits() {
         (store.lock("p").permits(10), LockMode::Permits(10)),
     ] {
         let guard = request.acquire().await.expect("it is free");
-        let (_, word) =
+        let (_, header) =
             guard.held_lock().delegation_header(&store, &secret(1)).expect("it is held");
-        let held =
-            read_delegation(&word, &store, &[secret(1)], SystemTime::now()).expect("it is signed");
+        let held = read_delegation(&header, &store, &[secret(1)], SystemTime::now())
+            .expect("it is signed");
         assert_eq!(held.mode(), Some(mode));
     }
-    for odd in ["", "p", "p0", "p-1", "px", "x1", "z"] {
-        assert_eq!(parse_mode(odd), None, "{odd}");
+    for malformed in ["", "p", "p0", "p-1", "px", "x1", "z"] {
+        assert_eq!(parse_mode(malformed), None, "{malformed}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a layer is set to, on the seam.
+//! Busy settings of a layer, at its gate.
 
 use std::time::Duration;
 
@@ -31,16 +31,16 @@ async fn busy_reply(gate: &LockLayer<()>) -> Reply {
 async fn retry_makes_exactly_the_configured_attempts() {
     let (store, faults) = faulty_store();
     let held = store.as_another_process().lock("x").acquire().await.unwrap();
-    // Harmless, and so a count of the calls.
+    // This fault changes nothing and counts the calls.
     faults.set("acquire", BackendFault::SlowReply(Duration::ZERO), 1000);
-    let asked = || 1000 - faults.remaining("acquire");
+    let calls = || 1000 - faults.remaining("acquire");
     for (times, pauses) in [(0, 0), (1, 1), (3, 3)] {
-        let (before, started) = (asked(), Instant::now());
-        let told = expect_busy(store.lock("x").retry(times, SECOND).acquire().await);
-        assert_eq!(asked() - before, 1 + times as usize);
+        let (before, started) = (calls(), Instant::now());
+        let busy = expect_busy(store.lock("x").retry(times, SECOND).acquire().await);
+        assert_eq!(calls() - before, 1 + times as usize);
         assert_eq!(started.elapsed(), pauses * SECOND);
-        assert_eq!(told.waited, (times > 0).then_some(pauses * SECOND));
-        assert_eq!(told.queue_length, 0, "it holds no place");
+        assert_eq!(busy.waited, (times > 0).then_some(pauses * SECOND));
+        assert_eq!(busy.queue_length, 0, "it holds no place");
     }
     let waiter = crate::store::spawn(store.lock("x").retry(3, SECOND).acquire());
     tokio::time::sleep(SECOND / 2).await;
@@ -54,16 +54,16 @@ async fn retry_makes_exactly_the_configured_attempts() {
 async fn retry_is_bounded_for_any_setting() {
     let store = Store::memory();
     let _held = store.lock("x").max_hold(Duration::MAX).acquire().await.unwrap();
-    // No pause is shorter than 10 ms; as many of those as last for ten minutes would take seconds here.
+    // A pause takes at least 10 ms. Ten minutes of such pauses would take seconds of real time.
     for (times, every, seconds) in [
         (100, Duration::ZERO, 1..=1),
         (u32::MAX, 7 * SECOND, 593..=600),
         (u32::MAX, Duration::MAX, 600..=600),
     ] {
         let started = Instant::now();
-        let told = expect_busy(store.lock("x").retry(times, every).acquire().await);
-        assert!(seconds.contains(&started.elapsed().as_secs()), "{every:?}: {told:?}");
-        assert_eq!(told.waited, Some(started.elapsed()));
+        let busy = expect_busy(store.lock("x").retry(times, every).acquire().await);
+        assert!(seconds.contains(&started.elapsed().as_secs()), "{every:?}: {busy:?}");
+        assert_eq!(busy.waited, Some(started.elapsed()));
     }
 }
 
@@ -79,10 +79,10 @@ async fn last_busy_strategy_counts() {
         (new_gate(&store).retry(2, SECOND).reject(), 0),
     ] {
         let started = Instant::now();
-        let told = busy_reply(&lock).await;
+        let reply = busy_reply(&lock).await;
         assert_eq!(started.elapsed(), waits * SECOND);
-        let told: serde_json::Value = serde_json::from_slice(&told.body).unwrap();
-        assert_eq!(told["waited_ms"].as_u64(), (waits > 0).then(|| u64::from(waits) * 1000));
+        let reply: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+        assert_eq!(reply["waited_ms"].as_u64(), (waits > 0).then(|| u64::from(waits) * 1000));
     }
     let started = Instant::now();
     expect_busy(store.lock("x").retry(2, SECOND).wait(5 * SECOND).acquire().await);
@@ -91,7 +91,7 @@ async fn last_busy_strategy_counts() {
     assert_eq!(started.elapsed(), 7 * SECOND);
 }
 
-/// Each status is the same answer otherwise, and is deferred as 409 is, without a wait before.
+/// The replies differ only in their status. Each is deferred like a 409, without a wait.
 #[tokio::test(start_paused = true)]
 async fn every_busy_status_can_be_deferred() {
     let store = Store::memory();
@@ -120,23 +120,23 @@ async fn every_busy_status_can_be_deferred() {
 #[test]
 fn permits_replace_read_write() {
     let store = Store::memory();
-    let asks = |lock: LockLayer<()>, method| {
+    let enters = |lock: LockLayer<()>, method| {
         matches!(lock.inspect(&mut FakeGateRequest::new(method)), InitialVerdict::Enter(_))
     };
     for method in ["GET", "HEAD", "OPTIONS", "POST"] {
-        let both = asks(new_gate(&store).read_write().permits(2), method);
-        assert_eq!(both, asks(new_gate(&store).permits(2), method), "{method}");
-        let both = asks(new_gate(&store).permits(2).read_write(), method);
-        assert_eq!(both, asks(new_gate(&store).read_write(), method), "{method}");
-        // What was asked for by name stays.
-        assert!(asks(new_gate(&store).read_write().all_methods().permits(2), method));
-        assert!(asks(new_gate(&store).methods([method]).read_write().permits(2), method));
+        let both = enters(new_gate(&store).read_write().permits(2), method);
+        assert_eq!(both, enters(new_gate(&store).permits(2), method), "{method}");
+        let both = enters(new_gate(&store).permits(2).read_write(), method);
+        assert_eq!(both, enters(new_gate(&store).read_write(), method), "{method}");
+        // Methods that were set by name stay.
+        assert!(enters(new_gate(&store).read_write().all_methods().permits(2), method));
+        assert!(enters(new_gate(&store).methods([method]).read_write().permits(2), method));
     }
     assert!(std::panic::catch_unwind(|| new_gate(&Store::memory()).permits(0)).is_err());
     assert!(std::panic::catch_unwind(|| Store::memory().lock("x").permits(0)).is_err());
 }
 
-/// All who stand before a client have their turn first.
+/// A client is served after all waiters ahead of it.
 #[tokio::test(start_paused = true)]
 async fn retry_after_counts_the_waiters_ahead() {
     let store = Store::memory();
@@ -148,17 +148,17 @@ async fn retry_after_counts_the_waiters_ahead() {
     let request = || store.as_another_process().lock("x").lease(7 * SECOND).wait(60 * SECOND);
     let _held = request().acquire().await.unwrap();
     let mut waiters = Vec::new();
-    // Of each place; at most the lease that is left.
+    // One value for each position in the queue; at most the remaining lease.
     for seconds in ["2", "4", "6", "7", "7"] {
-        let told = busy_reply(&lock).await.headers;
-        let told = told.into_iter().find(|(name, _)| name == "retry-after");
-        assert_eq!(told.expect("it is always there").1, seconds, "behind {}", waiters.len());
+        let header = busy_reply(&lock).await.headers;
+        let header = header.into_iter().find(|(name, _)| name == "retry-after");
+        assert_eq!(header.expect("it is always there").1, seconds, "behind {}", waiters.len());
         waiters.push(crate::store::spawn(request().acquire()));
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// Many short holds under one layer tell the clients of another one nothing.
+/// Short holds under one layer do not affect the `Retry-After` of another layer.
 #[tokio::test(start_paused = true)]
 async fn typical_hold_time_is_measured_per_layer() {
     let store = Store::memory();
@@ -166,7 +166,7 @@ async fn typical_hold_time_is_measured_per_layer() {
     let fast = new_gate(&store);
     for (lock, times, held) in [(&slow, 1, 30 * SECOND), (&fast, 100, Duration::from_millis(5))] {
         for _ in 0..times {
-            // Each from a clone, as a server has it.
+            // Uses a clone for each request, as a server does.
             let lock = lock.clone();
             let entered = enter_gate(&lock, &mut FakeGateRequest::new("POST")).await;
             let Verdict::Pass(ticket) = entered else { panic!("it is free") };
@@ -176,13 +176,14 @@ async fn typical_hold_time_is_measured_per_layer() {
     }
     let _held = store.locks(["x", "y"]).acquire().await.unwrap();
     for (lock, seconds) in [(&fast, "1"), (&slow, "10")] {
-        let told = busy_reply(lock).await.headers;
-        let told = told.into_iter().find(|(name, _)| name == "retry-after");
-        assert_eq!(told.expect("it is always there").1, seconds);
+        let header = busy_reply(lock).await.headers;
+        let header = header.into_iter().find(|(name, _)| name == "retry-after");
+        assert_eq!(header.expect("it is always there").1, seconds);
     }
 }
 
-/// Nobody else would have the lock, and each request of this resource would pass beside the others until somebody mends that.
+/// `LockOutage::Admit` must not apply: all requests of the lock would run at once until the error
+/// is fixed.
 #[tokio::test(start_paused = true)]
 async fn unexpected_store_error_is_not_an_outage() {
     let (store, faults) = faulty_store();

@@ -1,4 +1,4 @@
-//! Futures that are dropped at each of their await points leave nothing behind.
+//! Futures dropped at any of their await points leave nothing behind.
 
 mod drop_scenario;
 
@@ -12,29 +12,31 @@ pub(crate) use self::drop_scenario::{DropScenario, FAST_SCENARIOS, SLOW_SCENARIO
 use super::SECOND;
 use crate::store::{BackendFault, Store, faulty_store};
 
-/// Before the end of any lease.
+/// Shorter than any lease.
 const UNDO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// On a real clock and a slow machine the undo of a call that may be on its way still is in doubt for a lease.
+/// Longer than a lease: on a real clock and a slow machine, a call in flight can be in doubt for
+/// that long.
 #[cfg(feature = "redis")]
 pub(crate) const REAL_CLOCK_UNDO_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Free for a stranger, with nobody in line, and in this time.
-pub(crate) async fn assert_nothing_left(store: &Store, within: Duration, context: &str) {
-    assert!(store.shutdown(within).await, "{context}: not given back");
-    let stranger = store.as_another_process();
+/// Asserts that the undos end within `timeout`, the lock is free for another process, and its queue
+/// is empty.
+pub(crate) async fn assert_nothing_left(store: &Store, timeout: Duration, context: &str) {
+    assert!(store.shutdown(timeout).await, "{context}: not given back");
+    let other = store.as_another_process();
     let wait = Duration::from_millis(700);
-    let guard = stranger.lock("x").wait(wait).acquire().await;
+    let guard = other.lock("x").wait(wait).acquire().await;
     let guard = guard.unwrap_or_else(|error| panic!("{context}: {error:?}"));
     let probe = store.as_another_process();
-    let told = super::expect_busy(probe.lock("x").acquire().await);
-    assert_eq!(told.queue_length, 0, "{context}: a place is left");
+    let busy = super::expect_busy(probe.lock("x").acquire().await);
+    assert_eq!(busy.queue_length, 0, "{context}: a place is left");
     guard.release().await;
-    let beside = stranger.lock("y").wait(wait).acquire().await;
-    beside.unwrap_or_else(|error| panic!("{context}: y: {error:?}")).release().await;
-    let lines = store.extension::<crate::lock::local_wait_queue::LocalQueues>();
-    while !lines.is_empty() {
-        // A keeper whose waiter has left ends when it has been told.
+    let second = other.lock("y").wait(wait).acquire().await;
+    second.unwrap_or_else(|error| panic!("{context}: y: {error:?}")).release().await;
+    let local_queues = store.extension::<crate::lock::local_wait_queue::LocalQueues>();
+    while !local_queues.is_empty() {
+        // A queue task ends after it has noticed that its waiter left.
         tokio::task::yield_now().await;
     }
 }
@@ -42,25 +44,26 @@ pub(crate) async fn assert_nothing_left(store: &Store, within: Duration, context
 #[tokio::test(start_paused = true)]
 async fn drop_at_any_await_leaves_nothing() {
     let between = Duration::from_millis(2);
-    for way in FAST_SCENARIOS.into_iter().chain(SLOW_SCENARIOS) {
+    for scenario in FAST_SCENARIOS.into_iter().chain(SLOW_SCENARIOS) {
         let mut drops = 0;
         for n in 0.. {
             let (store, faults) = faulty_store();
             for step in ["acquire", "release", "pass", "downgrade", "replicated"] {
                 faults.set(step, BackendFault::SlowCall(Duration::from_millis(5)), usize::MAX);
             }
-            let done = drop_after(n, way, &store, between).await;
-            assert_nothing_left(&store, UNDO_TIMEOUT, &format!("{way:?} after {n} polls")).await;
+            let done = drop_after(n, scenario, &store, between).await;
+            assert_nothing_left(&store, UNDO_TIMEOUT, &format!("{scenario:?} after {n} polls"))
+                .await;
             if done {
                 break;
             }
             drops = n;
         }
-        assert!(drops >= 1, "{way:?} never waited");
+        assert!(drops >= 1, "{scenario:?} never waited");
     }
 }
 
-/// Also a future that was never polled, or whose first poll is under way on a store that is silent.
+/// The call of the dropped future is never answered.
 #[tokio::test(start_paused = true)]
 async fn acquire_dropped_on_a_silent_store_is_undone_later() {
     let (store, faults) = faulty_store();
@@ -69,23 +72,23 @@ async fn acquire_dropped_on_a_silent_store_is_undone_later() {
     assert_nothing_left(&store, UNDO_TIMEOUT, "silence").await;
 }
 
-/// What lies in a connection that was left may arrive after its undo, which goes by another one: "nothing there" is
-/// not the last word then.
+/// A call in an abandoned connection may arrive after its undo, which uses another connection. So
+/// an undo that finds nothing must be repeated.
 #[tokio::test(start_paused = true)]
 async fn acquire_on_an_abandoned_connection_is_undone_repeatedly() {
-    for left in [false, true] {
+    for is_abandoned in [false, true] {
         let (store, faults) = faulty_store();
         faults.set("acquire", BackendFault::SlowCall(SECOND), 1);
-        let mut asked = Box::pin(store.lock("x").lease(2 * SECOND).acquire());
-        assert!((&mut asked).now_or_never().is_none());
-        drop(asked);
-        if left {
+        let mut acquire = Box::pin(store.lock("x").lease(2 * SECOND).acquire());
+        assert!((&mut acquire).now_or_never().is_none());
+        drop(acquire);
+        if is_abandoned {
             faults.abandon_connection();
         }
         assert!(store.shutdown(10 * SECOND).await);
         assert_eq!(
             faults.call_count("release") > 1,
-            left,
+            is_abandoned,
             "{} times",
             faults.call_count("release")
         );
@@ -99,18 +102,19 @@ async fn shutdown_waits_for_queue_entries_just_left() {
     let held = other.lock("x").acquire().await.unwrap();
     let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     tokio::time::sleep(Duration::from_millis(5)).await;
-    // The keeper's next look is under way when its waiter leaves.
+    // The next poll of the queue task is in flight when its waiter leaves.
     faults.set("acquire", BackendFault::SlowReply(Duration::from_millis(100)), 1);
     tokio::time::sleep(Duration::from_millis(350)).await;
     waiter.abort();
     let _ = waiter.await;
     assert!(store.shutdown(5 * SECOND).await);
-    let told = super::expect_busy(other.as_another_process().lock("x").acquire().await);
-    assert_eq!(told.queue_length, 0, "a place is left");
+    let busy = super::expect_busy(other.as_another_process().lock("x").acquire().await);
+    assert_eq!(busy.queue_length, 0, "a place is left");
     drop(held);
 }
 
-/// The waiter leaves between the end of the guard, which makes a call for both of them, and that call.
+/// The guard was dropped and is about to make one call for itself and the waiter. The waiter leaves
+/// before that call.
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_a_guard_of_a_cancelled_handover() {
     let (store, faults) = faulty_store();

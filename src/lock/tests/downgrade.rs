@@ -1,4 +1,4 @@
-//! Copies of a lock whose holder has made it a shared one.
+//! Held locks after the downgrade of their guard to shared mode.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ fn reader(store: &Store) -> LockRequest {
     store.lock("x").shared().wait(5 * SECOND)
 }
 
-/// A guard that was exclusive, what runs within it from before on, and a writer of another process in line.
+/// A guard is downgraded while a task runs in its scope and a writer of another process is queued.
 #[tokio::test(start_paused = true)]
 async fn scope_of_a_downgraded_guard_shares_its_lock() {
     let store = Store::memory();
     let guard = store.lock("x").acquire().await.unwrap();
     let (copy, fence) = (guard.held_lock(), guard.fence());
-    let (go, told) = oneshot::channel::<()>();
-    let asks = store.clone();
-    let within = crate::store::spawn(guard.scope(async move {
-        told.await.unwrap();
-        let alone = asks.lock("x").acquire().await;
-        (alone, reader(&asks).acquire().await)
+    let (go, go_received) = oneshot::channel::<()>();
+    let task_store = store.clone();
+    let scoped_task = crate::store::spawn(guard.scope(async move {
+        go_received.await.unwrap();
+        let exclusive = task_store.lock("x").acquire().await;
+        (exclusive, reader(&task_store).acquire().await)
     }));
     let guard = guard.downgrade().await.unwrap();
     let writing =
@@ -35,11 +35,11 @@ async fn scope_of_a_downgraded_guard_shares_its_lock() {
     assert!(!copy.remaining().is_zero() && copy.loss().is_none());
     go.send(()).unwrap();
     let started = Instant::now();
-    let (alone, inner) = within.await.unwrap();
-    assert!(matches!(alone, Err(AcquireError::WouldDeadlock)), "{alone:?}");
+    let (exclusive, inner) = scoped_task.await.unwrap();
+    assert!(matches!(exclusive, Err(AcquireError::WouldDeadlock)), "{exclusive:?}");
     let inner = inner.expect("it is a share");
     assert_eq!((inner.fence(), started.elapsed()), (fence, Duration::ZERO));
-    // The last one ends it.
+    // The last guard releases the lock.
     drop(guard);
     tokio::time::sleep(20 * SECOND).await;
     assert!(!writing.is_finished() && !copy.remaining().is_zero());
@@ -59,15 +59,15 @@ async fn revoke_lease_in_mode(store: &Store, guard: &LockGuard, mode: LockMode) 
 async fn held_copies_report_a_loss_after_the_downgrade() {
     let store = Store::memory();
     let guard = store.lock("x").lease(3 * SECOND).acquire().await.unwrap();
-    let (copy, asks) = (guard.held_lock(), guard.held_lock());
-    // It asks before, during and after.
-    let lost = crate::store::spawn(async move { asks.lost().await });
+    let (copy, observer) = (guard.held_lock(), guard.held_lock());
+    // Waits for the loss before, during and after the downgrade.
+    let lost = crate::store::spawn(async move { observer.lost().await });
     tokio::time::sleep(MS).await;
     let guard = guard.downgrade().await.unwrap();
     assert!(copy.lost().now_or_never().is_none());
     revoke_lease_in_mode(&store, &guard, LockMode::Shared).await;
-    let told = tokio::time::timeout(3 * SECOND, lost).await.expect("within a renewal");
-    assert_eq!(told.unwrap(), LockLoss::Taken);
+    let reported = tokio::time::timeout(3 * SECOND, lost).await.expect("within a renewal");
+    assert_eq!(reported.unwrap(), LockLoss::Taken);
     assert_eq!((copy.loss(), guard.loss()), (Some(LockLoss::Taken), Some(LockLoss::Taken)));
     assert!(copy.remaining().is_zero());
 }
@@ -79,12 +79,12 @@ async fn held_copies_report_the_end_of_max_hold() {
     let (copy, started) = (guard.held_lock(), Instant::now());
     tokio::time::sleep(SECOND).await;
     let guard = guard.downgrade().await.unwrap();
-    let told = tokio::time::timeout(10 * SECOND, copy.lost()).await.expect("it ends");
-    assert_eq!((told, guard.loss()), (LockLoss::HeldTooLong, Some(LockLoss::HeldTooLong)));
+    let loss = tokio::time::timeout(10 * SECOND, copy.lost()).await.expect("it ends");
+    assert_eq!((loss, guard.loss()), (LockLoss::HeldTooLong, Some(LockLoss::HeldTooLong)));
     assert!(started.elapsed() <= 4 * SECOND, "{:?}", started.elapsed());
 }
 
-/// The store has it for so long, and whoever stepped down relies on it.
+/// The store keeps the extended lease, and the downgraded guard relies on it.
 #[tokio::test(start_paused = true)]
 async fn downgrade_keeps_an_extension() {
     let terms: [fn(LockRequest) -> LockRequest; 2] =
@@ -105,7 +105,7 @@ async fn downgrade_keeps_an_extension() {
     }
 }
 
-/// It finds that the lock was gone: so does whoever has a copy.
+/// The downgrade finds that the lock was lost, and all copies report the loss.
 #[tokio::test(start_paused = true)]
 async fn held_copies_report_a_loss_found_by_the_downgrade() {
     let store = Store::memory();
@@ -119,7 +119,7 @@ async fn held_copies_report_a_loss_found_by_the_downgrade() {
     );
 }
 
-/// Given back, not lost.
+/// The lock was released, not lost.
 #[tokio::test(start_paused = true)]
 async fn held_copies_end_when_the_downgrade_fails() {
     let (store, faults) = faulty_store();
@@ -131,7 +131,8 @@ async fn held_copies_end_when_the_downgrade_fails() {
     drop(acquire_after_shutdown(&store).await);
 }
 
-/// The renewals ran, and nobody heard of them: the store has it still, and its holder was told that it is lost.
+/// The renewals ran and their replies were lost: the lease continues in the store, but its holder
+/// has seen the loss.
 #[tokio::test(start_paused = true)]
 async fn lost_lock_is_not_regained_by_a_downgrade() {
     let (store, faults) = faulty_store();
@@ -140,11 +141,11 @@ async fn lost_lock_is_not_regained_by_a_downgrade() {
     faults.set("renew", BackendFault::ReplyTimeout, usize::MAX);
     let loss = guard.lost().await;
     faults.set("renew", BackendFault::ReplyTimeout, 0);
-    let stepped = guard.downgrade().await;
-    assert!(matches!(stepped, Err(AcquireError::Busy(_))), "{stepped:?}");
+    let downgraded = guard.downgrade().await;
+    assert!(matches!(downgraded, Err(AcquireError::Busy(_))), "{downgraded:?}");
     assert_eq!(copy.loss(), Some(loss));
     assert!(copy.remaining().is_zero());
-    // It is given back at once.
+    // The lock is released at once.
     let next = store.as_another_process().lock("x").wait(SECOND).acquire().await;
     drop(next.expect("before its lease ends"));
     drop(acquire_after_shutdown(&store).await);

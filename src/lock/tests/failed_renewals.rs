@@ -1,5 +1,5 @@
-//! Renewals that fail, or whose answers are late: a lock that can be kept is, and nobody believes in one for longer than the
-//! store does.
+//! Renewals that fail or are answered late: a lock survives if possible, and no process relies on
+//! its lease for longer than the store does.
 
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ async fn wait_for_renewals(faults: &FaultSchedule, times: usize) {
     }
 }
 
-/// As long as the lease is sure: once it did not run, once it ran and was not answered, and twice in a row.
+/// Within the validity time. The renewal did not run, ran without a reply, or failed twice in a
+/// row.
 #[tokio::test(start_paused = true)]
 async fn failed_renewal_is_retried_and_the_lock_survives() {
     for (fault, times) in [
@@ -48,15 +49,15 @@ async fn failed_renewal_is_retried_and_the_lock_survives() {
     }
 }
 
-/// Whoever asks then is refused: it was told in time.
+/// Asserts that the guard reports the loss before another process can acquire the lock.
 async fn assert_guard_ends_before_the_lease(store: &Store, guard: &LockGuard) {
     let other = store.as_another_process();
-    let told = expect_busy(other.lock("x").acquire().await);
+    let busy = expect_busy(other.lock("x").acquire().await);
     assert!(
-        guard.remaining() <= told.lease_remaining,
+        guard.remaining() <= busy.lease_remaining,
         "{:?} of {:?}",
         guard.remaining(),
-        told.lease_remaining
+        busy.lease_remaining
     );
     guard.lost().await;
     expect_busy(other.lock("x").acquire().await);
@@ -64,7 +65,7 @@ async fn assert_guard_ends_before_the_lease(store: &Store, guard: &LockGuard) {
     drop(other.lock("x").acquire().await.expect("no renewal came through"));
 }
 
-/// SAFETY: it is valid from before it was sent, however late it is answered.
+/// SAFETY: the validity time counts from the sending of the renewal, however late its reply is.
 #[tokio::test(start_paused = true)]
 async fn late_renewal_reply_does_not_outlast_the_lease() {
     let (store, faults) = faulty_store();
@@ -81,7 +82,7 @@ async fn late_renewal_reply_does_not_outlast_the_lease() {
     assert_guard_ends_before_the_lease(&store, &guard).await;
 }
 
-/// As above.
+/// SAFETY: the same for an explicit extension.
 #[tokio::test(start_paused = true)]
 async fn late_extension_reply_does_not_outlast_the_lease() {
     let (store, faults) = faulty_store();
@@ -89,11 +90,11 @@ async fn late_extension_reply_does_not_outlast_the_lease() {
     tokio::time::sleep(LEASE / 6).await;
     faults.set("renew", BackendFault::SlowReply(SECOND), 1);
     let extended = guard.extend(LEASE);
-    let away = async {
+    let outage = async {
         wait_for_renewals(&faults, 1).await;
         faults.set("renew", BackendFault::Unavailable, usize::MAX);
     };
-    let (extended, ()) = tokio::join!(extended, away);
+    let (extended, ()) = tokio::join!(extended, outage);
     assert!(extended.unwrap());
     assert_guard_ends_before_the_lease(&store, &guard).await;
 }

@@ -1,4 +1,4 @@
-//! What a layer says in a request's header, and what it believes of it.
+//! Fence and delegation headers that a layer sets, trusts, or removes.
 
 use super::{
     SECOND,
@@ -28,7 +28,7 @@ async fn fence_header_replaces_that_of_the_client() {
             ("x-fence", "18446744073709551615"),
             ("x-fence", "1"),
             ("x-other", "1"),
-            // Or who passes the request on would leave it out.
+            // A proxy would remove a header that `Connection` names.
             ("connection", "close, X-Fence"),
         ]);
         match lock.inspect(&mut view) {
@@ -55,21 +55,22 @@ async fn fence_header_replaces_that_of_the_client() {
     let both = || ["x", "y"].map(str::to_owned).to_vec();
     let several = LockLayer::by(KeySource::functions(move |()| both())).store(&store);
     let _ticket = pass_gate(&several.fence_header("x-fence"), &mut view).await;
-    let told = String::from_utf8(view.header_values("x-fence")[0].to_vec()).unwrap();
-    assert_eq!(told.split(", ").count(), 2);
+    let fences = String::from_utf8(view.header_values("x-fence")[0].to_vec()).unwrap();
+    assert_eq!(fences.split(", ").count(), 2);
     assert!(
         std::panic::catch_unwind(|| new_gate(&Store::memory()).fence_header("X Fence")).is_err()
     );
 }
 
-/// Whatever a client says of itself in our name, and whether the layer takes a lock or not.
+/// Internal headers from clients are removed, whether or not the layer takes a lock.
 #[tokio::test(start_paused = true)]
 async fn untrusted_internal_headers_are_removed() {
     let store = Store::memory();
     let other = store.as_another_process();
     let guard = store.lock("y").acquire().await.unwrap();
-    let (held, word) = guard.held_lock().delegation_header(&store, &secret(1)).expect("it is held");
-    let word: &'static str = word.leak();
+    let (name, header) =
+        guard.held_lock().delegation_header(&store, &secret(1)).expect("it is held");
+    let header: &'static str = header.leak();
     for method in ["POST", "GET"] {
         for trust in [None, Some(2), Some(1)] {
             let lock = match trust {
@@ -78,29 +79,30 @@ async fn untrusted_internal_headers_are_removed() {
             };
             let mut view = FakeGateRequest::new(method);
             view.headers.push((REPLAY_HEADER, "1;forged"));
-            let mut said = view.clone();
-            said.headers.push((held, word));
-            for (view, believed) in [(&mut view, false), (&mut said, trust == Some(1))] {
-                let asked = lock.inspect(view);
+            let mut delegated_view = view.clone();
+            delegated_view.headers.push((name, header));
+            for (view, is_trusted) in [(&mut view, false), (&mut delegated_view, trust == Some(1))]
+            {
+                let verdict = lock.inspect(view);
                 assert!(
-                    matches!(asked, InitialVerdict::Enter(_) | InitialVerdict::Skip),
-                    "{asked:?}"
+                    matches!(verdict, InitialVerdict::Enter(_) | InitialVerdict::Skip),
+                    "{verdict:?}"
                 );
-                assert!(view.header_values(held).is_empty(), "{method} {trust:?}");
+                assert!(view.header_values(name).is_empty(), "{method} {trust:?}");
                 let run = view.header_values(REPLAY_HEADER);
-                assert_eq!(run.is_empty(), !believed, "{method} {trust:?}: {run:?}");
-                // Further in it is what it was, whoever that layer trusts.
+                assert_eq!(run.is_empty(), !is_trusted, "{method} {trust:?}: {run:?}");
+                // An inner layer finds the same headers, whatever it trusts.
                 let _ = new_gate(&other).inspect(view);
                 assert_eq!(
                     view.header_values(REPLAY_HEADER).is_empty(),
-                    !believed,
+                    !is_trusted,
                     "{method} {trust:?}"
                 );
             }
-            // A layer that trusts finds the word behind one that does not.
-            let _ = new_gate(&other).trust_delegation(&secret(1)).inspect(&mut said);
+            // A trusting inner layer finds the delegation behind a layer that does not trust it.
+            let _ = new_gate(&other).trust_delegation(&secret(1)).inspect(&mut delegated_view);
             assert_eq!(
-                said.header_values(REPLAY_HEADER),
+                delegated_view.header_values(REPLAY_HEADER),
                 ["1;forged".as_bytes()],
                 "{method} {trust:?}"
             );
@@ -113,9 +115,9 @@ async fn delegated_shared_lock_does_not_cover_a_writer() {
     let store = Store::memory();
     let other = store.as_another_process();
     let guard = store.lock("x").shared().acquire().await.unwrap();
-    let (name, word) = guard.held_lock().delegation_header(&store, &secret(1)).unwrap();
+    let (name, header) = guard.held_lock().delegation_header(&store, &secret(1)).unwrap();
     let mut view = FakeGateRequest::new("POST");
-    view.headers.push((name, word.leak()));
+    view.headers.push((name, header.leak()));
     let lock = new_gate(&other).trust_delegation(&secret(1));
     assert!(
         matches!(lock.inspect(&mut view.clone()), InitialVerdict::Answer(reply) if reply.status == 500)
@@ -127,15 +129,16 @@ async fn delegated_shared_lock_does_not_cover_a_writer() {
     assert!(matches!(upgrade, Err(AcquireError::WouldDeadlock)));
 }
 
-/// A word whose time is over is none: the layer asks the store, and a handler that runs is told.
+/// An expired delegation does not count: an acquire calls the store, and a running handler is
+/// cancelled.
 #[tokio::test(start_paused = true)]
 async fn expired_delegation_no_longer_counts() {
     let store = Store::memory();
     let other = store.as_another_process();
     let guard = store.lock("x").fixed_lease(SECOND).acquire().await.unwrap();
-    let (name, word) = guard.held_lock().delegation_header(&store, &secret(1)).unwrap();
+    let (name, header) = guard.held_lock().delegation_header(&store, &secret(1)).unwrap();
     let mut view = FakeGateRequest::new("POST");
-    view.headers.push((name, word.leak()));
+    view.headers.push((name, header.leak()));
     let lock = new_gate(&other).trust_delegation(&secret(1));
     let ticket = pass_gate(&lock, &mut view).await;
     let held = view.extension::<HeldLock>().unwrap();
@@ -146,7 +149,7 @@ async fn expired_delegation_no_longer_counts() {
     assert!(anew.fence() > guard.fence());
 }
 
-/// A layer further in that takes no lock for this method leaves the fence that is there.
+/// An inner layer that takes no lock for this method keeps the fence of the outer layer.
 #[tokio::test(start_paused = true)]
 async fn fence_header_of_an_outer_layer_stays() {
     let (store, faults) = faulty_store();
@@ -163,7 +166,8 @@ async fn fence_header_of_an_outer_layer_stays() {
     let fence = view.extension::<HeldLock>().unwrap().fence().unwrap().to_string();
     assert!(matches!(inner().methods(["PUT"]).inspect(&mut view), InitialVerdict::Skip));
     assert_eq!(view.header_values("x-fence"), [fence.as_bytes()]);
-    // With a lock of its own it says that one's, and without the lock it wants nothing.
+    // With its own lock, the inner layer sets that lock's fence. Admitted without the lock, it
+    // removes the header.
     let own = pass_gate(&inner(), &mut view).await;
     let own_fence = view.extension::<HeldLock>().unwrap().fence().unwrap().to_string();
     assert_eq!(view.header_values("x-fence"), [own_fence.as_bytes()]);
@@ -171,7 +175,7 @@ async fn fence_header_of_an_outer_layer_stays() {
     faults.set("acquire", BackendFault::Unavailable, 1);
     let _admitted = pass_gate(&inner().on_outage(LockOutage::Admit), &mut view).await;
     assert!(view.header_values("x-fence").is_empty());
-    // Under a lock whose layer says no fence, or says it elsewhere, it is still the client's word.
+    // If the outer layer sets no fence, or in another header, the value is still the client's.
     for outer in [new_gate(&store), new_gate(&store).fence_header("x-other")] {
         let mut view = forged();
         let _ticket = pass_gate(&outer, &mut view).await;

@@ -1,4 +1,4 @@
-//! How a lock passes within a process: how often, how long, past whom, and on what lease.
+//! Handovers: number, window, order, and lease.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 
-/// Who had the lock, with which fence, in this order.
+/// Names and fences of the lock's holders in the order of their grants.
 #[derive(Clone, Default)]
 pub(super) struct HolderLog(Arc<Mutex<Vec<(u32, u64)>>>);
 
@@ -23,7 +23,8 @@ impl HolderLog {
         self.0.lock().iter().map(|(name, _)| *name).collect()
     }
 
-    /// A task that waits, holds it for `work` and gives it back; it is in line when this returns.
+    /// Spawns a task that waits, holds the lock for `work` and releases it. The task is queued when
+    /// this returns.
     pub(super) async fn spawn_waiter(
         &self,
         name: u32,
@@ -39,7 +40,7 @@ impl HolderLog {
             }
             assert_eq!(guard.release().await, ReleaseStatus::Released);
         });
-        // With time stopped, this ends when all tasks have nothing left to do.
+        // The clock is paused, so this sleep ends when all tasks are idle.
         tokio::time::sleep(MS).await;
         task
     }
@@ -64,12 +65,12 @@ async fn one_snapshot_serves_seventeen_holders() {
     for name in 0..40 {
         tasks.push(log.spawn_waiter(name, store.lock("x"), Duration::ZERO).await);
     }
-    // The first word is too old by now.
+    // The first queue snapshot is too old by now.
     held.release().await;
     join_tasks(tasks).await;
     assert_eq!(log.names(), (0..40).collect::<Vec<_>>());
     log.assert_fences_grow();
-    // 17 of the first pass, 17 of the second, 6 of the third.
+    // 17 holders after the first call, 17 after the second, 6 after the third.
     assert_eq!(
         [faults.call_count("acquire"), faults.call_count("pass"), faults.call_count("release")],
         [1, 3, 1]
@@ -80,7 +81,7 @@ async fn one_snapshot_serves_seventeen_holders() {
 #[tokio::test(start_paused = true)]
 async fn one_snapshot_serves_for_ten_milliseconds() {
     let (store, faults) = faulty_store();
-    // None is had ahead.
+    // Disables the handover prefetch.
     faults.set("still", BackendFault::Unavailable, usize::MAX);
     let log = HolderLog::default();
     let held = store.lock("x").acquire().await.unwrap();
@@ -90,7 +91,7 @@ async fn one_snapshot_serves_for_ten_milliseconds() {
     }
     held.release().await;
     join_tasks(tasks).await;
-    // Each word is followed by one hand-over after 6 ms, and is too old after 12.
+    // Each snapshot allows one handover after 6 ms and is too old after 12 ms.
     assert_eq!([faults.call_count("pass"), faults.call_count("release")], [3, 1]);
 }
 
@@ -109,12 +110,16 @@ async fn strict_order_calls_the_store_for_each_holder() {
     assert_eq!([faults.call_count("pass"), faults.call_count("release")], [3, 1]);
 }
 
-/// Those of two processes come one after the other; in which order they are served.
-async fn serving_order_of_two_processes(most: u32, within: Duration, work: Duration) -> Vec<u32> {
+/// Waiters of two processes arrive alternately; returns the order of their grants.
+async fn serving_order_of_two_processes(
+    max_handovers: u32,
+    window: Duration,
+    work: Duration,
+) -> Vec<u32> {
     let (store, _) = faulty_store();
     let other = store.as_another_process();
     let log = HolderLog::default();
-    let request = |store: &Store| store.lock("x").handover_limits(most, within);
+    let request = |store: &Store| store.lock("x").handover_limits(max_handovers, window);
     let held = request(&store).acquire().await.unwrap();
     let mut tasks = Vec::new();
     for name in 1..=8 {
@@ -129,7 +134,7 @@ async fn serving_order_of_two_processes(most: u32, within: Duration, work: Durat
 
 #[tokio::test(start_paused = true)]
 async fn other_process_is_overtaken_by_max_handovers_at_most() {
-    // After 2 and 4 of the other process this one comes again: 5 and 7 came before 6.
+    // After 2 and 4 of the other process, this process is next: its waiter 3 is older than 6.
     assert_eq!(
         serving_order_of_two_processes(1, 60 * SECOND, Duration::ZERO).await,
         [1, 2, 4, 3, 5, 6, 8, 7]
@@ -146,7 +151,7 @@ async fn other_process_is_overtaken_by_max_handovers_at_most() {
 
 #[tokio::test(start_paused = true)]
 async fn other_process_is_overtaken_within_the_window_only() {
-    // A word is too old after two turns.
+    // A snapshot is too old after two holds.
     assert_eq!(
         serving_order_of_two_processes(16, 60 * MS, 30 * MS).await,
         [1, 3, 2, 4, 5, 7, 6, 8]
@@ -179,7 +184,7 @@ async fn unrenewed_lease_is_not_handed_over_near_its_end() {
     assert!(next.remaining() > 2900 * MS);
 }
 
-/// The renewal was sent in one turn and is answered in the next.
+/// Hands a lock over while a renewal is in flight, whose reply arrives during the next hold.
 async fn handover_during_renewal(end: BackendFault) -> (Store, crate::LockGuard, Instant) {
     let (store, faults) = faulty_store();
     let request = || store.lock("x").lease(3 * SECOND).handover_limits(16, 60 * SECOND);
@@ -188,7 +193,7 @@ async fn handover_during_renewal(end: BackendFault) -> (Store, crate::LockGuard,
     let waiter = crate::store::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(1200 * MS).await;
     if matches!(end, BackendFault::SlowCall(_)) {
-        // Before the renewal gets there.
+        // Before the renewal reaches the store.
         revoke_lease(&store, held.lease().unwrap()).await;
     }
     let _ = held.release().await;
@@ -235,50 +240,51 @@ async fn cancelled_waiter_hands_over_its_unreceived_grant() {
     let (store, faults) = faulty_store();
     let request = || store.lock("x").handover_limits(16, 60 * SECOND);
     let held = request().acquire().await.unwrap();
-    let leaver = crate::store::spawn(request().wait(60 * SECOND).acquire());
-    let stayer = crate::store::spawn(request().wait(60 * SECOND).acquire());
+    let cancelled = crate::store::spawn(request().wait(60 * SECOND).acquire());
+    let remaining = crate::store::spawn(request().wait(60 * SECOND).acquire());
     tokio::time::sleep(MS).await;
-    // The lock is in the leaver's channel when it is aborted: it has not run since.
+    // The grant is in the channel of the first waiter, which has not run since and is aborted.
     let released = held.release();
-    leaver.abort();
+    cancelled.abort();
     assert_eq!(released.await, ReleaseStatus::Released);
-    let next = stayer.await.unwrap().unwrap();
+    let next = remaining.await.unwrap().unwrap();
     assert_eq!(faults.call_count("pass"), 0);
     drop(next);
     drop(acquire_after_shutdown(&store).await);
 }
 
-/// Of all its locks, whatever each of them allows: they bound the memory that a flood can take.
+/// The limit covers all locks of the process, whatever their `max_waiters`. It bounds the memory
+/// that a flood can take.
 #[tokio::test(start_paused = true)]
 async fn waiters_of_a_process_are_bounded() {
     const PROCESS_LIMIT: usize = 16 * 1024;
     let (store, faults) = faulty_store();
-    let ask = |name| store.lock(name).max_waiters(usize::MAX).wait(60 * SECOND).acquire();
+    let acquire = |name| store.lock(name).max_waiters(usize::MAX).wait(60 * SECOND).acquire();
     let other = store.as_another_process();
     let _held = other.locks(["x", "y", "z"]).acquire().await.unwrap();
-    // Of each lock the first asks the store, on behalf of all who come behind it.
-    let first = ["x", "y"].map(|name| crate::store::spawn(ask(name)));
+    // The first waiter of each lock calls the store for all later ones.
+    let first = ["x", "y"].map(|name| crate::store::spawn(acquire(name)));
     tokio::time::sleep(MS).await;
     let mut waiting: Vec<_> =
-        (2..PROCESS_LIMIT).map(|n| Box::pin(ask(["x", "y"][n % 2]))).collect();
-    let refused = waiting.iter_mut().filter_map(|one| one.as_mut().now_or_never()).count();
+        (2..PROCESS_LIMIT).map(|n| Box::pin(acquire(["x", "y"][n % 2]))).collect();
+    let refused = waiting.iter_mut().filter_map(|waiter| waiter.as_mut().now_or_never()).count();
     assert_eq!(refused, 0, "they have room");
     let before = faults.call_count("acquire");
     for name in ["x", "y"] {
-        let told = expect_busy(ask(name).await);
-        assert!(told.waited.is_some_and(|waited| waited.is_zero()), "{told:?}");
+        let busy = expect_busy(acquire(name).await);
+        assert!(busy.waited.is_some_and(|waited| waited.is_zero()), "{busy:?}");
     }
     assert_eq!(faults.call_count("acquire"), before);
-    let asked = Instant::now();
-    expect_busy(ask("z").await);
-    assert_eq!(asked.elapsed(), Duration::ZERO, "nor for who stands in no line yet");
+    let started = Instant::now();
+    expect_busy(acquire("z").await);
+    assert_eq!(started.elapsed(), Duration::ZERO, "nor for who stands in no line yet");
     drop(store.lock("free").acquire().await.expect("who need not wait takes no room"));
     drop(waiting.pop());
-    assert!(ask("x").now_or_never().is_none(), "who leaves makes room");
+    assert!(acquire("x").now_or_never().is_none(), "who leaves makes room");
     drop((waiting, first));
 }
 
-/// Should this process die, others wait for the lease that is left.
+/// If this process died, other processes would wait for the remaining lease.
 #[tokio::test(start_paused = true)]
 async fn extension_is_not_handed_over() {
     let store = Store::memory();
@@ -309,8 +315,8 @@ async fn extended_lease_bridges_failed_renewals() {
     );
 }
 
-/// The process's place was taken for one who does not wait for long. Who lined up behind him waits for
-/// longer, and does not lose the place to those who come to other processes later.
+/// The queue entry was made for a waiter with a short wait. A later local waiter waits longer and
+/// does not lose the entry to waiters that join later at other processes.
 #[tokio::test(start_paused = true)]
 async fn queue_entry_is_kept_for_later_waiters() {
     let store = Store::memory();
@@ -318,18 +324,19 @@ async fn queue_entry_is_kept_for_later_waiters() {
     let log = HolderLog::default();
     let own = store.lock("x").acquire().await.unwrap();
     let mut tasks = vec![log.spawn_waiter(0, second.lock("x"), 80 * MS).await];
-    // Beyond the time in which the lock is passed on without asking the store.
+    // Longer than the handover window.
     tokio::time::sleep(20 * MS).await;
-    let hasty = store.lock("x").wait(40 * MS);
-    let hasty = crate::store::spawn(async move { drop(hasty.acquire().await.unwrap_err()) });
+    let short_wait = store.lock("x").wait(40 * MS);
+    let short_wait =
+        crate::store::spawn(async move { drop(short_wait.acquire().await.unwrap_err()) });
     tokio::time::sleep(MS).await;
-    // The place is taken now, for as long as the hasty one waits.
+    // The queue entry exists now, for the duration of the short wait.
     drop(own);
     tokio::time::sleep(MS).await;
     tasks.push(log.spawn_waiter(1, store.lock("x"), Duration::ZERO).await);
     tokio::time::sleep(50 * MS).await;
     tasks.push(log.spawn_waiter(2, third.lock("x"), Duration::ZERO).await);
     join_tasks(tasks).await;
-    hasty.await.unwrap();
+    short_wait.await.unwrap();
     assert_eq!(log.names(), [0, 1, 2]);
 }

@@ -1,4 +1,4 @@
-//! The lock of a deferred run, in the layers that the run comes by.
+//! The lock of a run, in the layers that the run passes.
 
 use std::{
     sync::Arc,
@@ -20,7 +20,7 @@ use crate::{
     store::{BackendFault, JobId, LockLoss, Store, faulty_store},
 };
 
-/// A request that its worker sends again, under this lock.
+/// Request of a run under this lock, and its replay marker.
 fn replayed_request(store: &Store, lock: &LockGuard) -> (FakeGateRequest, ReplayMarker) {
     let deferred = RunningJob {
         id: JobId::new(lock.key()),
@@ -37,10 +37,10 @@ fn replayed_request(store: &Store, lock: &LockGuard) -> (FakeGateRequest, Replay
 
 #[tokio::test(start_paused = true)]
 async fn run_lock_does_not_count_in_another_store() {
-    let (mine, other) = (Store::memory(), Store::memory());
-    let run = mine.lock("x").acquire().await.unwrap();
+    let (run_store, other) = (Store::memory(), Store::memory());
+    let run = run_store.lock("x").acquire().await.unwrap();
     let held = other.lock("x").acquire().await.unwrap();
-    let (mut view, marker) = replayed_request(&mine, &run);
+    let (mut view, marker) = replayed_request(&run_store, &run);
     let verdict = enter_gate(&new_gate(&other), &mut view).await;
     assert!(matches!(verdict, Verdict::Busy(..)), "{verdict:?}");
     assert!(!marker.has_passed_lock() && marker.met_busy_lock_with(409));
@@ -54,7 +54,7 @@ async fn run_lock_does_not_count_in_another_store() {
     expect_busy(other.lock("x").acquire().await);
 }
 
-/// The worker has claimed the job without waiting for replicas.
+/// The claim of the job did not wait for replicas.
 #[tokio::test(start_paused = true)]
 async fn run_lock_counts_once_replicas_confirm_it() {
     let (store, faults) = faulty_store();
@@ -69,7 +69,8 @@ async fn run_lock_counts_once_replicas_confirm_it() {
     assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
 }
 
-/// A run that came late to its lock, because its thread was busy: another one may have begun by now.
+/// The run reaches its lock late, since its thread was busy. Another run may have started
+/// meanwhile.
 #[tokio::test(start_paused = true)]
 async fn run_with_an_ended_lock_reaches_no_handler() {
     let store = Store::memory();
@@ -77,20 +78,23 @@ async fn run_with_an_ended_lock_reaches_no_handler() {
     let (mut view, marker) = replayed_request(&store, &run);
     run.release().await;
     let _other = store.lock("x").acquire().await.expect("it is free");
-    let asked = new_gate(&store).inspect(&mut view);
-    assert!(matches!(asked, InitialVerdict::Answer(ref reply) if reply.status == 503), "{asked:?}");
+    let verdict = new_gate(&store).inspect(&mut view);
+    assert!(
+        matches!(verdict, InitialVerdict::Answer(ref reply) if reply.status == 503),
+        "{verdict:?}"
+    );
     assert!(!marker.has_passed_lock());
 
     let lease = Duration::from_secs(1);
     let run = store.lock("y").fixed_lease(lease).acquire().await.unwrap();
     let (mut view, marker) = replayed_request(&store, &run);
     tokio::time::sleep(2 * lease).await;
-    let asked = new_gate(&store).inspect(&mut view);
-    assert!(matches!(asked, InitialVerdict::Answer(_)), "{asked:?}");
+    let verdict = new_gate(&store).inspect(&mut view);
+    assert!(matches!(verdict, InitialVerdict::Answer(_)), "{verdict:?}");
     assert!(!marker.has_passed_lock());
 }
 
-/// A layer further out may have sent the call to a task of its own, and have answered for it.
+/// An outer layer may have moved the call to its own task and answered in its place.
 #[tokio::test(start_paused = true)]
 async fn request_admitted_by_a_run_lock_is_in_flight() {
     let store = Store::memory();

@@ -1,4 +1,4 @@
-//! Calls that arrive long after their callers stopped waiting for them, or a second time.
+//! Calls that arrive long after their callers stopped waiting, or twice.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     store::{BackendFault, FaultSchedule, Store, faulty_store, faulty_store_with_clock},
 };
 
-/// Beyond the longest pause of an undo that is said again, far within a lease.
+/// Longer than the longest pause of a repeated undo, far shorter than a lease.
 const UNDO_TIMEOUT: Duration = Duration::from_secs(4);
 
 #[tokio::test(start_paused = true)]
@@ -25,26 +25,26 @@ async fn late_renewal_does_not_shorten_an_extension() {
     }
     tokio::time::sleep(300 * MS).await;
     assert!(guard.extend(60 * SECOND).await.unwrap());
-    // The late one runs meanwhile, and no other is due.
+    // The late renewal runs meanwhile, and no other one is due.
     tokio::time::sleep(SECOND).await;
     assert_eq!(faults.call_count("renew"), 2);
     assert!(guard.remaining() > 50 * SECOND);
-    let told = expect_busy(store.as_another_process().lock("x").acquire().await);
+    let busy = expect_busy(store.as_another_process().lock("x").acquire().await);
     assert!(
-        told.lease_remaining >= guard.remaining(),
+        busy.lease_remaining >= guard.remaining(),
         "{:?} of {:?}",
-        told.lease_remaining,
+        busy.lease_remaining,
         guard.remaining()
     );
 }
 
-/// A guard whose keeper asked twice: the first call arrives after a second.
+/// Returns a guard whose queue task called twice; the first call arrives after one second.
 async fn grant_by_second_acquire(store: &Store, faults: &FaultSchedule) -> LockGuard {
     let held = store.as_another_process().lock("x").acquire().await.unwrap();
     let waiting = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     tokio::time::sleep(5 * MS).await;
     faults.set("acquire", BackendFault::TimeoutThenRun(SECOND), 1);
-    // It is told of the offer, and its call goes by a way that is left.
+    // The offer wakes the queue task, which calls on a connection that is then abandoned.
     held.release().await;
     tokio::time::sleep(5 * MS).await;
     assert_eq!(faults.remaining("acquire"), 0);
@@ -52,27 +52,28 @@ async fn grant_by_second_acquire(store: &Store, faults: &FaultSchedule) -> LockG
     waiting.await.unwrap().unwrap()
 }
 
-async fn assert_free_after_undo(store: &Store, since: Instant, how: &str) {
+async fn assert_free_after_undo(store: &Store, since: Instant, context: &str) {
     tokio::time::sleep_until(since + UNDO_TIMEOUT).await;
     let guard = store.as_another_process().lock("x").acquire().await;
-    let guard = guard.unwrap_or_else(|error| panic!("{how}: {error:?}"));
+    let guard = guard.unwrap_or_else(|error| panic!("{context}: {error:?}"));
     assert_eq!(guard.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test(start_paused = true)]
 async fn acquire_arriving_after_the_release_is_undone() {
-    for how in ["released", "dropped", "downgraded", "passed", "handed on"] {
+    for ending in ["released", "dropped", "downgraded", "passed", "handed on"] {
         let (store, faults) = faulty_store();
         let started = Instant::now();
         let guard = grant_by_second_acquire(&store, &faults).await;
-        match how {
+        match ending {
             "released" => assert_eq!(guard.release().await, ReleaseStatus::Released),
             "dropped" => drop(guard),
             "downgraded" => drop(guard.downgrade().await.unwrap()),
-            how => {
-                // In strict order the terms differ: it is given back and asked for again in one call.
+            ending => {
+                // In strict order the options differ, so one call releases the lock and acquires it
+                // again.
                 let next = store.lock("x").wait(SECOND);
-                let next = if how == "passed" { next.strict_order() } else { next };
+                let next = if ending == "passed" { next.strict_order() } else { next };
                 let next = crate::store::spawn(next.acquire());
                 tokio::time::sleep(MS).await;
                 drop(guard);
@@ -80,7 +81,7 @@ async fn acquire_arriving_after_the_release_is_undone() {
             }
         }
         assert!(started.elapsed() < SECOND, "the first call has not arrived yet");
-        assert_free_after_undo(&store, started, how).await;
+        assert_free_after_undo(&store, started, ending).await;
     }
 }
 
@@ -94,14 +95,14 @@ async fn copy_of_an_answered_acquire_is_undone() {
         let held =
             if busy_at_first { Some(other.lock("x").acquire().await.unwrap()) } else { None };
         faults.set("acquire", BackendFault::DuplicateRun(SECOND), 1);
-        let asked = store.lock("x").acquire().await;
-        assert_eq!(asked.is_err(), busy_at_first);
-        drop((asked, held));
+        let outcome = store.lock("x").acquire().await;
+        assert_eq!(outcome.is_err(), busy_at_first);
+        drop((outcome, held));
         assert_free_after_undo(&store, started, "a copy").await;
     }
 }
 
-/// The undo of a place found it; the call that was late makes another.
+/// The undo removed a queue entry, and the late call creates another one.
 #[tokio::test(start_paused = true)]
 async fn undo_continues_after_its_first_finding() {
     let (store, faults) = faulty_store();
@@ -135,16 +136,16 @@ async fn nothing_is_undone_twice_without_a_doubt() {
     assert_eq!(faults.call_count("release"), 10);
 }
 
-/// It has ended by itself, as the wait did: nothing of it is under way, and a shutdown waits for nothing.
+/// The entry expired with the wait: no call is in flight, and a shutdown waits for nothing.
 #[tokio::test(start_paused = true)]
 async fn expired_queue_entry_is_undone_once() {
     let clock = Clock::manual();
     let (store, faults) = faulty_store_with_clock(clock.clone());
     let held = store.as_another_process().lock("x").acquire().await.unwrap();
-    let waits = crate::store::spawn(store.lock("x").wait(850 * MS).acquire());
+    let waiter = crate::store::spawn(store.lock("x").wait(850 * MS).acquire());
     tokio::time::sleep(800 * MS).await;
     clock.advance(SECOND);
-    expect_busy(waits.await.unwrap());
+    expect_busy(waiter.await.unwrap());
     assert!(store.shutdown(SECOND).await);
     assert_eq!(faults.call_count("release"), 1);
     drop(held);

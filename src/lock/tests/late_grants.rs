@@ -1,4 +1,4 @@
-//! Grants that are answered when the lease may be over already: nobody is let in by them, and they are given back.
+//! Grants answered after their validity time: they admit no holder and are released.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 
 const LEASE: Duration = Duration::from_millis(100);
 
-/// Within the deadline of a call, and beyond the lease.
+/// Shorter than the timeout of a call and longer than the lease.
 const SLOWER_THAN_LEASE: BackendFault = BackendFault::SlowReply(Duration::from_millis(150));
 
 fn short_lease_request(store: &Store) -> LockRequest {
@@ -31,15 +31,15 @@ fn assert_timed_out<T: Debug>(outcome: Result<T, AcquireError>) {
     assert_eq!(error.kind(), ErrorKind::Timeout);
 }
 
-/// SAFETY: somebody else has it by then.
+/// SAFETY: another process holds the lock by then.
 #[tokio::test(start_paused = true)]
 async fn late_grant_does_not_admit_a_second_holder() {
     let (store, faults) = faulty_store();
     faults.set("acquire", SLOWER_THAN_LEASE, 1);
-    let asked = crate::store::spawn(short_lease_request(&store).acquire());
+    let acquiring = crate::store::spawn(short_lease_request(&store).acquire());
     tokio::time::sleep(LEASE + 10 * MS).await;
     let next = store.as_another_process().lock("x").acquire().await.expect("the lease has ended");
-    assert_timed_out(asked.await.unwrap());
+    assert_timed_out(acquiring.await.unwrap());
     assert_eq!(next.release().await, ReleaseStatus::Released, "the late undo has taken nothing");
 }
 
@@ -62,7 +62,7 @@ async fn waiter_retries_after_a_late_grant() {
     drop(acquire_after_shutdown(&store).await);
 }
 
-/// The confirmation of an offer is late, and so is the call that gives back and asks for the next.
+/// The late call confirms an offer, or it releases the lock and acquires it for the next waiter.
 #[tokio::test(start_paused = true)]
 async fn queued_waiter_keeps_its_entry_after_a_late_grant() {
     for step in ["acquire", "pass"] {
@@ -94,7 +94,7 @@ async fn always_late_store_is_unavailable() {
     assert_timed_out(short_lease_request(&store).wait(60 * SECOND).shared().acquire().await);
 }
 
-/// The first of them, and those that come in behind it.
+/// The late grant is that of the first reader, or that of the readers behind it.
 #[tokio::test(start_paused = true)]
 async fn readers_are_admitted_only_within_the_validity_time() {
     for (first, behind) in [(SLOWER_THAN_LEASE, 0), (BackendFault::SlowReply(MS), 4)] {
@@ -120,7 +120,7 @@ async fn readers_are_admitted_only_within_the_validity_time() {
     }
 }
 
-/// By one call, and one after the other.
+/// By one call for both locks, or by one call for each.
 #[tokio::test(start_paused = true)]
 async fn lock_set_is_granted_only_within_the_validity_time() {
     for step in ["acquire_all", "acquire"] {
@@ -134,7 +134,7 @@ async fn lock_set_is_granted_only_within_the_validity_time() {
     }
 }
 
-/// As who waits for one lock does.
+/// Like a waiter for a single lock.
 #[tokio::test(start_paused = true)]
 async fn lock_set_waiter_retries_after_a_late_grant() {
     let (store, faults) = faulty_store();
@@ -144,17 +144,18 @@ async fn lock_set_waiter_retries_after_a_late_grant() {
     assert_eq!(faults.remaining("acquire_all"), 0);
 }
 
-/// The grant was in time, and the answer about its replicas is not.
+/// The grant is in time, but the reply about its replicas is late.
 #[tokio::test(start_paused = true)]
 async fn late_replica_reply_does_not_admit_a_second_holder() {
     let (store, faults) = faulty_store();
     faults.set("replicated", SLOWER_THAN_LEASE, 1);
-    // Nobody prolongs it meanwhile.
-    let asked = crate::store::spawn(store.lock("x").fixed_lease(LEASE).min_replicas(1).acquire());
+    // A fixed lease is not renewed meanwhile.
+    let acquiring =
+        crate::store::spawn(store.lock("x").fixed_lease(LEASE).min_replicas(1).acquire());
     tokio::time::sleep(LEASE + 10 * MS).await;
     let next = store.as_another_process().lock("x").acquire().await.expect("the lease has ended");
     assert_eq!(next.release().await, ReleaseStatus::Released);
-    assert_timed_out(asked.await.unwrap());
+    assert_timed_out(acquiring.await.unwrap());
     assert_eq!(faults.remaining("replicated"), 0);
     drop(acquire_after_shutdown(&store).await);
 }

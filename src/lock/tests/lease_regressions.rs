@@ -1,4 +1,4 @@
-//! What a review found in leases and lines, each as it was shown.
+//! Regressions of leases and queues, as a review found them.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
@@ -15,7 +15,7 @@ use crate::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// SAFETY: an extension that is shorter than what is left, and whose answer is lost.
+/// SAFETY: the extension is shorter than the remaining lease, and its reply is lost.
 #[tokio::test(start_paused = true)]
 async fn unanswered_extension_keeps_guard_within_store_lease() {
     let (store, faults) = faulty_store();
@@ -24,11 +24,11 @@ async fn unanswered_extension_keeps_guard_within_store_lease() {
     guard.extend(SECOND).await.unwrap_err();
     let other = store.as_another_process();
     let next = other.lock("x").wait(2 * SECOND).acquire().await;
-    // One of the two has it.
+    // Exactly one of the two holds the lock.
     assert_eq!(next.is_ok(), guard.remaining().is_zero(), "{next:?} {:?}", guard.remaining());
 }
 
-/// SAFETY: as above, the future being dropped.
+/// SAFETY: the same, with a dropped future.
 #[tokio::test(start_paused = true)]
 async fn dropped_extension_keeps_guard_within_store_lease() {
     let (store, faults) = faulty_store();
@@ -37,11 +37,11 @@ async fn dropped_extension_keeps_guard_within_store_lease() {
     let _ = tokio::time::timeout(MS, guard.extend(SECOND)).await;
     let other = store.as_another_process();
     let next = other.lock("x").wait(2 * SECOND).acquire().await;
-    // One of the two has it.
+    // Exactly one of the two holds the lock.
     assert_eq!(next.is_ok(), guard.remaining().is_zero(), "{next:?} {:?}", guard.remaining());
 }
 
-/// SAFETY: the first of several locks is lost while the last is waited for.
+/// SAFETY: the first lock of a set is lost during the wait for the last one.
 #[tokio::test(start_paused = true)]
 async fn granted_lock_set_holds_all_its_locks() {
     let store = Store::memory();
@@ -59,7 +59,7 @@ async fn granted_lock_set_holds_all_its_locks() {
     drop(thief);
 }
 
-/// FAIRNESS: who asked for strict order is handed the lock locally all the same, and hands it on.
+/// FAIRNESS: a strict waiter may get the lock by a handover, but must not hand it over itself.
 #[tokio::test(start_paused = true)]
 async fn strict_order_applies_after_a_default_order_holder() {
     let (store, faults) = faulty_store();
@@ -74,7 +74,7 @@ async fn strict_order_applies_after_a_default_order_holder() {
     assert!(faults.call_count("pass") >= 1, "passed on twice without asking the store");
 }
 
-/// A renewal near the end of one turn is answered during the next.
+/// A renewal near the end of one hold is answered during the next one.
 #[tokio::test(start_paused = true)]
 async fn max_hold_counts_from_the_guards_own_grant() {
     let (store, faults) = faulty_store();
@@ -93,8 +93,8 @@ async fn max_hold_counts_from_the_guards_own_grant() {
     first.release().await;
     let second = second.await.unwrap().unwrap();
     let since = Instant::now();
-    let why = second.lost().await;
-    assert!(since.elapsed() > 7 * SECOND / 2, "{why:?} after {:?}", since.elapsed());
+    let loss = second.lost().await;
+    assert!(since.elapsed() > 7 * SECOND / 2, "{loss:?} after {:?}", since.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -108,7 +108,7 @@ async fn downgrade_does_not_reset_max_hold() {
     assert!(since.elapsed() <= 2 * SECOND, "{:?}", since.elapsed());
 }
 
-/// An extension that waits for a renewal that never ends outlives the loss.
+/// An extension that waits for a hanging renewal must end with the lease.
 #[tokio::test(start_paused = true)]
 async fn pending_extension_ends_with_the_lease() {
     let (store, faults) = faulty_store();
@@ -117,6 +117,6 @@ async fn pending_extension_ends_with_the_lease() {
     let polls = AtomicUsize::new(0);
     tokio::time::sleep(2 * SECOND).await;
     polls.fetch_add(1, Ordering::Relaxed);
-    let told = tokio::time::timeout(60 * SECOND, guard.extend(SECOND)).await;
-    assert!(told.is_ok(), "it is lost, and this waits on");
+    let extended = tokio::time::timeout(60 * SECOND, guard.extend(SECOND)).await;
+    assert!(extended.is_ok(), "it is lost, and this waits on");
 }

@@ -1,4 +1,4 @@
-//! How long a lock is held, and on whose terms.
+//! Duration and options of leases.
 
 use std::time::Duration;
 
@@ -78,8 +78,8 @@ async fn hanging_renewal_does_not_hide_the_loss() {
     assert!(lost_after < 3 * SECOND, "{lost_after:?}");
 }
 
-/// A lock that was asked for on the first one's terms, and is given to the second, the first having
-/// left while the call was under way.
+/// Acquires with the first waiter's options and grants to the second one, since the first waiter
+/// left while the call was in flight.
 async fn grant_to_second_waiter(
     first: fn(LockRequest) -> LockRequest,
     second: RequestSetter,
@@ -88,7 +88,7 @@ async fn grant_to_second_waiter(
     let held = store.as_another_process().lock("x").acquire().await;
     let ask = |terms: RequestSetter| terms(store.lock("x").wait(60 * SECOND)).acquire();
     let first = crate::store::spawn(ask(first));
-    // With the clock stopped, a sleep ends when nobody has anything left to do.
+    // The clock is paused, so a sleep ends when all tasks are idle.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let second = crate::store::spawn(ask(second));
     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -134,7 +134,7 @@ async fn short_grant_is_not_given_to_a_long_lease_waiter() {
     assert!(guard.remaining() > 9 * SECOND, "asked for anew");
 }
 
-/// The store never does, and its holder knows.
+/// The store never shortens a lease, and neither does the guard.
 #[tokio::test(start_paused = true)]
 async fn extension_never_shortens_a_lease() {
     let store = Store::memory();

@@ -1,4 +1,4 @@
-//! The gate of a lock, with what stands around it: retry layers, deferral, an outage.
+//! Lock gate with retry layers, deferral, and outages.
 
 use bytes::Bytes;
 
@@ -31,7 +31,7 @@ pub(super) async fn enter_gate<G: Gate<()>>(
     }
 }
 
-/// Lets a request into a deferring layer.
+/// Enters a `DeferLayer`.
 pub(super) async fn enter_defer_gate(
     defer: &DeferLayer<()>,
     view: &mut FakeGateRequest,
@@ -43,26 +43,26 @@ pub(super) async fn enter_defer_gate(
     ticket
 }
 
-/// Lets a request in that need not wait.
+/// Enters a gate whose lock is free.
 pub(super) async fn pass_gate(gate: &LockLayer<()>, view: &mut FakeGateRequest) -> LockTicket {
     let Verdict::Pass(ticket) = enter_gate(gate, view).await else { panic!("it may pass") };
     gate.annotate_request(&ticket, view);
     ticket
 }
 
-/// Returns the answer to a request that was busy.
+/// Returns the reply to a request whose lock was busy.
 async fn accept_deferred(
     defer: &DeferLayer<()>,
     ticket: <DeferLayer<()> as Gate<()>>::Ticket,
     view: &mut FakeGateRequest,
 ) -> Reply {
     let parting = defer.leave(ticket, ServiceOutcome::Answered(409)).await;
-    let LeaveAction::Accept { accept_ticket: mut parked, body_budget: mut room, .. } = parting
+    let LeaveAction::Accept { accept_ticket: mut parked, body_budget: mut budget, .. } = parting
     else {
         panic!("it was busy")
     };
     let head = HttpRequestHead::new("POST", "/x", Vec::new(), None);
-    let _ = defer.inspect_parked(&mut parked, &head, view, &mut room);
+    let _ = defer.inspect_parked(&mut parked, &head, view, &mut budget);
     defer.accept_parked(parked, head, Some(Bytes::new())).await.expect("it is known")
 }
 
@@ -72,8 +72,8 @@ fn request_with_idempotency_key(key: &'static str) -> FakeGateRequest {
     view
 }
 
-/// A retry layer stands between the two. The second try has the lock, is let in without it, or is refused with the status
-/// that a busy lock has.
+/// A retry layer stands between `DeferLayer` and `LockLayer`. The second attempt gets the lock, is
+/// admitted without it, or is refused with the status of a busy lock.
 #[tokio::test(start_paused = true)]
 async fn request_busy_only_at_first_attempt_is_not_deferred() {
     for (admits, second) in [(false, 409), (true, 409), (false, 503)] {
@@ -88,7 +88,7 @@ async fn request_busy_only_at_first_attempt_is_not_deferred() {
         let held = store.as_another_process().lock("x").acquire().await.unwrap();
         let mut view = FakeGateRequest::new("POST");
         let deferral = enter_defer_gate(&defer, &mut view).await;
-        let mut again = view.clone();
+        let mut second_view = view.clone();
         let first = enter_gate(&lock, &mut view).await;
         assert!(matches!(first, Verdict::Busy(reply, _) if reply.status == second));
         if admits || second == 503 {
@@ -96,7 +96,7 @@ async fn request_busy_only_at_first_attempt_is_not_deferred() {
         } else {
             held.release().await;
         }
-        match enter_gate(&lock, &mut again).await {
+        match enter_gate(&lock, &mut second_view).await {
             // The handler's own 409 looks like the lock's.
             Verdict::Pass(ticket) => {
                 assert_ne!(second, 503);
@@ -111,12 +111,13 @@ async fn request_busy_only_at_first_attempt_is_not_deferred() {
     }
 }
 
-/// It was put off when its caller did not have the lock, or could not show that he had it; the 202 was lost.
+/// The request was deferred when its caller did not hold the lock or could not prove it; the 202
+/// was lost.
 #[tokio::test(start_paused = true)]
 async fn accepted_request_does_not_run_under_a_lent_lock() {
     let store = Store::memory();
     let (defer, lock) = (DeferLayer::<()>::new(), new_gate(&store));
-    let come = async || {
+    let send = async || {
         let mut view = request_with_idempotency_key("k");
         let deferral = enter_defer_gate(&defer, &mut view).await;
         let Verdict::Busy(..) = enter_gate(&lock, &mut view).await else {
@@ -127,9 +128,9 @@ async fn accepted_request_does_not_run_under_a_lent_lock() {
         reply.headers.into_iter().find(|(name, _)| name == "location").expect("it says where")
     };
     let held = store.lock("x").acquire().await.expect("it is free");
-    let first = come().await;
-    assert_eq!(held.scope(come()).await, first);
-    // Of what nobody has accepted the lock is lent as ever, and its end is known.
+    let first = send().await;
+    assert_eq!(held.scope(send()).await, first);
+    // A request that was not accepted shares the lock, and the release is certain.
     let mut other = request_with_idempotency_key("other");
     held.scope(async {
         let _deferral = enter_defer_gate(&defer, &mut other).await;
@@ -139,7 +140,7 @@ async fn accepted_request_does_not_run_under_a_lent_lock() {
     assert_eq!(held.release().await, ReleaseStatus::Released);
 }
 
-/// Whether it was accepted cannot be known then; the lock is there all the same.
+/// In an outage the idempotency record cannot be read, but the lock is still shared.
 #[tokio::test(start_paused = true)]
 async fn outage_under_a_lent_lock_affects_only_the_record() {
     for (policy, passes) in [(LockOutage::Refuse, false), (LockOutage::Admit, true)] {
@@ -170,7 +171,7 @@ async fn outage_under_a_lent_lock_affects_only_the_record() {
     }
 }
 
-/// An inner layer that asks for one lock more: what a layer further out has stays what it is.
+/// An inner layer requests one more lock. The outer lock stays visible as it is.
 #[tokio::test(start_paused = true)]
 async fn outage_hides_no_lock_of_the_request() {
     let (store, faults) = faulty_store();
@@ -189,7 +190,8 @@ async fn outage_hides_no_lock_of_the_request() {
     assert_eq!(faults.remaining("acquire"), 0, "it was asked");
 }
 
-/// Beside the lock that stands first in the store, in whichever order the layer names them: there a retry looks for it.
+/// The record lies beside the first lock in the store's order, whatever the order of the keys. A
+/// retry looks for it there.
 #[tokio::test(start_paused = true)]
 async fn retry_under_a_lent_lock_set_is_found_by_its_key() {
     for named in [["x", "y"], ["y", "x"]] {
@@ -219,7 +221,7 @@ async fn retry_under_a_lent_lock_set_is_found_by_its_key() {
     }
 }
 
-/// Whoever dribbles holds up others under a lock that a middleware has taken, too.
+/// A slow client also blocks others if a middleware has acquired the lock.
 #[tokio::test(start_paused = true)]
 async fn only_the_outermost_layer_times_the_body() {
     let store = Store::memory();

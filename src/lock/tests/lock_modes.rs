@@ -1,4 +1,4 @@
-//! Readers, permits, and the way from writer to reader, through the local lines of two processes.
+//! Shared locks, permits and downgrades, through the local queues of two processes.
 
 use std::{
     sync::{
@@ -34,7 +34,7 @@ fn writer(store: &Store) -> LockRequest {
     store.lock("x").wait(60 * SECOND)
 }
 
-/// Counts those inside, and remembers the most there ever were.
+/// Gauge of concurrent holders: current and highest number.
 #[derive(Default)]
 struct ConcurrencyGauge(AtomicUsize, AtomicUsize);
 
@@ -51,16 +51,16 @@ impl ConcurrencyGauge {
 async fn concurrent_holders_reach_and_never_exceed_the_permits() {
     let store = Store::memory();
     let other = store.as_another_process();
-    let inside = Arc::new(ConcurrencyGauge::default());
+    let gauge = Arc::new(ConcurrencyGauge::default());
     let mut tasks = Vec::new();
     for n in 0..20 {
         let store = if n % 2 == 0 { other.clone() } else { store.clone() };
-        let inside = Arc::clone(&inside);
+        let gauge = Arc::clone(&gauge);
         tasks.push(crate::store::spawn(async move {
             for _ in 0..5 {
                 let request = store.lock("x").permits(3).wait(60 * SECOND);
                 let guard = request.acquire().await.expect("in time");
-                inside.hold_for(2 * MS).await;
+                gauge.hold_for(2 * MS).await;
                 guard.release().await;
             }
         }));
@@ -68,7 +68,7 @@ async fn concurrent_holders_reach_and_never_exceed_the_permits() {
     for task in tasks {
         task.await.unwrap();
     }
-    assert_eq!(inside.1.load(Ordering::SeqCst), 3, "all of them, and no more");
+    assert_eq!(gauge.1.load(Ordering::SeqCst), 3, "all of them, and no more");
     assert!(other.shutdown(SECOND).await);
     drop(acquire_after_shutdown(&store).await);
 }
@@ -92,8 +92,8 @@ async fn downgrade_admits_readers_and_keeps_writers_waiting() {
     drop(acquire_after_shutdown(&store).await);
 }
 
-/// A job runs under one lock that it has alone. What asks for less gets the plain busy answer, after its
-/// own wait, since nobody takes it over.
+/// A job runs under one exclusive lock. Other requests get the busy reply after their own wait and
+/// are not deferred.
 #[tokio::test(start_paused = true)]
 async fn permit_and_lock_set_requests_are_not_deferred() {
     let store = Store::memory();
@@ -113,27 +113,29 @@ async fn permit_and_lock_set_requests_are_not_deferred() {
     }
 }
 
-/// It stands first, and keeps out those who could go in beside the holder: not for as long as it would have waited.
+/// The dead writer is at the head of the queue. It must not block further readers for its whole
+/// wait.
 #[tokio::test]
 async fn dead_writer_in_the_queue_is_not_waited_for() {
     let store = Store::memory();
-    let reads = store.lock("x").shared().acquire().await.expect("nobody has it");
+    let first_reader = store.lock("x").shared().acquire().await.expect("nobody has it");
     let backend = store.clone();
-    let dies = std::thread::spawn(move || {
+    let dying_process = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let process = backend.as_another_process();
-            let mut writes = Box::pin(process.lock("x").wait(60 * SECOND).acquire());
-            assert!((&mut writes).now_or_never().is_none(), "it waits");
-            // It does not leave: nobody hears of it any more.
-            std::mem::forget((writes, process));
+            let mut acquire = Box::pin(process.lock("x").wait(60 * SECOND).acquire());
+            assert!((&mut acquire).now_or_never().is_none(), "it waits");
+            // Leaks the future, so that its queue entry stays.
+            std::mem::forget((acquire, process));
         });
         std::mem::forget(runtime);
     });
-    dies.join().expect("it stood in line");
+    dying_process.join().expect("it stood in line");
     assert_eq!(expect_busy(store.lock("x").shared().acquire().await).queue_length, 1);
     let started = Instant::now();
-    let also = store.lock("x").shared().wait(60 * SECOND).acquire().await.expect("it reads, too");
+    let second_reader =
+        store.lock("x").shared().wait(60 * SECOND).acquire().await.expect("it reads, too");
     assert!(started.elapsed() < 20 * SECOND, "{:?}", started.elapsed());
-    drop((reads, also));
+    drop((first_reader, second_reader));
 }

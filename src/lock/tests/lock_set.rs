@@ -1,4 +1,4 @@
-//! Several locks of one owner.
+//! Lock sets: several locks of one owner.
 
 use std::{
     sync::{
@@ -46,7 +46,7 @@ async fn is_free(store: &Store, key: &str) -> bool {
     }
 }
 
-/// As `free`, for these.
+/// Asserts that these locks are free after a shutdown.
 async fn assert_all_free(store: &Store, keys: &[&str]) {
     assert!(store.shutdown(SECOND).await, "something was not given back");
     let set = store.as_another_process().locks(keys.iter().copied()).acquire().await;
@@ -62,9 +62,9 @@ async fn extend_reports_a_lock_that_was_not_extended() {
     faults.set("renew", BackendFault::Unavailable, 1);
     assert!(set.extend(25 * SECOND).await.is_err(), "one could not be asked for");
     assert!(set.remaining() > 15 * SECOND, "{:?}", set.remaining());
-    let gone = store.locks(["c", "d"]).fixed_lease(SECOND).acquire().await.unwrap();
+    let expired = store.locks(["c", "d"]).fixed_lease(SECOND).acquire().await.unwrap();
     tokio::time::sleep(2 * SECOND).await;
-    assert!(!gone.extend(20 * SECOND).await.unwrap());
+    assert!(!expired.extend(20 * SECOND).await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,7 +95,7 @@ async fn lock_set_is_acquired_all_or_none() {
 async fn waits_of_a_lock_set_share_one_deadline() {
     let store = Store::memory();
     let keys = ["a", "b"];
-    // Whichever of the two comes first, half of the time is gone when it is free.
+    // Half of the wait has passed when the first lock, in the store's order, is free.
     let mut held = Vec::new();
     for key in keys {
         held.push(store.as_another_process().lock(key).acquire().await.unwrap());
@@ -109,9 +109,9 @@ async fn waits_of_a_lock_set_share_one_deadline() {
     first.release().await;
     tokio::time::sleep(SECOND).await;
     expect_busy(store.as_another_process().lock(first_key).acquire().await);
-    let told = expect_set_busy(waiter.await.unwrap());
+    let busy = expect_set_busy(waiter.await.unwrap());
     assert_eq!(started.elapsed().as_secs(), 4);
-    assert!(told.waited.is_some_and(|waited| waited >= 4 * SECOND), "{told:?}");
+    assert!(busy.waited.is_some_and(|waited| waited >= 4 * SECOND), "{busy:?}");
     held.remove(0).release().await;
     assert_all_free(&store, &keys).await;
 }
@@ -135,65 +135,66 @@ async fn lock_set_holds_nothing_between_attempts() {
         assert_all_free(&store, &keys).await;
     }
     let _held = store.lock("b").acquire().await.unwrap();
-    let told = expect_set_busy(store.locks(keys).retry(3, SECOND).acquire().await);
-    assert_eq!(told.waited, Some(3 * SECOND));
+    let busy = expect_set_busy(store.locks(keys).retry(3, SECOND).acquire().await);
+    assert_eq!(busy.waited, Some(3 * SECOND));
 }
 
 #[tokio::test(start_paused = true)]
 async fn lock_sets_in_opposite_orders_never_deadlock() {
     let store = Store::memory();
     let inside = Arc::new([const { AtomicUsize::new(0) }; 4]);
-    let mut crowd = Vec::new();
+    let mut tasks = Vec::new();
     for n in 0..64_usize {
         let store = if n % 2 == 0 { store.clone() } else { store.as_another_process() };
         let inside = Arc::clone(&inside);
         // Every pair, in both orders.
         let (from, to) = (n % 4, (n / 4 + 1 + n % 4) % 4);
-        crowd.push(crate::store::spawn(async move {
+        tasks.push(crate::store::spawn(async move {
             let wait = Duration::from_secs(60);
             let keys = [from, to].map(|n| format!("account {n}"));
             let set = store.locks(keys).wait(wait).acquire().await.expect("in time");
-            let mut mine = vec![from, to];
-            mine.dedup();
-            for n in &mine {
+            let mut own = vec![from, to];
+            own.dedup();
+            for n in &own {
                 assert_eq!(inside[*n].fetch_add(1, Ordering::SeqCst), 0, "two at once");
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
-            for n in mine {
+            for n in own {
                 inside[n].fetch_sub(1, Ordering::SeqCst);
             }
             assert_eq!(set.release().await, ReleaseStatus::Released);
         }));
     }
-    for one in crowd {
-        one.await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
     }
 }
 
-/// As of one lock: the store is not asked for what it would refuse, and a full line is told at once.
+/// Like a single lock, a set that is known to be busy causes no call, and a full queue refuses at
+/// once.
 #[tokio::test(start_paused = true)]
 async fn locks_known_busy_locally_are_not_requested_together() {
     let (store, faults) = faulty_store();
-    let ask = || store.locks(["a", "b"]).max_waiters(1).wait(60 * SECOND);
+    let request = || store.locks(["a", "b"]).max_waiters(1).wait(60 * SECOND);
     let calls = || ["acquire_all", "acquire"].map(|step| faults.call_count(step));
-    let held = ask().acquire().await.unwrap();
-    let waits = crate::store::spawn(ask().acquire());
+    let held = request().acquire().await.unwrap();
+    let waiter = crate::store::spawn(request().acquire());
     tokio::time::sleep(Duration::from_millis(1)).await;
     let before = calls();
     assert_eq!(before[0], 1, "when nobody of this process had one of them");
     for _ in 0..50 {
-        let told = expect_set_busy(ask().acquire().await);
-        assert!(told.waited.is_some_and(|waited| waited.is_zero()), "{told:?}");
+        let busy = expect_set_busy(request().acquire().await);
+        assert!(busy.waited.is_some_and(|waited| waited.is_zero()), "{busy:?}");
     }
     assert_eq!(calls(), before);
     expect_set_busy(store.locks(["b", "c"]).shared().acquire().await);
     assert_eq!(calls()[0], 1);
     held.release().await;
-    drop(waits.await.unwrap().expect("it has its turn"));
+    drop(waiter.await.unwrap().expect("it has its turn"));
     assert_all_free(&store, &["a", "b"]).await;
 }
 
-/// The others are held still, and whoever sees the answer may ask for one of them.
+/// The remaining locks are still held. A client that receives the response may request one of them.
 #[tokio::test(start_paused = true)]
 async fn remaining_locks_are_released_before_the_loss_response() {
     let (store, faults) = faulty_store();
@@ -206,12 +207,12 @@ async fn remaining_locks_are_released_before_the_loss_response() {
     };
     revoke_lease(&store, guard.first_lease()).await;
     lock.cancellation(&ticket).await;
-    // That of the lost one too, for which nobody waits.
+    // Two releases: that of the lost lock, too, which is not awaited.
     faults.set("release", BackendFault::SlowReply(SECOND), 2);
-    let asked = Instant::now();
+    let started = Instant::now();
     let parting = lock.leave(ticket, ServiceOutcome::Stopped).await;
     assert!(matches!(parting, LeaveAction::Replace(_)), "{parting:?}");
-    assert_eq!(asked.elapsed(), SECOND);
+    assert_eq!(started.elapsed(), SECOND);
     assert_all_free(&store, &["a", "b"]).await;
 }
 
@@ -233,7 +234,7 @@ async fn lock_set_acquire_dropped_at_any_await_leaves_nothing() {
                 tokio::task::yield_now().await;
             }
             drop(future);
-            // The keeper hears of it and gives the place back.
+            // The queue task notices the drop and removes its queue entry.
             tokio::time::sleep(Duration::from_millis(5)).await;
             if let Some(held) = held {
                 held.release().await;
@@ -256,13 +257,13 @@ async fn loss_of_one_lock_is_the_loss_of_the_set() {
     assert_all_free(&store, &["a", "b"]).await;
 }
 
-/// The store goes away between the two: what was taken is given back, and the policy says what is next.
+/// The store becomes unavailable between two locks: the first is released, and the policy decides.
 #[tokio::test(start_paused = true)]
 async fn outage_between_two_locks_follows_the_policy() {
     for (policy, passes) in [(LockOutage::Refuse, false), (LockOutage::Admit, true)] {
         let (store, faults) = faulty_store();
         let lock = lock_set_gate(&store).on_outage(policy);
-        // The first call runs, if late.
+        // The first call succeeds late.
         faults.set("acquire", BackendFault::SlowReply(SECOND / 10), 1);
         let entering = crate::store::spawn({
             let lock = lock.clone();
@@ -284,7 +285,7 @@ async fn outage_between_two_locks_follows_the_policy() {
     }
 }
 
-/// A grant of which nobody knows whether a replica has it is none.
+/// A grant without the required replica acknowledgements is refused.
 #[tokio::test(start_paused = true)]
 async fn unconfirmed_replica_refuses_the_lock_set() {
     let (store, faults) = faulty_store();
@@ -294,7 +295,7 @@ async fn unconfirmed_replica_refuses_the_lock_set() {
     assert_all_free(&store, &["a", "b"]).await;
 }
 
-/// What `lost` waits for can be asked at once.
+/// `loss` returns at once the value that `lost` waits for.
 #[tokio::test(start_paused = true)]
 async fn loss_can_be_read_without_waiting() {
     let store = Store::memory();

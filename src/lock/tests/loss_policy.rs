@@ -1,4 +1,4 @@
-//! How the lock of a request ends: what the gate says, and what becomes of the lock.
+//! End of a request's lock: reply of the gate, and state of the lock.
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
 
@@ -26,15 +26,15 @@ async fn enter_free_gate(gate: &LockLayer<()>) -> LockTicket {
     }
 }
 
-/// How long the answer waits for a store that takes a second for a release.
+/// Time for which `leave` waits for a release that takes one second.
 async fn time_to_leave(set: impl FnOnce(LockLayer<()>) -> LockLayer<()>) -> Duration {
     let (store, faults) = faulty_store();
     let gate = set(new_gate(&store));
     let ticket = enter_free_gate(&gate).await;
     faults.set("release", BackendFault::SlowReply(SECOND), 1);
-    let asked = Instant::now();
+    let started = Instant::now();
     gate.leave(ticket, ServiceOutcome::Answered(200)).await;
-    let took = asked.elapsed();
+    let took = started.elapsed();
     tokio::time::sleep(2 * SECOND).await;
     assert_eq!(faults.remaining("release"), 0);
     drop(acquire_after_shutdown(&store).await);
@@ -47,12 +47,12 @@ async fn response_waits_for_the_release_unless_in_background() {
     assert_eq!(time_to_leave(LockLayer::release_in_background).await, Duration::ZERO);
 }
 
-/// The three ways to lose a lock, with the word for each.
-async fn lose_lock(store: &Store, ticket: &LockTicket, how: LockLoss) -> &'static str {
+/// Loses the lock in the given way; returns the value that clients see for it.
+async fn lose_lock(store: &Store, ticket: &LockTicket, kind: LockLoss) -> &'static str {
     let AdmittedRequestLocks::Acquired { guards: guard, .. } = &ticket.locks else {
         panic!("it is its own")
     };
-    match how {
+    match kind {
         LockLoss::Taken => {
             revoke_lease(store, guard.first_lease()).await;
             "taken"
@@ -62,13 +62,13 @@ async fn lose_lock(store: &Store, ticket: &LockTicket, how: LockLoss) -> &'stati
     }
 }
 
-/// A gate whose lock is lost in this way, within 20 s.
-fn gate_with_loss(policy: OnLoss, how: LockLoss) -> (Store, LockLayer<()>) {
+/// Gate whose lock is lost in the given way within 20 s.
+fn gate_with_loss(policy: OnLoss, kind: LockLoss) -> (Store, LockLayer<()>) {
     let (store, faults) = faulty_store();
-    if how == LockLoss::Lapsed {
+    if kind == LockLoss::Lapsed {
         faults.set("renew", BackendFault::Unavailable, usize::MAX);
     }
-    let hold = if how == LockLoss::HeldTooLong { 15 * SECOND } else { 60 * SECOND };
+    let hold = if kind == LockLoss::HeldTooLong { 15 * SECOND } else { 60 * SECOND };
     let gate = new_gate(&store).on_loss(policy).max_hold(hold);
     (store, gate)
 }
@@ -88,20 +88,21 @@ fn assert_replaced<P: std::fmt::Debug>(
     problem
 }
 
-/// `OnLoss::Cancel` stops the handler. An answer that it gives all the same comes too late.
+/// `OnLoss::Cancel` stops the handler. A response that it still gives is too late.
 #[tokio::test(start_paused = true)]
 async fn loss_is_handled_by_the_layers_policy() {
     let policies = [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace];
-    for (policy, how) in policies.into_iter().flat_map(|policy| LOSS_KINDS.map(|how| (policy, how)))
+    for (policy, kind) in
+        policies.into_iter().flat_map(|policy| LOSS_KINDS.map(|kind| (policy, kind)))
     {
         for is_stopped in [true, false] {
-            let (store, gate) = gate_with_loss(policy, how);
+            let (store, gate) = gate_with_loss(policy, kind);
             let ticket = enter_free_gate(&gate).await;
             let mut watch = pin!(gate.cancellation(&ticket));
             assert!(watch.as_mut().now_or_never().is_none(), "it is held");
-            let loss = lose_lock(&store, &ticket, how).await;
+            let loss = lose_lock(&store, &ticket, kind).await;
             let stops = timeout(20 * SECOND, watch).await.is_ok();
-            assert_eq!(stops, policy == OnLoss::Cancel, "{policy:?} {how:?}");
+            assert_eq!(stops, policy == OnLoss::Cancel, "{policy:?} {kind:?}");
             if is_stopped && !stops {
                 continue;
             }
@@ -109,19 +110,19 @@ async fn loss_is_handled_by_the_layers_policy() {
                 if is_stopped { ServiceOutcome::Stopped } else { ServiceOutcome::Answered(200) };
             let parting = gate.leave(ticket, outcome).await;
             if policy == OnLoss::Finish {
-                let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
-                assert_eq!(fields, [("lock-lost".into(), loss.into())]);
+                let LeaveAction::AddHeaders(headers) = parting else { panic!("{parting:?}") };
+                assert_eq!(headers, [("lock-lost".into(), loss.into())]);
                 continue;
             }
             let detail = assert_replaced(parting, loss)["detail"].to_string();
-            let told = if is_stopped { "a part of it" } else { "carried out" };
-            assert!(detail.contains(told), "{policy:?} {how:?}: {detail}");
+            let sentence = if is_stopped { "a part of it" } else { "carried out" };
+            assert!(detail.contains(sentence), "{policy:?} {kind:?}: {detail}");
             drop(acquire_after_shutdown(&store).await);
         }
     }
 }
 
-/// Nobody has told of it yet: the store says so when the lock is given back.
+/// The loss is not known yet; the store reports it at the release.
 #[tokio::test(start_paused = true)]
 async fn loss_found_at_the_release_counts() {
     for policy in [OnLoss::Cancel, OnLoss::Replace] {
@@ -132,7 +133,8 @@ async fn loss_found_at_the_release_counts() {
     }
 }
 
-/// The same of a lock that was kept for the body, whose head is out: its end is not shown, unless the body may go on.
+/// The same for a lock that is held until the end of the body: the head was sent, so the body is
+/// cut unless the policy lets it go on.
 #[tokio::test(start_paused = true)]
 async fn loss_found_at_the_end_of_the_body_counts() {
     for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
@@ -145,45 +147,48 @@ async fn loss_found_at_the_end_of_the_body_counts() {
         else {
             panic!("it streams")
         };
-        let mut kept = BodyTicket::new(gate, ticket, None);
+        let mut body_ticket = BodyTicket::new(gate, ticket, None);
         let mut next = async || {
-            poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(Some(1))))).await
+            poll_fn(|cx| body_ticket.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(Some(1)))))
+                .await
         };
         match next().await {
             Ok(last) => assert!(policy != OnLoss::Cancel && last == Some(1), "{policy:?}"),
             Err(_) => assert_eq!(policy, OnLoss::Cancel),
         }
         assert!(matches!(next().await, Ok(None)), "nothing comes after it");
-        assert!(kept.has_left_gate());
+        assert!(body_ticket.has_left_gate());
     }
 }
 
-/// The layer further in acts on the loss of the lock that the outer one has.
+/// The inner layer acts on the loss of the outer layer's lock.
 #[tokio::test(start_paused = true)]
 async fn nested_layer_handles_the_loss_too() {
     for policy in [OnLoss::Cancel, OnLoss::Finish, OnLoss::Replace] {
         let (store, outer) = gate_with_loss(OnLoss::Finish, LockLoss::HeldTooLong);
         let inner = new_gate(&store).on_loss(policy);
         let mut view = FakeGateRequest::new("POST");
-        let Verdict::Pass(own) = enter_gate(&outer, &mut view).await else { panic!("it is free") };
-        outer.annotate_request(&own, &mut view);
-        let Verdict::Pass(lent) = enter_gate(&inner, &mut view).await else {
+        let Verdict::Pass(outer_ticket) = enter_gate(&outer, &mut view).await else {
+            panic!("it is free")
+        };
+        outer.annotate_request(&outer_ticket, &mut view);
+        let Verdict::Pass(inner_ticket) = enter_gate(&inner, &mut view).await else {
             panic!("it is its own")
         };
-        let stopped = timeout(20 * SECOND, inner.cancellation(&lent)).await.is_ok();
+        let stopped = timeout(20 * SECOND, inner.cancellation(&inner_ticket)).await.is_ok();
         assert_eq!(stopped, policy == OnLoss::Cancel);
-        let parting = inner.leave(lent, ServiceOutcome::Answered(200)).await;
+        let parting = inner.leave(inner_ticket, ServiceOutcome::Answered(200)).await;
         let replaces = matches!(&parting, LeaveAction::Replace(_));
         assert_eq!(replaces, policy != OnLoss::Finish, "marked once, by the outer one");
-        let parting = outer.leave(own, ServiceOutcome::Answered(200)).await;
+        let parting = outer.leave(outer_ticket, ServiceOutcome::Answered(200)).await;
         assert!(
-            matches!(&parting, LeaveAction::AddHeaders(fields) if fields.len() == 1),
+            matches!(&parting, LeaveAction::AddHeaders(headers) if headers.len() == 1),
             "{parting:?}"
         );
     }
 }
 
-/// Where that is no layer but a guard that a middleware has scoped, nobody else says so.
+/// The lock is held by a scoped guard of a middleware, so no outer layer marks the loss.
 #[tokio::test(start_paused = true)]
 async fn loss_of_a_scoped_lock_is_marked_by_the_first_layer() {
     let store = Store::memory();
@@ -194,28 +199,28 @@ async fn loss_of_a_scoped_lock_is_marked_by_the_first_layer() {
             let ticket = enter_free_gate(&gate).await;
             tokio::time::sleep(20 * SECOND).await;
             let parting = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
-            let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
-            assert_eq!(fields, [("lock-lost".into(), "too-long".into())]);
+            let LeaveAction::AddHeaders(headers) = parting else { panic!("{parting:?}") };
+            assert_eq!(headers, [("lock-lost".into(), "too-long".into())]);
         })
         .await;
 }
 
-/// Two layers whose locks were both lost: a field of one value is no list.
+/// Both layers lost their locks; the header has a single value and is no list.
 #[tokio::test(start_paused = true)]
 async fn lock_lost_header_of_an_inner_layer_is_not_repeated() {
     let (_store, gate) = gate_with_loss(OnLoss::Finish, LockLoss::HeldTooLong);
-    for said in ["lock-lost", "etag"] {
+    for name in ["lock-lost", "etag"] {
         let mut ticket = enter_free_gate(&gate).await;
         tokio::time::sleep(20 * SECOND).await;
-        gate.observe_headers(&mut ticket, || vec![(said.to_owned(), b"taken".to_vec())]);
+        gate.observe_headers(&mut ticket, || vec![(name.to_owned(), b"taken".to_vec())]);
         let parting = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
-        let LeaveAction::AddHeaders(fields) = parting else { panic!("{parting:?}") };
-        assert_eq!(fields.len(), usize::from(said == "etag"), "{fields:?}");
+        let LeaveAction::AddHeaders(headers) = parting else { panic!("{parting:?}") };
+        assert_eq!(headers.len(), usize::from(name == "etag"), "{headers:?}");
     }
 }
 
-/// A run loses its lock: its worker drops what it has, the layer stops what went to a task of its own, and no answer is
-/// wanted in its stead.
+/// A run loses its lock: the worker drops the run, the layer stops calls in other tasks, and the
+/// response is not replaced.
 #[tokio::test(start_paused = true)]
 async fn loss_stops_a_run_and_is_left_to_its_worker() {
     let store = Store::memory();
@@ -236,12 +241,12 @@ async fn loss_stops_a_run_and_is_left_to_its_worker() {
     assert!(guard.held_lock().loss().is_some());
     let parting = gate.leave(run, ServiceOutcome::Answered(200)).await;
     assert!(
-        matches!(&parting, LeaveAction::AddHeaders(fields) if fields.is_empty()),
+        matches!(&parting, LeaveAction::AddHeaders(headers) if headers.is_empty()),
         "{parting:?}"
     );
 }
 
-/// What streams under the lock is within the request still: it does not wait for itself.
+/// A streaming body belongs to the request, so it shares the request's lock.
 #[tokio::test(start_paused = true)]
 async fn streaming_body_can_reacquire_its_lock() {
     let (store, faults) = faulty_store();
@@ -249,16 +254,18 @@ async fn streaming_body_can_reacquire_its_lock() {
     let ticket = enter_free_gate(&gate).await;
     let parting = gate.leave(ticket, ServiceOutcome::Streaming(200)).await;
     let LeaveAction::KeepTicket(ticket) = parting else { panic!("{parting:?}") };
-    let mut kept = BodyTicket::new(gate, ticket, None);
+    let mut body_ticket = BodyTicket::new(gate, ticket, None);
     faults.set("acquire", BackendFault::Unavailable, usize::MAX);
     let mut inner = pin!(store.lock("x").acquire());
-    let next =
-        poll_fn(|cx| kept.poll_next(cx, |cx| inner.as_mut().poll(cx).map(NextBodyItem::Item)));
+    let next = poll_fn(|cx| {
+        body_ticket.poll_next(cx, |cx| inner.as_mut().poll(cx).map(NextBodyItem::Item))
+    });
     let guard = next.await.expect("it goes on").expect("one is to come").expect("it is its own");
     drop(guard);
     assert_eq!(faults.remaining("acquire"), usize::MAX, "no call is made");
     faults.set("acquire", BackendFault::Unavailable, 0);
-    let end = poll_fn(|cx| kept.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(None)))).await;
-    assert!(matches!(end, Ok(None)) && kept.has_left_gate());
+    let end =
+        poll_fn(|cx| body_ticket.poll_next(cx, |_| Poll::Ready(NextBodyItem::Last(None)))).await;
+    assert!(matches!(end, Ok(None)) && body_ticket.has_left_gate());
     drop(acquire_after_shutdown(&store).await);
 }

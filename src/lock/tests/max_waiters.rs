@@ -1,4 +1,4 @@
-//! How many of a process may wait for one lock.
+//! Limit of the waiters of one process for one lock.
 
 use std::{
     future::Future,
@@ -20,8 +20,8 @@ use crate::{
     store::{BackendFault, LockMode, Store, faulty_store},
 };
 
-fn request_with_max_waiters(store: &Store, most: usize) -> LockRequest {
-    store.lock("x").max_waiters(most).wait(60 * SECOND)
+fn request_with_max_waiters(store: &Store, limit: usize) -> LockRequest {
+    store.lock("x").max_waiters(limit).wait(60 * SECOND)
 }
 
 fn local_waiter_count(store: &Store) -> usize {
@@ -29,28 +29,29 @@ fn local_waiter_count(store: &Store) -> usize {
     store.extension::<LocalQueues>().waiting_tasks(&queue_id)
 }
 
-/// Whoever is first asks the store, and waits when that has said that it is busy. Another one has come meanwhile.
+/// The leader calls the store and would wait when the lock is busy. Another waiter has joined
+/// meanwhile.
 #[tokio::test(start_paused = true)]
 async fn leader_counts_toward_max_waiters() {
     let (store, faults) = faulty_store();
     let other = store.as_another_process();
     let held = other.lock("x").acquire().await.unwrap();
     faults.set("acquire", BackendFault::SlowReply(10 * MS), 1);
-    let asks = crate::store::spawn(request_with_max_waiters(&store, 1).acquire());
+    let leader = crate::store::spawn(request_with_max_waiters(&store, 1).acquire());
     tokio::time::sleep(MS).await;
-    let waits = crate::store::spawn(request_with_max_waiters(&store, 1).acquire());
+    let waiter = crate::store::spawn(request_with_max_waiters(&store, 1).acquire());
     tokio::time::sleep(MS).await;
     let started = Instant::now();
-    let told = expect_busy(asks.await.unwrap());
-    assert!(told.waited.is_some() && started.elapsed() < SECOND, "{told:?}");
+    let busy = expect_busy(leader.await.unwrap());
+    assert!(busy.waited.is_some() && started.elapsed() < SECOND, "{busy:?}");
     assert_eq!(local_waiter_count(&store), 1);
     expect_busy(request_with_max_waiters(&store, 1).acquire().now_or_never().expect("it is full"));
     tokio::time::sleep(MS).await;
-    let told = expect_busy(store.as_another_process().lock("x").acquire().await);
-    assert_eq!(told.queue_length, 1, "the process has one place, for the one who waits");
-    assert!(!waits.is_finished());
+    let busy = expect_busy(store.as_another_process().lock("x").acquire().await);
+    assert_eq!(busy.queue_length, 1, "the process has one place, for the one who waits");
+    assert!(!waiter.is_finished());
     held.release().await;
-    let next = tokio::time::timeout(10 * MS, waits).await.expect("it is told of the offer");
+    let next = tokio::time::timeout(10 * MS, waiter).await.expect("it is told of the offer");
     drop(next.unwrap().unwrap());
     drop(acquire_after_shutdown(&store).await);
 }
@@ -58,33 +59,33 @@ async fn leader_counts_toward_max_waiters() {
 #[tokio::test(start_paused = true)]
 async fn zero_max_waiters_allows_no_waiter() {
     let (store, faults) = faulty_store();
-    let here = request_with_max_waiters(&store, 0)
+    let local_guard = request_with_max_waiters(&store, 0)
         .acquire()
         .await
         .expect("who need not wait needs no room");
     expect_busy(
         request_with_max_waiters(&store, 0).acquire().now_or_never().expect("it is held here"),
     );
-    here.release().await;
+    local_guard.release().await;
     let held = store.as_another_process().lock("x").acquire().await.unwrap();
     let started = Instant::now();
-    for reads in [false, true] {
+    for is_shared in [false, true] {
         let request = request_with_max_waiters(&store, 0);
-        let request = if reads { request.shared() } else { request };
-        let told = expect_busy(request.acquire().await);
-        assert!(told.waited.is_some() && !told.lease_remaining.is_zero(), "{told:?}");
+        let request = if is_shared { request.shared() } else { request };
+        let busy = expect_busy(request.acquire().await);
+        assert!(busy.waited.is_some() && !busy.lease_remaining.is_zero(), "{busy:?}");
     }
     assert_eq!(started.elapsed().as_secs(), 0);
-    let places = faults.call_count("release");
+    let releases = faults.call_count("release");
     assert!(store.shutdown(SECOND).await);
-    assert_eq!(faults.call_count("release"), places, "no place was taken for who may not wait");
-    let told = expect_busy(store.as_another_process().lock("x").acquire().await);
-    assert_eq!(told.queue_length, 0);
+    assert_eq!(faults.call_count("release"), releases, "no place was taken for who may not wait");
+    let busy = expect_busy(store.as_another_process().lock("x").acquire().await);
+    assert_eq!(busy.queue_length, 0);
     held.release().await;
     drop(acquire_after_shutdown(&store).await);
 }
 
-/// Notes whether the mutex of the lines was free: another executor may run anything as it is woken.
+/// Records whether the mutex of the queues was free, since an executor may run any code in `wake`.
 struct MutexProbeWaker(Arc<LocalQueues>, Mutex<Vec<bool>>);
 
 impl Wake for MutexProbeWaker {
@@ -93,18 +94,18 @@ impl Wake for MutexProbeWaker {
     }
 }
 
-/// One who waits, looked at once, by something that is woken as it runs.
-fn poll_acquire_once(request: LockRequest, looks: &Arc<MutexProbeWaker>) -> impl Future + use<> {
-    let mut waits = Box::pin(request.acquire());
-    let waker = Arc::clone(looks).into();
-    assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    waits
+/// Polls an acquire once, with the probing waker.
+fn poll_acquire_once(request: LockRequest, probe: &Arc<MutexProbeWaker>) -> impl Future + use<> {
+    let mut acquire = Box::pin(request.acquire());
+    let waker = Arc::clone(probe).into();
+    assert!(acquire.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    acquire
 }
 
-/// Its time is over, and it has not looked yet: it is told by whoever takes it out of the line.
+/// The waiter has timed out and was not polled since. Its removal from the queue wakes it.
 #[tokio::test(start_paused = true)]
 async fn expired_waiter_is_woken_outside_the_queue_mutex() {
-    let takes_out: [fn(&Store, LockGuard); 3] = [
+    let remove: [fn(&Store, LockGuard); 3] = [
         |_, held| drop(held),
         |store, held| {
             let full = store.lock("x").max_waiters(1).wait(60 * SECOND).acquire();
@@ -116,20 +117,20 @@ async fn expired_waiter_is_woken_outside_the_queue_mutex() {
             drop(held);
         },
     ];
-    for takes_out in takes_out {
+    for remove in remove {
         let store = Store::memory();
-        let looks = Arc::new(MutexProbeWaker(store.extension(), Mutex::default()));
+        let probe = Arc::new(MutexProbeWaker(store.extension(), Mutex::default()));
         let held = store.lock("x").acquire().await.unwrap();
-        let waits = poll_acquire_once(store.lock("x").wait(MS), &looks);
+        let waiter = poll_acquire_once(store.lock("x").wait(MS), &probe);
         tokio::time::advance(2 * MS).await;
-        assert_eq!(*looks.1.lock(), [true], "by its timer");
-        takes_out(&store, held);
-        assert_eq!(*looks.1.lock(), [true, true]);
-        drop(waits);
+        assert_eq!(*probe.1.lock(), [true], "by its timer");
+        remove(&store, held);
+        assert_eq!(*probe.1.lock(), [true, true]);
+        drop(waiter);
     }
 }
 
-/// It has lined up behind the holder, and the keeper that stands in the store's line for it came later.
+/// The waiter joined the local queue before its process had an entry in the store's queue.
 #[tokio::test(start_paused = true)]
 async fn cancelled_waiter_removes_its_queue_entry() {
     let store = Store::memory();
@@ -138,7 +139,7 @@ async fn cancelled_waiter_removes_its_queue_entry() {
     let held = request().acquire().await.unwrap();
     let next = crate::store::spawn(other.lock("x").wait(60 * SECOND).acquire());
     tokio::time::sleep(MS).await;
-    let waits = crate::store::spawn(request().acquire());
+    let waiter = crate::store::spawn(request().acquire());
     tokio::time::sleep(MS).await;
     held.release().await;
     let next = next.await.unwrap().unwrap();
@@ -148,7 +149,7 @@ async fn cancelled_waiter_removes_its_queue_entry() {
         1,
         "its process stands in line for it"
     );
-    waits.abort();
+    waiter.abort();
     tokio::time::sleep(5 * MS).await;
     assert_eq!(
         expect_busy(stranger.lock("x").acquire().await).queue_length,
@@ -160,49 +161,49 @@ async fn cancelled_waiter_removes_its_queue_entry() {
     drop(acquire_after_shutdown(&store).await);
 }
 
-/// Nobody waits beyond it, whatever is under way when they come.
+/// The limit holds whatever call is in flight when the waiters arrive.
 #[tokio::test(start_paused = true)]
 async fn waiters_never_exceed_max_waiters() {
-    for most in 0..4 {
+    for limit in 0..4 {
         let (store, faults) = faulty_store();
         let held = store.as_another_process().lock("x").acquire().await.unwrap();
         faults.set("acquire", BackendFault::SlowCall(3 * MS), usize::MAX);
-        let mut all = Vec::new();
+        let mut tasks = Vec::new();
         for _ in 0..8 {
-            all.push(crate::store::spawn(request_with_max_waiters(&store, most).acquire()));
+            tasks.push(crate::store::spawn(request_with_max_waiters(&store, limit).acquire()));
             tokio::time::sleep(MS).await;
         }
         tokio::time::sleep(20 * MS).await;
-        let still = all.iter().filter(|one| !one.is_finished()).count();
-        assert_eq!((still, local_waiter_count(&store)), (most, most));
+        let waiting = tasks.iter().filter(|task| !task.is_finished()).count();
+        assert_eq!((waiting, local_waiter_count(&store)), (limit, limit));
         held.release().await;
         let mut served = 0;
-        for one in all {
-            served += usize::from(one.await.unwrap().is_ok());
+        for task in tasks {
+            served += usize::from(task.await.unwrap().is_ok());
         }
-        assert_eq!(served, most);
+        assert_eq!(served, limit);
         drop(acquire_after_shutdown(&store).await);
     }
 }
 
-/// It is one lock, whatever they want of it.
+/// All modes of a lock share its limit.
 #[tokio::test(start_paused = true)]
 async fn all_lock_modes_share_max_waiters() {
     let store = Store::memory();
-    let with_room = || request_with_max_waiters(&store, 2);
+    let request = || request_with_max_waiters(&store, 2);
     let held = store.as_another_process().lock("x").acquire().await.unwrap();
-    let writer = crate::store::spawn(with_room().acquire());
-    let reader = crate::store::spawn(with_room().shared().acquire());
+    let writer = crate::store::spawn(request().acquire());
+    let reader = crate::store::spawn(request().shared().acquire());
     tokio::time::sleep(MS).await;
     let started = Instant::now();
-    for refused in [with_room(), with_room().shared(), with_room().permits(3)] {
+    for refused in [request(), request().shared(), request().permits(3)] {
         expect_busy(refused.acquire().await);
     }
     assert_eq!(started.elapsed(), Duration::ZERO);
-    // Who leaves makes room, whoever comes.
+    // A waiter that leaves makes room for another one of any mode.
     reader.abort();
     let _ = reader.await;
-    let next = crate::store::spawn(with_room().acquire());
+    let next = crate::store::spawn(request().acquire());
     tokio::time::sleep(MS).await;
     assert!(!next.is_finished());
     drop(held);

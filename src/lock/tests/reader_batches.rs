@@ -1,4 +1,4 @@
-//! Crowds of readers: who came before a writer comes in before it, however many they are.
+//! Large batches of readers: all readers queued before a writer enter before it.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn writer(store: &Store) -> LockRequest {
 
 type AcquireTask = JoinHandle<Result<LockGuard, AcquireError>>;
 
-/// So many readers of one process, in the order they came, behind one who writes at another.
+/// Spawns `number` readers of one process, in order, behind a writer of another process.
 async fn spawn_queued_readers(store: &Store, number: usize) -> Vec<AcquireTask> {
     let mut readers = Vec::new();
     let queue_id = LocalQueueId { key: "x".into(), mode: LockMode::Shared };
@@ -40,16 +40,16 @@ async fn wait_for_queue_length(store: &Store, number: u64) {
     wait_until(async || expect_busy(probe.lock("x").acquire().await).queue_length == number).await;
 }
 
-async fn wait_until(so: impl AsyncFn() -> bool) {
-    while !so().await {
+async fn wait_until(condition: impl AsyncFn() -> bool) {
+    while !condition().await {
         tokio::time::sleep(MS).await;
     }
 }
 
-/// FAIRNESS: so many readers come in at once, and the others of those who came before a writer come in before it.
+/// FAIRNESS: readers enter in batches, and all readers queued before a writer enter before it.
 pub(crate) async fn queued_readers_enter_before_a_later_writer(store: &Store) {
-    let (holds, other) = (store.as_another_process(), store.as_another_process());
-    let held = writer(&holds).acquire().await.unwrap();
+    let (holder, other) = (store.as_another_process(), store.as_another_process());
+    let held = writer(&holder).acquire().await.unwrap();
     let readers = spawn_queued_readers(store, 80).await;
     wait_for_queue_length(store, 1).await;
     let writing = crate::store::spawn(writer(&other).acquire());
@@ -62,7 +62,7 @@ pub(crate) async fn queued_readers_enter_before_a_later_writer(store: &Store) {
         inside.push(entered.unwrap().unwrap());
     }
     assert!(!writing.is_finished(), "it waits for all of them");
-    // Who comes now comes behind it.
+    // A reader that joins now is queued behind the writer.
     let late = crate::store::spawn(reader(store).acquire());
     wait_for_queue_length(store, 2).await;
     drop(inside);
@@ -70,7 +70,7 @@ pub(crate) async fn queued_readers_enter_before_a_later_writer(store: &Store) {
     assert!(!late.is_finished());
     guard.release().await;
     drop(late.await.unwrap().unwrap());
-    assert!(holds.shutdown(5 * SECOND).await && other.shutdown(5 * SECOND).await);
+    assert!(holder.shutdown(5 * SECOND).await && other.shutdown(5 * SECOND).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,15 +80,15 @@ async fn readers_beyond_one_batch_are_not_passed_by_a_writer() {
     drop(acquire_after_shutdown(&store).await);
 }
 
-/// Those who have come in leave at once, so that the writer has the lock between two calls of their process: the
-/// others of the run come in behind that one, and before those who came later.
+/// The admitted readers leave at once, so the writer gets the lock between two calls of their
+/// process. The rest of the batch enters behind that writer and before the later one.
 #[tokio::test(start_paused = true)]
 async fn interrupted_reader_batch_resumes_behind_the_writer() {
     let store = Store::memory();
-    let [holds, second, third] = [(); 3].map(|()| store.as_another_process());
-    let held = writer(&holds).acquire().await.unwrap();
+    let [holder, second, third] = [(); 3].map(|()| store.as_another_process());
+    let held = writer(&holder).acquire().await.unwrap();
     let log = Arc::new(Mutex::new(Vec::new()));
-    let goes = |name: &'static str, request: LockRequest| {
+    let spawn_holder = |name: &'static str, request: LockRequest| {
         let log = Arc::clone(&log);
         crate::store::spawn(async move {
             let guard = request.acquire().await.expect("in time");
@@ -96,18 +96,18 @@ async fn interrupted_reader_batch_resumes_behind_the_writer() {
             guard.release().await;
         })
     };
-    let mut all = Vec::new();
+    let mut tasks = Vec::new();
     for _ in 0..100 {
-        all.push(goes("reads", reader(&store)));
+        tasks.push(spawn_holder("reads", reader(&store)));
     }
     tokio::time::sleep(MS).await;
     for (name, store) in [("writes", &second), ("writes last", &third)] {
-        all.push(goes(name, writer(store)));
+        tasks.push(spawn_holder(name, writer(store)));
         tokio::time::sleep(MS).await;
     }
     held.release().await;
-    for one in all {
-        one.await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
     }
     let log = log.lock().clone();
     assert_eq!(log.last(), Some(&"writes last"), "{log:?}");

@@ -1,4 +1,4 @@
-//! Locks that a request has already: nested layers, and calls within a handler.
+//! Locks that a request already holds: nested layers, and acquires in a handler.
 
 use futures_util::FutureExt as _;
 
@@ -72,7 +72,7 @@ async fn acquire_outside_the_request_is_another_owner() {
             drop(stranger.lock("x").acquire().await.expect("so is that of another store"));
         })
         .await;
-    // A lock that was lost is nobody's to share.
+    // A lost lock cannot be shared.
     let lease = match &ticket.locks {
         crate::lock::gate::AdmittedRequestLocks::Acquired { guards: guard, .. } => {
             guard.first_lease().clone()
@@ -94,13 +94,13 @@ async fn inner_layer_shares_the_lock_of_the_outer() {
     // In the same request, in another task.
     let inner = pass_gate(&lock, &mut view).await;
     lock.leave(inner, ServiceOutcome::Answered(200)).await;
-    // In the same task, and the request was rebuilt.
+    // In the same task, with a rebuilt request.
     let rebuilt = async {
         let mut view = FakeGateRequest::new("POST");
         let inner = pass_gate(&lock, &mut view).await;
-        // And within that one, too.
-        let most = lock.request_scope(&inner).run(store.lock("x").acquire()).await.unwrap();
-        assert_eq!(most.release().await, ReleaseStatus::StillHeld);
+        // Nested in that one, too.
+        let innermost = lock.request_scope(&inner).run(store.lock("x").acquire()).await.unwrap();
+        assert_eq!(innermost.release().await, ReleaseStatus::StillHeld);
         lock.leave(inner, ServiceOutcome::Answered(200)).await;
         view
     };
@@ -136,25 +136,25 @@ async fn lock_set_acquires_only_the_missing_locks() {
 #[tokio::test(start_paused = true)]
 async fn held_lock_covers_every_weaker_mode() {
     let (store, faults) = faulty_store();
-    let ways = |n| match n {
+    let request_for = |n| match n {
         0 => store.lock("x"),
         1 => store.lock("x").shared(),
         _ => store.lock("x").permits(n),
     };
-    for (has, wants) in [(0, 0), (0, 1), (0, 2), (1, 1), (2, 2), (2, 5), (10, 10)] {
-        let guard = ways(has).acquire().await.unwrap();
+    for (held, wanted) in [(0, 0), (0, 1), (0, 2), (1, 1), (2, 2), (2, 5), (10, 10)] {
+        let guard = request_for(held).acquire().await.unwrap();
         faults.set("acquire", BackendFault::Unavailable, usize::MAX);
-        let inner = guard.scope(ways(wants).acquire()).await.expect("it is there");
+        let inner = guard.scope(request_for(wanted).acquire()).await.expect("it is there");
         assert_eq!(inner.fence(), guard.fence());
         faults.set("acquire", BackendFault::Unavailable, 0);
         drop((guard, inner));
         acquire_after_shutdown(&store).await.release().await;
     }
-    for (has, wants) in [(1, 0), (2, 0), (1, 2), (2, 1), (10, 9), (10, 2)] {
-        let guard = ways(has).acquire().await.unwrap();
-        let inner = guard.scope(ways(wants).wait(60 * SECOND).acquire()).now_or_never();
+    for (held, wanted) in [(1, 0), (2, 0), (1, 2), (2, 1), (10, 9), (10, 2)] {
+        let guard = request_for(held).acquire().await.unwrap();
+        let inner = guard.scope(request_for(wanted).wait(60 * SECOND).acquire()).now_or_never();
         assert!(matches!(inner, Some(Err(AcquireError::WouldDeadlock))), "{inner:?}");
-        if wants == 0 {
+        if wanted == 0 {
             let both = guard.scope(store.locks(["w", "x"]).acquire()).await;
             assert!(matches!(both, Err(AcquireError::WouldDeadlock)), "{both:?}");
             drop(store.lock("w").acquire().await.expect("it was not taken"));
@@ -164,7 +164,8 @@ async fn held_lock_covers_every_weaker_mode() {
     }
 }
 
-/// What a handler takes for itself excludes, also among the futures of one task, unless it says otherwise.
+/// A handler's own guard excludes other acquires, also in the same task, unless they run in its
+/// scope.
 #[tokio::test(start_paused = true)]
 async fn own_guard_is_shared_only_within_its_scope() {
     let store = Store::memory();
@@ -189,7 +190,7 @@ async fn own_guard_is_shared_only_within_its_scope() {
     acquire_after_shutdown(&store).await.release().await;
 }
 
-/// To be let in without a lock is no lock: a layer that refuses then is not overruled by one that doesn't.
+/// Admission in an outage is no lock, so an inner layer that refuses in an outage still refuses.
 #[tokio::test(start_paused = true)]
 async fn request_admitted_in_an_outage_holds_no_lock() {
     let (store, faults) = faulty_store();
@@ -203,7 +204,7 @@ async fn request_admitted_in_an_outage_holds_no_lock() {
     acquire_after_shutdown(&store).await.release().await;
 }
 
-/// An inner layer whose call goes on in a task of its own, after the outer one's client has gone.
+/// The call of the inner layer continues in its own task after the outer client disconnected.
 #[tokio::test(start_paused = true)]
 async fn inner_layer_keeps_a_lent_lock() {
     let store = Store::memory();
@@ -219,7 +220,7 @@ async fn inner_layer_keeps_a_lent_lock() {
     acquire_after_shutdown(&store).await.release().await;
 }
 
-/// A middleware between two layers takes a lock and scopes what is further in.
+/// A middleware between two layers acquires a lock and scopes the inner layer.
 #[tokio::test(start_paused = true)]
 async fn scoped_guard_counts_beside_request_extensions() {
     let store = Store::memory();
@@ -228,12 +229,13 @@ async fn scoped_guard_counts_beside_request_extensions() {
     let mut view = FakeGateRequest::new("POST");
     let Verdict::Pass(ticket) = enter_gate(&outer, &mut view).await else { panic!("it is free") };
     outer.annotate_request(&ticket, &mut view);
-    let mine = store.lock("y").acquire().await.unwrap();
-    let verdict = mine.scope(enter_gate(&inner, &mut view)).await;
+    let guard = store.lock("y").acquire().await.unwrap();
+    let verdict = guard.scope(enter_gate(&inner, &mut view)).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "it waits for itself: {verdict:?}");
 }
 
-/// Of one lock that a request has twice, the one that covers counts, however far out it is.
+/// If a request holds a lock twice, the guard that covers the acquire counts, even if it is an
+/// outer one.
 #[tokio::test(start_paused = true)]
 async fn reentrant_acquire_uses_the_covering_guard() {
     let store = Store::memory();
@@ -243,7 +245,7 @@ async fn reentrant_acquire_uses_the_covering_guard() {
     assert_eq!(inner.await.expect("it is there").fence(), few.fence());
 }
 
-/// An inner layer that wants replicas to have the grant gets that of the outer one confirmed, once.
+/// An inner layer with `min_replicas` has the grant of the outer layer confirmed, once.
 #[tokio::test(start_paused = true)]
 async fn held_lock_counts_once_replicas_confirm_it() {
     let (store, faults) = faulty_store();
@@ -252,18 +254,18 @@ async fn held_lock_counts_once_replicas_confirm_it() {
     let ticket = pass_gate(&outer, &mut view).await;
     faults.set("replicated", BackendFault::Unavailable, 3);
     assert_eq!(refusal_status(&inner, &mut view).await, 503);
-    let within = async {
+    let nested = async {
         let one = store.lock("x").min_replicas(1).acquire().await;
         assert!(matches!(one, Err(AcquireError::Fault(_))), "{one:?}");
         let all = store.locks(["x", "y"]).min_replicas(1).acquire().await;
         assert!(matches!(all, Err(AcquireError::Fault(_))), "{all:?}");
     };
-    outer.request_scope(&ticket).run(within).await;
+    outer.request_scope(&ticket).run(nested).await;
     assert_eq!(faults.remaining("replicated"), 0);
     drop(pass_gate(&inner, &mut view).await);
     faults.set("replicated", BackendFault::Unavailable, 1);
-    let again = pass_gate(&inner, &mut view).await;
+    let second = pass_gate(&inner, &mut view).await;
     assert_eq!(faults.remaining("replicated"), 1, "it is known to be there");
-    drop((again, ticket));
+    drop((second, ticket));
     acquire_after_shutdown(&store).await.release().await;
 }

@@ -1,4 +1,4 @@
-//! What is set at a layer is what is asked for, as it is where a lock is asked for by hand.
+//! Settings of a layer have the same effect as those of a request.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     store::Store,
 };
 
-/// The part of it that is asked of the store and of the local line.
+/// The `AcquireOptions` in a `Debug` output.
 fn acquire_options_text(debug: &str) -> &str {
     let text = &debug[debug.find("AcquireOptions {").expect("it shows what it asks for")..];
     let mut depth = 0;
@@ -23,7 +23,7 @@ fn acquire_options_text(debug: &str) -> &str {
 #[tokio::test]
 async fn layer_settings_equal_request_settings() {
     type SetterFn<T> = fn(T) -> T;
-    /// By a layer, by hand, and by hand for several.
+    /// Setters of a layer, of a request, and of a set request.
     type SettingSetters =
         (SetterFn<LockLayer<()>>, SetterFn<LockRequest>, SetterFn<LockSetRequest>);
     macro_rules! setting {
@@ -46,13 +46,13 @@ async fn layer_settings_equal_request_settings() {
     ];
     let store = Store::memory();
     let gate = || LockLayer::by(KeySource::<()>::function(|()| Some("x".to_owned())));
-    let usual = format!("{:?}", store.lock("x"));
-    assert_eq!(acquire_options_text(&format!("{:?}", gate())), acquire_options_text(&usual));
+    let defaults = format!("{:?}", store.lock("x"));
+    assert_eq!(acquire_options_text(&format!("{:?}", gate())), acquire_options_text(&defaults));
     for (n, (layer, request, several)) in settings.into_iter().enumerate() {
         let by_hand = format!("{:?}", request(store.lock("x")));
         assert_ne!(
             acquire_options_text(&by_hand),
-            acquire_options_text(&usual),
+            acquire_options_text(&defaults),
             "{n}: it sets nothing"
         );
         assert_eq!(

@@ -14,7 +14,7 @@ use crate::{
     store::{BackendFault, FaultSchedule, Store, faulty_store},
 };
 
-/// One who has the lock, and some behind it, each for 6 ms.
+/// Serves six waiters in order, each of which holds the lock for 6 ms.
 async fn run_six_waiters(store: &Store, log: &HolderLog) {
     let held = store.lock("x").acquire().await.unwrap();
     let mut tasks = Vec::new();
@@ -28,14 +28,14 @@ async fn run_six_waiters(store: &Store, log: &HolderLog) {
 }
 
 fn store_call_counts(faults: &FaultSchedule) -> [usize; 3] {
-    ["pass", "still", "release"].map(|step| faults.call_count(step))
+    ["pass", "still", "release"].map(|operation| faults.call_count(operation))
 }
 
 #[tokio::test(start_paused = true)]
 async fn millisecond_holders_do_not_wait_for_the_store() {
     let (store, faults) = faulty_store();
     run_six_waiters(&store, &HolderLog::default()).await;
-    // Once in each turn in which somebody waits.
+    // One prefetch in each hold with a waiter.
     assert_eq!(store_call_counts(&faults), [0, 5, 1]);
     drop(acquire_after_shutdown(&store).await);
 }
@@ -53,7 +53,8 @@ async fn late_prefetch_reply_changes_nothing() {
     }
 }
 
-/// Few fences are left, so each turn asks. The first answer comes when one of a later turn has been acted on.
+/// Few spare fences are left, so each hold prefetches. The first reply arrives after that of a
+/// later prefetch was applied.
 #[tokio::test(start_paused = true)]
 async fn overtaken_prefetch_reply_gives_no_older_fence() {
     let (store, faults) = faulty_store();
@@ -90,8 +91,8 @@ async fn instant_and_long_holds_do_not_prefetch() {
     }
 }
 
-/// A word is good for two turns. Whoever waits at the other process when it is asked for is passed by one who came later, and
-/// not by more because there is a younger word.
+/// A snapshot is valid for two holds. A waiter of the other process, queued at the prefetch, is
+/// overtaken by one later waiter, and by no more because of a newer snapshot.
 #[tokio::test(start_paused = true)]
 async fn prefetch_allows_no_additional_overtaking() {
     for fault in [
@@ -117,16 +118,17 @@ async fn prefetch_allows_no_additional_overtaking() {
         let names = log.names();
         for (at, name) in names.iter().enumerate() {
             let elsewhere = |other: &&u32| other.is_multiple_of(5) != name.is_multiple_of(5);
-            let passed = names[..at].iter().filter(|other| *other > name).filter(elsewhere);
-            assert!(passed.count() <= 1, "{name} of {names:?}, {fault:?}");
+            let overtaking = names[..at].iter().filter(|other| *other > name).filter(elsewhere);
+            assert!(overtaking.count() <= 1, "{name} of {names:?}, {fault:?}");
         }
         log.assert_fences_grow();
         assert!(faults.call_count("still") > 0);
     }
 }
 
-/// The word is asked for at 7 ms and answered at 11, when nobody is next here, and 4 waits elsewhere since 8. Who comes
-/// here at 12 is served before it only while the word before is good, which is until 10.
+/// The prefetch is sent at 7 ms and answered at 11 ms, when no local waiter is next and 4 has
+/// waited elsewhere since 8 ms. A local waiter that joins at 12 ms would precede 4 only by the
+/// previous snapshot, which is valid until 10 ms.
 #[tokio::test(start_paused = true)]
 async fn newer_snapshot_does_not_admit_later_arrivals_first() {
     let (store, faults) = faulty_store();

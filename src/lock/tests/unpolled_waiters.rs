@@ -1,4 +1,4 @@
-//! Locks that pass to who waits, in a future that is not polled.
+//! Grants to waiters whose futures are not polled.
 
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
@@ -9,34 +9,35 @@ use crate::{
     store::{BackendFault, Store, faulty_store},
 };
 
-/// A future that waits, and was polled once.
-fn poll_into_queue<F: Future + Unpin>(mut waits: F) -> F {
-    assert!((&mut waits).now_or_never().is_none(), "it waits");
-    waits
+/// Polls a future once and asserts that it waits.
+fn poll_into_queue<F: Future + Unpin>(mut future: F) -> F {
+    assert!((&mut future).now_or_never().is_none(), "it waits");
+    future
 }
 
-/// Nobody runs under it, so it is not renewed: a `select!` loop that is at something else would keep everybody out.
+/// An unreceived grant is not renewed. Otherwise a `select!` loop that is busy in another branch
+/// would block all other processes.
 #[tokio::test(start_paused = true)]
 async fn unreceived_grant_ends_with_its_lease() {
     let store = Store::memory();
     let held = acquire_after_shutdown(&store).await;
-    let waits = poll_into_queue(Box::pin(store.lock("x").wait(SECOND).acquire()));
-    let also = poll_into_queue(Box::pin(store.lock("x").wait(60 * SECOND).acquire()));
+    let short_wait = poll_into_queue(Box::pin(store.lock("x").wait(SECOND).acquire()));
+    let long_wait = poll_into_queue(Box::pin(store.lock("x").wait(60 * SECOND).acquire()));
     held.release().await;
     let started = Instant::now();
     let other = store.as_another_process();
     let next = other.lock("x").wait(60 * SECOND).acquire().await.expect("it is free in the end");
-    // The lease of each of the two.
+    // The leases of both waiters.
     assert!(started.elapsed() <= 21 * SECOND, "{:?}", started.elapsed());
-    expect_busy(waits.await);
+    expect_busy(short_wait.await);
     let released = crate::store::spawn(async move {
         tokio::time::sleep(SECOND).await;
         next.release().await
     });
-    let mine = also.await.expect("it waits for longer, and has it again");
-    assert_eq!(mine.loss(), None);
+    let guard = long_wait.await.expect("it waits for longer, and has it again");
+    assert_eq!(guard.loss(), None);
     assert_eq!(released.await.unwrap(), ReleaseStatus::Released);
-    assert_eq!(mine.release().await, ReleaseStatus::Released);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -44,17 +45,17 @@ async fn grant_received_late_is_renewed_from_then_on() {
     let store = Store::memory();
     for late in [0, 4, 9] {
         let held = acquire_after_shutdown(&store).await;
-        let waits = poll_into_queue(Box::pin(store.lock("x").wait(60 * SECOND).acquire()));
+        let waiter = poll_into_queue(Box::pin(store.lock("x").wait(60 * SECOND).acquire()));
         held.release().await;
         tokio::time::sleep(late * SECOND).await;
-        let mine = waits.await.expect("it is there");
+        let guard = waiter.await.expect("it is there");
         tokio::time::sleep(30 * SECOND).await;
-        assert_eq!(mine.loss(), None, "after {late} s");
-        assert_eq!(mine.release().await, ReleaseStatus::Released);
+        assert_eq!(guard.loss(), None, "after {late} s");
+        assert_eq!(guard.release().await, ReleaseStatus::Released);
     }
 }
 
-/// The one who did not come for it leaves: whoever has it next has a lease that is renewed.
+/// The waiter that did not receive its grant is dropped. The lease of the next waiter is renewed.
 #[tokio::test(start_paused = true)]
 async fn unreceived_lease_is_renewed_for_the_next_waiter() {
     let (store, faults) = faulty_store();
@@ -66,11 +67,11 @@ async fn unreceived_lease_is_renewed_for_the_next_waiter() {
     held.release().await;
     tokio::time::sleep(4 * SECOND).await;
     drop(first);
-    let mine = next.await.unwrap().expect("it is the next");
+    let guard = next.await.unwrap().expect("it is the next");
     assert_eq!(faults.call_count("release"), 0, "the lease passed on");
     tokio::time::sleep(30 * SECOND).await;
-    assert_eq!(mine.loss(), None);
-    assert_eq!(mine.release().await, ReleaseStatus::Released);
+    assert_eq!(guard.loss(), None);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,15 +79,16 @@ async fn fixed_lease_ended_before_receipt_is_acquired_anew() {
     let store = Store::memory();
     let held = acquire_after_shutdown(&store).await;
     let fixed = store.lock("x").fixed_lease(SECOND).wait(60 * SECOND);
-    let waits = poll_into_queue(Box::pin(fixed.acquire()));
+    let waiter = poll_into_queue(Box::pin(fixed.acquire()));
     held.release().await;
     tokio::time::sleep(5 * SECOND).await;
-    let mine = waits.await.expect("it may wait for longer, and is asked for again");
-    assert_eq!(mine.loss(), None);
-    assert_eq!(mine.release().await, ReleaseStatus::Released);
+    let guard = waiter.await.expect("it may wait for longer, and is asked for again");
+    assert_eq!(guard.loss(), None);
+    assert_eq!(guard.release().await, ReleaseStatus::Released);
 }
 
-/// The first to come asks for all, in its own future; a task goes on with that.
+/// The leader makes the call for all waiters in its own future. A task continues the call if that
+/// future is not polled.
 #[tokio::test(start_paused = true)]
 async fn unpolled_leader_does_not_block_other_waiters() {
     for fault in [BackendFault::SlowCall(MS * 10), BackendFault::SlowReply(MS * 10)] {
@@ -110,7 +112,8 @@ async fn unpolled_leader_does_not_block_other_waiters() {
     }
 }
 
-/// Its answer comes when a task asks for them already: "busy", and it stands in line as the others do.
+/// The reply to the leader arrives when a task already calls for all: the lock is busy, and the
+/// leader waits like the others.
 #[tokio::test(start_paused = true)]
 async fn leader_polled_late_waits_like_the_others() {
     let (store, faults) = faulty_store();

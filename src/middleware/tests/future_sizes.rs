@@ -1,5 +1,5 @@
-//! How much memory a request takes at a time. Beyond a kibibyte allocators have no block at hand:
-//! glibc keeps those of up to 1,032 bytes for each thread.
+//! Sizes of the futures of a request. Allocators cache small blocks: glibc those of up to 1,032
+//! bytes for each thread.
 
 use std::{convert::Infallible, future::ready, marker::PhantomData, mem::size_of_val, sync::Arc};
 
@@ -25,7 +25,7 @@ use crate::{
 
 const MAX_CACHED_ALLOCATION: usize = 1032;
 
-/// Of the future of a route of axum.
+/// Size of the future of an axum route.
 const AXUM_ROUTE_SIZE: usize = 336;
 
 type SizedRequestBody = UnsyncBoxBody<Bytes, Infallible>;
@@ -69,11 +69,11 @@ async fn guarded_call_future_fits_a_cached_allocation() {
     let gate = shared_lock_gate();
     let ticket = enter_lock(&gate).await;
     let answer = ready(HandlerResult::Ok(Response::default()));
-    let room = AXUM_ROUTE_SIZE - size_of_val(&answer);
+    let padding = AXUM_ROUTE_SIZE - size_of_val(&answer);
     let (call, watch) = (gate.request_scope(&ticket).run(answer), gate.cancellation(&ticket));
-    let under = CallContext { gate, ticket, is_head: false, body_timer: None };
-    let called = GuardedCall::<_, _, _, LockResponseState>::new(call, watch, under);
-    let took = size_of_val(&called) + room;
+    let context = CallContext { gate, ticket, is_head: false, body_timer: None };
+    let called = GuardedCall::<_, _, _, LockResponseState>::new(call, watch, context);
+    let took = size_of_val(&called) + padding;
     assert!(took <= MAX_CACHED_ALLOCATION, "{took}");
 }
 

@@ -1,4 +1,4 @@
-//! An answer that is broken off: its body ends before its lock does.
+//! Interrupted responses: the body ends before its lock.
 
 use std::{
     convert::Infallible,
@@ -25,11 +25,11 @@ use crate::{
     store::Store,
 };
 
-/// What a handler makes of its request while it answers.
+/// Response body that echoes the request body.
 struct EchoBody {
     request_body: BoxedTestBody,
     store: Store,
-    /// Whether the lock was free when this ended.
+    /// Whether the lock was free when the body was dropped.
     was_lock_free: Arc<Mutex<Option<bool>>>,
 }
 
@@ -42,7 +42,7 @@ impl Body for EchoBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         match Pin::new(&mut self.request_body).poll_frame(cx) {
-            // It makes the best of it, and goes on.
+            // Ignores the error and stays pending.
             Poll::Ready(Some(Err(_))) => Poll::Pending,
             other => other,
         }
@@ -58,9 +58,9 @@ impl Drop for EchoBody {
 #[tokio::test(start_paused = true)]
 async fn streaming_body_is_dropped_before_the_lock_is_released() {
     let (store, free) = (Store::memory(), Arc::new(Mutex::new(None)));
-    let (of_body, seen) = (store.clone(), Arc::clone(&free));
+    let (body_store, seen) = (store.clone(), Arc::clone(&free));
     let handler = service_fn(move |request: Request<BoxedTestBody>| {
-        let (store, free) = (of_body.clone(), Arc::clone(&seen));
+        let (store, free) = (body_store.clone(), Arc::clone(&seen));
         let body = EchoBody { request_body: request.into_body(), store, was_lock_free: free };
         async { Ok::<_, Infallible>(Response::new(body)) }
     });
@@ -73,7 +73,7 @@ async fn streaming_body_is_dropped_before_the_lock_is_released() {
     assert!(store.shutdown(SECOND).await && is_lock_free(&store).await);
 }
 
-/// Its last step takes longer than the lock may be held, and nobody comes between that and the end.
+/// The last poll takes longer than `max_hold`, and no other poll happens before the end.
 #[tokio::test(start_paused = true)]
 async fn body_after_lock_loss_is_cut_under_cancel() {
     for policy in [OnLoss::Cancel, OnLoss::Replace] {

@@ -1,4 +1,4 @@
-//! What is kept of an answer to a run.
+//! Stored part of a run's response.
 
 use std::{
     sync::{
@@ -17,17 +17,17 @@ use http_body_util::{Full, StreamBody};
 use super::super::service_replayer::read_response_body;
 use crate::defer::ReplayBody;
 
-/// A body whose parts are work, of so many of them; and how many were asked for.
+/// Body of `parts` chunks, and the number of chunks that were read.
 fn counting_body(
     parts: usize,
 ) -> (impl http_body::Body<Data = Bytes, Error = String>, Arc<AtomicUsize>) {
     let done = Arc::new(AtomicUsize::new(0));
-    let told = Arc::clone(&done);
+    let read_count = Arc::clone(&done);
     let work = stream::iter(0..parts).map(move |_| {
         done.fetch_add(1, Ordering::SeqCst);
         Ok(Frame::data(Bytes::from_static(b"0123456789")))
     });
-    (StreamBody::new(work), told)
+    (StreamBody::new(work), read_count)
 }
 
 #[tokio::test]
@@ -54,11 +54,11 @@ async fn interrupted_body_yields_no_response() {
     }
 }
 
-/// Its parts are ready whenever they are asked for.
+/// The chunks of the body are always ready.
 #[tokio::test]
 async fn endless_body_yields_to_other_tasks() {
     let parts = stream::repeat_with(|| Ok::<_, String>(Frame::data(Bytes::new())));
-    let fields = HeaderMap::new();
-    let kept = read_response_body(&fields, StreamBody::new(parts), 0);
-    assert!(tokio::time::timeout(Duration::from_millis(50), kept).await.is_err());
+    let headers = HeaderMap::new();
+    let reading = read_response_body(&headers, StreamBody::new(parts), 0);
+    assert!(tokio::time::timeout(Duration::from_millis(50), reading).await.is_err());
 }

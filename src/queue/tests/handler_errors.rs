@@ -1,4 +1,4 @@
-//! What handlers may fail with.
+//! Error types of handlers.
 
 use std::{error::Error, fmt, io, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::{
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// What becomes of a task whose handler fails: its state, how soon it comes again, and the reason.
+/// State, delay of the retry, and reason of a task whose handler failed.
 async fn failed_task_state(
     worker: impl FnOnce(&Queue<String>) -> QueueWorker,
 ) -> (TaskState, Duration, String) {
@@ -31,14 +31,14 @@ async fn handler_can_fail_with_a_boxed_error_or_a_string() {
         let n: u8 = "many".parse()?;
         Err(format!("{n}").into())
     };
-    let (state, again, reason) = failed_task_state(|queue| queue.worker(boxed)).await;
+    let (state, due_in, reason) = failed_task_state(|queue| queue.worker(boxed)).await;
     assert_eq!((state, &*reason), (TaskState::Waiting, "invalid digit found in string"));
-    assert!(again <= SECOND);
+    assert!(due_in <= SECOND);
     let text = async |_: Task<String>| Err("nobody is there".to_owned());
     assert_eq!(failed_task_state(|queue| queue.worker(text)).await.2, "nobody is there");
 }
 
-/// Also where a middleware puts it into a box of its own making.
+/// A middleware may also box the failure.
 #[tokio::test(start_paused = true)]
 async fn boxed_task_failure_keeps_its_disposition() {
     let dead = async |_: Task<String>| Err(BoxError::from(TaskFailure::dead_letter("hopeless")));
@@ -51,12 +51,12 @@ async fn boxed_task_failure_keeps_its_disposition() {
         let later = later.clone();
         async { Err(BoxError::from(later)) }
     };
-    let (state, again, reason) = failed_task_state(|queue| queue.worker(handler)).await;
+    let (state, due_in, reason) = failed_task_state(|queue| queue.worker(handler)).await;
     assert_eq!((state, &*reason), (TaskState::Waiting, "not now"));
-    assert!(again > SECOND * 99, "{again:?}");
+    assert!(due_in > SECOND * 99, "{due_in:?}");
 }
 
-/// What stands around an error, and has it as its source.
+/// Error with another error as its source.
 #[derive(Debug)]
 struct WrappingError(&'static str, BoxError);
 
@@ -72,7 +72,7 @@ impl Error for WrappingError {
     }
 }
 
-/// Boxed, or on its way into one of ours by `?`.
+/// The wrapping error is boxed, or converted to a `TaskFailure` by `?`.
 #[tokio::test(start_paused = true)]
 async fn task_failure_is_found_in_the_source_chain() {
     let inner = || BoxError::from(TaskFailure::dead_letter("hopeless"));
@@ -83,12 +83,12 @@ async fn task_failure_is_found_in_the_source_chain() {
     let own = move |_: Task<String>| async move { Err::<(), TaskFailure>(twice().into()) };
     let (state, _, reason) = failed_task_state(|queue| queue.worker(own)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
-    // An I/O error does not name as its source what is in it.
-    let around = move || WrappingError("the layer", io::Error::other(inner()).into());
-    for of_io in [io::Error::other(inner()), io::Error::other(around())] {
-        let of_io = parking_lot::Mutex::new(Some(of_io));
+    // `io::Error::source` does not return the error inside.
+    let wrapped = move || WrappingError("the layer", io::Error::other(inner()).into());
+    for io_error in [io::Error::other(inner()), io::Error::other(wrapped())] {
+        let io_error = parking_lot::Mutex::new(Some(io_error));
         let handler = move |_: Task<String>| {
-            let failed = of_io.lock().take().map_or(Ok(()), Err);
+            let failed = io_error.lock().take().map_or(Ok(()), Err);
             async { failed }
         };
         let (state, _, reason) = failed_task_state(|queue| queue.worker(handler)).await;
@@ -96,17 +96,17 @@ async fn task_failure_is_found_in_the_source_chain() {
     }
 }
 
-/// As those of HTTP clients, which say of themselves only that a request failed. Some repeat their source.
+/// Errors of HTTP clients name the cause only in their source chain. Some repeat their source.
 #[tokio::test(start_paused = true)]
 async fn reason_includes_the_source_chain() {
     let refused = || io::Error::other("connection refused");
     let inner = move || WrappingError("can't connect: connection refused", refused().into());
     let outer = move || WrappingError("error sending request", inner().into());
-    let told = "error sending request: can't connect: connection refused";
+    let expected = "error sending request: can't connect: connection refused";
     let boxed = move |_: Task<String>| async move { Err(outer()) };
-    assert_eq!(failed_task_state(|queue| queue.worker(boxed)).await.2, told);
+    assert_eq!(failed_task_state(|queue| queue.worker(boxed)).await.2, expected);
     let own = move |_: Task<String>| async move { Err::<(), TaskFailure>(outer().into()) };
-    assert_eq!(failed_task_state(|queue| queue.worker(own)).await.2, told);
+    assert_eq!(failed_task_state(|queue| queue.worker(own)).await.2, expected);
 }
 
 #[derive(Debug)]
@@ -136,9 +136,9 @@ fn endless_source_chain_is_bounded() {
 async fn tower_service_runs_as_a_handler() {
     let (store, log) = (Store::memory(), TaskRunLog::default());
     let queue = text_queue(&store);
-    let noted = log.clone();
+    let service_log = log.clone();
     let service = tower::service_fn(move |task: Task<String>| {
-        noted.record(&task);
+        service_log.record(&task);
         async { Ok::<(), io::Error>(()) }
     });
     let worker = SpawnedQueueWorker::start(
@@ -150,18 +150,18 @@ async fn tower_service_runs_as_a_handler() {
     assert_eq!(log.payloads(), ["a"]);
 }
 
-/// As tower's own timeout: it answers with a boxed error, its own or the one of what it stands around.
+/// Like tower's timeout, the stack fails with a boxed error, its own or that of its inner service.
 #[cfg(feature = "tower")]
 #[tokio::test(start_paused = true)]
 async fn tower_stack_can_fail_with_boxed_errors() {
     let service =
         tower::service_fn(|_: Task<String>| async { Err(TaskFailure::dead_letter("hopeless")) });
-    let around = tower::ServiceBuilder::new().map_err(BoxError::from).service(service);
-    let (state, _, reason) = failed_task_state(|queue| queue.worker_service(around)).await;
+    let stack = tower::ServiceBuilder::new().map_err(BoxError::from).service(service);
+    let (state, _, reason) = failed_task_state(|queue| queue.worker_service(stack)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
     let service = tower::service_fn(|_: Task<String>| async { Ok::<(), BoxError>(()) });
     let late = |done: Result<(), BoxError>| done.and(Err(BoxError::from("request timed out")));
-    let around = tower::ServiceBuilder::new().map_result(late).service(service);
-    let (state, _, reason) = failed_task_state(|queue| queue.worker_service(around)).await;
+    let stack = tower::ServiceBuilder::new().map_result(late).service(service);
+    let (state, _, reason) = failed_task_state(|queue| queue.worker_service(stack)).await;
     assert_eq!((state, &*reason), (TaskState::Waiting, "request timed out"));
 }

@@ -1,4 +1,4 @@
-//! What idle workers do, and don't.
+//! Polls and starts of idle workers.
 
 use std::time::Duration;
 
@@ -41,11 +41,11 @@ async fn idle_worker_checks_every_five_seconds_and_rarely_polls() {
     let queue = text_queue(&store);
     let worker = SpawnedQueueWorker::start(scripted_worker(&queue, &TaskRunLog::default()));
     wait_until_idle().await;
-    let seen = || ["turn", "still_idle"].map(|step| faults.call_count(step));
-    let before = seen();
+    let call_counts = || ["turn", "still_idle"].map(|operation| faults.call_count(operation));
+    let before = call_counts();
     tokio::time::sleep(SECOND * 1201).await;
-    let [turns, looks] = [0, 1].map(|which| seen()[which] - before[which]);
-    assert_eq!((turns, looks), (10, 230), "in twenty minutes");
+    let [polls, checks] = [0, 1].map(|which| call_counts()[which] - before[which]);
+    assert_eq!((polls, checks), (10, 230), "in twenty minutes");
     worker.stop().await;
 }
 
@@ -58,7 +58,7 @@ async fn failed_idle_check_is_followed_by_a_poll() {
     let before = faults.call_count("turn");
     for fault in [BackendFault::Unavailable, BackendFault::ReplyTimeout] {
         faults.set("still_idle", fault, 1);
-        // The turn is a first one: the look behind it is none.
+        // The task poll that follows the failed check is not followed by another check at once.
         tokio::time::sleep(SECOND * 10).await;
     }
     assert_eq!((faults.remaining("still_idle"), faults.call_count("turn") - before), (0, 2));
@@ -70,18 +70,18 @@ async fn task_with_a_lost_wakeup_starts_at_the_next_idle_check() {
     let (store, log) = (Store::memory(), TaskRunLog::default());
     let queue = text_queue(&store);
     let mut worker = QueueWorkerLoop::new(scripted_worker(&queue, &log));
-    let works = async |worker: &mut QueueWorkerLoop, time| {
-        let works = async {
+    let run_loop = async |worker: &mut QueueWorkerLoop, time| {
+        let run_loop = async {
             while log.payloads().is_empty() {
                 worker.step().await;
             }
         };
-        let _ = tokio::time::timeout(time, works).await;
+        let _ = tokio::time::timeout(time, run_loop).await;
     };
-    works(&mut worker, SECOND * 101).await;
+    run_loop(&mut worker, SECOND * 101).await;
     push_text(&queue, "x").await;
     assert!(worker.wakeup.notified().now_or_never().is_some(), "it was told; here that is lost");
-    works(&mut worker, SECOND * 5).await;
+    run_loop(&mut worker, SECOND * 5).await;
     assert_eq!(log.payloads(), ["x"]);
 }
 
@@ -109,7 +109,7 @@ async fn busy_worker_polls_once_per_task() {
     let worker = SpawnedQueueWorker::start(scripted_worker(&queue, &log).concurrency(1));
     wait_until_idle().await;
     assert_eq!(log.payloads().len(), 50);
-    // The first one, and the last one that finds nothing.
+    // One poll for each task, and a last one that finds the queue empty.
     assert_eq!(faults.call_count("turn"), 51);
     worker.stop().await;
 }
@@ -149,7 +149,7 @@ async fn task_starts_keep_the_queue_rate() {
     let times = log.start_times();
     assert_eq!(times.len(), 40);
     for (first, later) in times.iter().zip(&times[10..]) {
-        // Ten at once, and then one in every second.
+        // Ten start at once, and then one in every second.
         assert!(*later - *first >= SECOND - Duration::from_millis(1), "{times:?}");
     }
     let took = times[39] - times[0];
@@ -159,7 +159,7 @@ async fn task_starts_keep_the_queue_rate() {
     }
 }
 
-/// Of what is too large for one answer it gets the rest by the next ones, at once.
+/// Tasks beyond the size limit of one reply are claimed by further polls at once.
 #[tokio::test(start_paused = true)]
 async fn tasks_beyond_one_reply_size_are_claimed_at_once() {
     let (store, log) = (Store::memory(), TaskRunLog::default());
@@ -167,9 +167,9 @@ async fn tasks_beyond_one_reply_size_are_claimed_at_once() {
     for n in 0..9 {
         push_text(&queue, &format!("{n}{}", "x".repeat(1 << 20))).await;
     }
-    let noted = log.clone();
+    let run_log = log.clone();
     let worker = queue.worker(move |task| {
-        noted.record(&task);
+        run_log.record(&task);
         async {
             tokio::time::sleep(SECOND * 60).await;
             Ok::<(), super::TaskFailure>(())

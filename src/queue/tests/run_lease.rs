@@ -1,4 +1,4 @@
-//! Runs of which this process learns late, and leases that are hard to renew.
+//! Runs reported late to their worker, and failing renewals of their leases.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use super::{
 };
 use crate::store::{BackendFault, faulty_store};
 
-/// It ends once and well, whatever its worker's turns run into before one is answered.
-async fn assert_runs_once(faults_of_turns: (BackendFault, usize), faults_of_renewals: usize) {
+/// Asserts that a task runs once and succeeds, whatever faults its polls and renewals meet first.
+async fn assert_runs_once(poll_faults: (BackendFault, usize), renewal_faults: usize) {
     let (store, faults) = faulty_store();
     let (queue, log) = (text_queue(&store).once(), TaskRunLog::default());
     push_text(&queue, "sleep 5000").await;
-    faults.set("turn", faults_of_turns.0, faults_of_turns.1);
-    faults.set("renew_runs", BackendFault::Unavailable, faults_of_renewals);
+    faults.set("turn", poll_faults.0, poll_faults.1);
+    faults.set("renew_runs", BackendFault::Unavailable, renewal_faults);
     let worker = SpawnedQueueWorker::start(scripted_worker(&queue, &log));
     tokio::time::sleep(SECOND * 60).await;
     assert_eq!((log.attempts(), faults.remaining("turn")), (vec![1], 0));
@@ -22,19 +22,21 @@ async fn assert_runs_once(faults_of_turns: (BackendFault, usize), faults_of_rene
     worker.stop().await;
 }
 
-/// A turn that the store has refused so far has begun nothing: the lease of what it begins in the end is a whole one.
+/// A poll that the store refused has started no run, so the lease of the run that starts in the end
+/// is a full one.
 #[tokio::test(start_paused = true)]
 async fn run_lease_starts_with_the_first_uncertain_poll() {
     assert_runs_once((BackendFault::Unavailable, 13), 2).await;
 }
 
-/// The first copy of its turn has begun it, and the answer to the eleventh tells of it.
+/// The first copy of the poll starts the run, and the reply to the eleventh reports it.
 #[tokio::test(start_paused = true)]
 async fn run_reported_late_is_renewed_in_time() {
     assert_runs_once((BackendFault::ReplyTimeout, 10), 0).await;
 }
 
-/// What else runs was renewed at 10 s and has time until 13.3 s; this one is another worker's from 12.7 s on.
+/// The other run was renewed at 10 s and is due again at 13.3 s. The lease of this run would end at
+/// 12.7 s.
 #[tokio::test(start_paused = true)]
 async fn run_reported_late_is_renewed_before_the_other_runs() {
     let (store, faults) = faulty_store();
@@ -56,7 +58,7 @@ async fn run_reported_late_is_renewed_before_the_other_runs() {
     other.stop().await;
 }
 
-/// It is asked for again while there is time, and not all the time.
+/// The renewal is retried until the lease ends, at a limited rate.
 #[tokio::test(start_paused = true)]
 async fn failed_renewal_is_retried_until_the_lease_ends() {
     let (store, faults) = faulty_store();
@@ -66,8 +68,8 @@ async fn failed_renewal_is_retried_until_the_lease_ends() {
     wait_until_idle().await;
     faults.set("renew_runs", BackendFault::Unavailable, 1_000);
     tokio::time::sleep(SECOND * 9 + SECOND / 2).await;
-    let asked = faults.call_count("renew_runs");
-    assert!((8..=16).contains(&asked), "{asked}");
+    let renewals = faults.call_count("renew_runs");
+    assert!((8..=16).contains(&renewals), "{renewals}");
     faults.set("renew_runs", BackendFault::Unavailable, 0);
     tokio::time::sleep(SECOND * 20).await;
     assert_eq!(log.attempts(), [1]);
@@ -76,12 +78,13 @@ async fn failed_renewal_is_retried_until_the_lease_ends() {
     worker.stop().await;
 }
 
-/// A lease below the way to the store and back: each claim comes too late, and somebody should know why nothing runs.
+/// With a lease shorter than the round trip, each claim arrives too late; the log must give the
+/// reason.
 #[tokio::test(start_paused = true)]
 async fn lease_shorter_than_the_round_trip_is_logged_once() {
     let (store, faults) = faulty_store();
     let (queue, log) = (text_queue(&store), TaskRunLog::default());
-    let (told, _guard) = crate::store::CapturedLog::start_capture();
+    let (captured_log, _guard) = crate::store::CapturedLog::start_capture();
     push_text(&queue, "x").await;
     faults.set("turn", BackendFault::SlowReply(Duration::from_millis(150)), 20);
     let worker =
@@ -89,10 +92,10 @@ async fn lease_shorter_than_the_round_trip_is_logged_once() {
     tokio::time::sleep(SECOND * 2).await;
     assert_eq!(log.attempts(), [0; 0], "each came too late");
     assert_eq!(
-        told.text().matches("set a longer QueueWorker::lease").count(),
+        captured_log.text().matches("set a longer QueueWorker::lease").count(),
         1,
         "{}",
-        told.text()
+        captured_log.text()
     );
     tokio::time::sleep(SECOND * 10).await;
     worker.stop().await;

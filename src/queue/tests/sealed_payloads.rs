@@ -1,4 +1,4 @@
-//! Payloads of a store with keys.
+//! Payloads of a store with a keyring.
 
 use std::time::Duration;
 
@@ -24,40 +24,41 @@ async fn stored_payload(store: &Store, id: &TaskId) -> Vec<u8> {
 #[tokio::test(start_paused = true)]
 async fn worker_without_the_key_returns_the_task() {
     let (store, log) = (Store::memory().with_keyring(sealing_keyring()), TaskRunLog::default());
-    let (knowing, without) = (text_queue(&store), text_queue(&store.as_another_process()));
-    // One attempt: it must not be spent by who can't read it.
-    let id = push_text(&knowing.clone().once(), "a secret").await;
+    let (with_key, without_key) = (text_queue(&store), text_queue(&store.as_another_process()));
+    // The only attempt must not be used up by a worker that cannot read the task.
+    let id = push_text(&with_key.clone().once(), "a secret").await;
     assert!(!stored_payload(&store, &id).await.windows(6).any(|part| part == b"secret"));
-    assert!(without.payload(&id).await.is_err());
-    assert_eq!(knowing.payload(&id).await.unwrap().as_deref(), Some("a secret"));
+    assert!(without_key.payload(&id).await.is_err());
+    assert_eq!(with_key.payload(&id).await.unwrap().as_deref(), Some("a secret"));
 
-    let ignorant = SpawnedQueueWorker::start(scripted_worker(&without, &log));
+    let keyless_worker = SpawnedQueueWorker::start(scripted_worker(&without_key, &log));
     tokio::time::sleep(SECOND * 10).await;
     assert_eq!(log.payloads(), [""; 0]);
-    let info = knowing.get(&id).await.unwrap().unwrap();
+    let info = with_key.get(&id).await.unwrap().unwrap();
     assert_eq!((info.attempts, info.history.len()), (0, 0), "uncharged: {info:?}");
-    let worker = SpawnedQueueWorker::start(scripted_worker(&knowing, &log));
+    let worker = SpawnedQueueWorker::start(scripted_worker(&with_key, &log));
     tokio::time::sleep(SECOND * 120).await;
     assert_eq!(log.payloads(), ["a secret"]);
-    assert_eq!(task_state(&knowing, &id).await, None);
-    ignorant.stop().await;
+    assert_eq!(task_state(&with_key, &id).await, None);
+    keyless_worker.stop().await;
     worker.stop().await;
 }
 
-/// By when it was due, and not by when it was pushed: it is new to those who might have the key.
+/// The backoff counts from the due time and not from the push, since the task is new to workers
+/// with the key.
 #[tokio::test(start_paused = true)]
 async fn unopenable_delayed_task_is_retried_soon_at_first() {
     let (store, log) = (Store::memory().with_keyring(sealing_keyring()), TaskRunLog::default());
-    let (knowing, without) = (text_queue(&store), text_queue(&store.as_another_process()));
-    let delayed = knowing.push(&"a secret".to_owned()).delay(SECOND * 3_600);
+    let (with_key, without_key) = (text_queue(&store), text_queue(&store.as_another_process()));
+    let delayed = with_key.push(&"a secret".to_owned()).delay(SECOND * 3_600);
     let id = delayed.await.unwrap().into_id();
-    let ignorant = SpawnedQueueWorker::start(scripted_worker(&without, &log));
-    let due_in = async || knowing.get(&id).await.unwrap().unwrap().due_in;
+    let keyless_worker = SpawnedQueueWorker::start(scripted_worker(&without_key, &log));
+    let due_in = async || with_key.get(&id).await.unwrap().unwrap().due_in;
     tokio::time::sleep(SECOND * 3_600).await;
     assert!(due_in().await <= SECOND, "{:?}", due_in().await);
     tokio::time::sleep(SECOND * 2).await;
     assert!(due_in().await <= SECOND * 3, "{:?}", due_in().await);
-    // It doubles, up to a minute.
+    // The delay doubles, up to a minute.
     tokio::time::sleep(SECOND * 200).await;
     let mut longest = Duration::ZERO;
     for _ in 0..70 {
@@ -65,20 +66,20 @@ async fn unopenable_delayed_task_is_retried_soon_at_first() {
         tokio::time::sleep(SECOND).await;
     }
     assert!(longest > SECOND * 55 && longest <= SECOND * 60, "{longest:?}");
-    ignorant.stop().await;
+    keyless_worker.stop().await;
     assert_eq!(log.payloads(), [""; 0]);
 }
 
-/// Another task's bytes, and such as nobody has sealed.
+/// Payload bytes of another task, and unsealed bytes.
 #[tokio::test(start_paused = true)]
 async fn moved_or_unsealed_payload_does_not_run() {
     let (store, log) = (Store::memory().with_keyring(sealing_keyring()), TaskRunLog::default());
     let queue = text_queue(&store);
     let paused = push_text(&queue, "a secret").await;
     let text = stored_payload(&store, &paused).await;
-    let line = text.iter().position(|b| *b == b'\n').expect("it has a head");
+    let newline = text.iter().position(|b| *b == b'\n').expect("it has a head");
     let mut forged = Vec::new();
-    for payload in [&text[line + 1..], b"\"plain\""] {
+    for payload in [&text[newline + 1..], b"\"plain\""] {
         let call = TaskPushCommand {
             queue: "texts".into(),
             id: TaskId::new(),

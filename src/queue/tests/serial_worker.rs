@@ -54,36 +54,36 @@ async fn serial_run_is_renewed_and_returned_at_drain_timeout() {
     assert_eq!((log.attempts(), stats.crashed), (vec![1], 0));
 }
 
-/// Its store answers at once, and so do the handlers: nothing makes it wait but itself.
+/// Store and handlers complete at once, so only the worker itself can yield.
 #[tokio::test(start_paused = true)]
 async fn serial_worker_yields_between_short_tasks() {
-    let (store, turns) = (Store::memory(), Arc::new(AtomicU64::new(0)));
-    let (queue, seen) = (text_queue(&store), Arc::clone(&turns));
+    let (store, yields) = (Store::memory(), Arc::new(AtomicU64::new(0)));
+    let (queue, counter) = (text_queue(&store), Arc::clone(&yields));
     for n in 0..1_000 {
         push_text(&queue, &n.to_string()).await;
     }
-    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
     let worker = queue.worker(move |_: Task<String>| {
-        let _ = tell.send(turns.load(Relaxed));
+        let _ = sender.send(yields.load(Relaxed));
         async { Ok::<(), TaskFailure>(()) }
     });
     let others = crate::store::spawn(async move {
         loop {
-            seen.fetch_add(1, Relaxed);
+            counter.fetch_add(1, Relaxed);
             tokio::task::yield_now().await;
         }
     });
     let worker = SpawnedQueueWorker::start(worker.concurrency(1));
     let mut last = 0;
     for _ in 0..1_000 {
-        last = told.recv().await.expect("all of them run");
+        last = receiver.recv().await.expect("all of them run");
     }
     assert!(last > 2, "{last}");
     others.abort();
     worker.stop().await;
 }
 
-/// In real time: a thread that is blocked has no other.
+/// Uses the real clock, since the handler blocks its thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn handler_that_blocks_its_thread_keeps_its_lease() {
     let (store, log) = (Store::memory(), TaskRunLog::default());

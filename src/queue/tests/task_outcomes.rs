@@ -1,4 +1,4 @@
-//! What becomes of tasks.
+//! Outcomes of tasks.
 
 use std::{future::pending, time::Duration};
 
@@ -69,7 +69,8 @@ async fn panics_are_caught_and_counted_separately() {
     assert_eq!(info.history[0].reason, "as it was told");
 }
 
-/// It is not charged for having met an old worker, whether it may run again or once; and it is not left for ever.
+/// A task that an old worker cannot decode is returned uncharged, whether or not it may run again,
+/// but not forever.
 #[tokio::test(start_paused = true)]
 async fn undecodable_task_is_returned_for_an_hour_then_fails() {
     for (delay, once) in [(0, true), (0, false), (7200, true)] {
@@ -85,13 +86,13 @@ async fn undecodable_task_is_returned_for_an_hour_then_fails() {
         assert_eq!((info.state, info.attempts), (TaskState::Waiting, 0), "{info:?}");
         tokio::time::sleep(SECOND * 200).await;
         let info = texts.get(&id).await.unwrap().unwrap();
-        // From then on it fails, as often as it may.
+        // From then on each attempt fails.
         assert_eq!((info.state, info.history.len()), (TaskState::Dead, if once { 1 } else { 5 }));
         for failed in &info.history {
             assert_eq!((failed.fault, &failed.reason[..]), (TaskFault::Undecodable, "undecodable"));
         }
         working.stop().await;
-        // A newer worker can.
+        // A newer worker can decode it.
         assert!(texts.redrive(&id).await.unwrap());
         let log = TaskRunLog::default();
         let working = SpawnedQueueWorker::start(scripted_worker(&texts, &log));
@@ -101,7 +102,7 @@ async fn undecodable_task_is_returned_for_an_hour_then_fails() {
     }
 }
 
-/// As in a deployment that goes on for some minutes.
+/// As in a deployment that takes some minutes.
 #[tokio::test(start_paused = true)]
 async fn undecodable_task_runs_at_a_newer_worker_later() {
     let (store, log) = (Store::memory(), TaskRunLog::default());
@@ -116,7 +117,8 @@ async fn undecodable_task_runs_at_a_newer_worker_later() {
     assert_eq!((log.payloads(), log.attempts()), (vec!["seven".to_owned()], vec![1]));
 }
 
-/// While both are there, as in every deployment: the older one is not first again when the task is due.
+/// Both workers run, as in every deployment. The older one must not be the first again when the
+/// task is due.
 #[tokio::test(start_paused = true)]
 async fn undecodable_task_runs_at_a_concurrent_newer_worker() {
     for older_first in [true, false] {
@@ -130,7 +132,7 @@ async fn undecodable_task_runs_at_a_concurrent_newer_worker() {
         tokio::time::sleep(SECOND).await;
         let old = old.take().unwrap_or_else(older);
         tokio::time::sleep(SECOND).await;
-        // Nor does it put off all that are due, one after the other.
+        // The older worker does not delay all due tasks one after the other.
         for n in 0..500 {
             push_text(&texts, &format!("sleep {n}")).await;
         }
@@ -140,7 +142,7 @@ async fn undecodable_task_runs_at_a_concurrent_newer_worker() {
             push_text(&texts, &n.to_string()).await;
             tokio::time::sleep(SECOND * 7).await;
         }
-        // Those that a newer one would push: numbers can be read as text by nobody.
+        // Strings, as a newer producer pushes them; the number queue cannot decode them.
         assert_eq!(log.payloads().len(), 520, "{older_first}");
         old.stop().await;
         newer.stop().await;
@@ -164,8 +166,8 @@ async fn run_over_max_run_time_fails() {
     assert_eq!(queue.stats().await.unwrap().done, 1);
 }
 
-/// What panics when it is dropped, as what blocks on a runtime in its destructor does; and what panics again when that
-/// panic is dropped.
+/// Panics when it is dropped, like a destructor that blocks on a runtime. The payload of that panic
+/// panics again when it is dropped.
 struct PanicOnDrop(bool);
 
 impl Drop for PanicOnDrop {
@@ -179,7 +181,7 @@ impl Drop for PanicOnDrop {
 
 #[tokio::test(start_paused = true)]
 async fn handler_panic_on_drop_dead_letters_the_task() {
-    // One at a time, it begins in the worker's own task.
+    // With a concurrency of one, the run starts in the worker's own task.
     for concurrency in [1, 2] {
         check_panic_on_drop(concurrency).await;
     }
@@ -216,8 +218,8 @@ async fn push_reports_duplicate_full_and_encode_errors() {
     let queue = text_queue(&store).capacity(2);
     let text = "x".to_owned();
     let id = queue.push(&text).unique("k").await.unwrap().into_id();
-    let again = queue.push(&text).unique("k").await.unwrap();
-    assert_eq!(again, PushedTask::Duplicate(id));
+    let duplicate = queue.push(&text).unique("k").await.unwrap();
+    assert_eq!(duplicate, PushedTask::Duplicate(id));
     push_text(&queue, "y").await;
     assert!(matches!(queue.push(&text).await, Err(PushError::Full)));
     assert_eq!(queue.purge_waiting().await.unwrap(), 2);
@@ -233,20 +235,20 @@ async fn debug_output_hides_payloads() {
     let request = queue.push(&"secret".to_owned());
     assert!(!format!("{request:?}").contains("secret"));
     let id = request.await.unwrap().into_id();
-    let told = std::sync::Arc::new(parking_lot::Mutex::new(String::new()));
-    let heard = std::sync::Arc::clone(&told);
+    let output = std::sync::Arc::new(parking_lot::Mutex::new(String::new()));
+    let handler_output = std::sync::Arc::clone(&output);
     let worker = SpawnedQueueWorker::start(queue.worker(move |task: Task<String>| {
-        *heard.lock() = format!("{task:?}");
+        *handler_output.lock() = format!("{task:?}");
         async { Err(TaskFailure::dead_letter("no")) }
     }));
     wait_until_idle().await;
     worker.stop().await;
-    assert!(told.lock().starts_with("Task") && !told.lock().contains("secret"));
+    assert!(output.lock().starts_with("Task") && !output.lock().contains("secret"));
     let listed = format!("{:?} {:?}", queue.get(&id).await, queue.dead_letters(None, 10).await);
     assert!(listed.contains("Dead") && !listed.contains("secret"));
 }
 
-/// Longer than any clock goes on for is a year.
+/// Durations beyond the range of the clock are capped.
 #[tokio::test(start_paused = true)]
 async fn maximum_durations_are_accepted() {
     const MOST: Duration = Duration::MAX;

@@ -1,4 +1,4 @@
-//! A worker of the test kit: nothing runs before it is told to, and time stands still.
+//! `TestQueueWorker`: tasks run only on request, and the clock is manual.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -24,12 +24,12 @@ fn run_summaries(ran: &[TaskRunReport]) -> Vec<(u32, Option<TaskFault>, &str)> {
 async fn due_tasks_run_only_on_run_due() {
     let kit = TestKit::new();
     let queue = text_queue(kit.store());
-    let pushes = queue.clone();
+    let push_queue = queue.clone();
     let mut worker = kit.queue_worker(queue.worker(move |task: Task<String>| {
-        let pushes = pushes.clone();
+        let push_queue = push_queue.clone();
         async move {
             match &*task.payload {
-                "push" => drop(push_text(&pushes, "pushed").await),
+                "push" => drop(push_text(&push_queue, "pushed").await),
                 "panic" => panic!("as it was told"),
                 "dead" => return Err(TaskFailure::dead_letter("hopeless")),
                 "later" if task.attempt() == 1 => {
@@ -42,9 +42,9 @@ async fn due_tasks_run_only_on_run_due() {
     }));
     assert_eq!(worker.run_due().await, []);
     let first = push_text(&queue, "push").await;
-    let late = queue.push(&"late".to_owned()).delay(SECOND * 60).await.unwrap().into_id();
+    let delayed = queue.push(&"late".to_owned()).delay(SECOND * 60).await.unwrap().into_id();
     let dead = push_text(&queue, "dead").await;
-    let again = push_text(&queue, "later").await;
+    let retried = push_text(&queue, "later").await;
     assert_eq!(
         task_state(&queue, &first).await,
         Some(TaskState::Waiting),
@@ -55,17 +55,17 @@ async fn due_tasks_run_only_on_run_due() {
     let failed = Some(TaskFault::Failed);
     let expected = [(1, None, ""), (1, failed, "hopeless"), (1, failed, "not now"), (1, None, "")];
     assert_eq!(run_summaries(&ran), expected);
-    assert_eq!(ran[..3].iter().map(|run| &run.id).collect::<Vec<_>>(), [&first, &dead, &again]);
+    assert_eq!(ran[..3].iter().map(|run| &run.id).collect::<Vec<_>>(), [&first, &dead, &retried]);
     assert_eq!(task_state(&queue, &first).await, None, "it is done");
     assert_eq!(task_state(&queue, &dead).await, Some(TaskState::Dead));
     assert_eq!(worker.run_due().await, [], "time stands still");
 
     kit.advance(SECOND * 60);
     let ran = worker.run_due().await;
-    assert_eq!((ran.len(), &ran[0].id), (1, &late));
+    assert_eq!((ran.len(), &ran[0].id), (1, &delayed));
     kit.advance(SECOND * 40);
     let ran = worker.run_due().await;
-    assert_eq!((run_summaries(&ran), &ran[0].id), (vec![(2, None, "")], &again));
+    assert_eq!((run_summaries(&ran), &ran[0].id), (vec![(2, None, "")], &retried));
 }
 
 #[tokio::test]
@@ -91,13 +91,13 @@ async fn test_worker_applies_settings_and_survives_a_panic() {
     assert_eq!(task_state(&queue, &id).await, Some(TaskState::Dead));
 }
 
-/// A worker that pushes each task again, so much later than it was pushed.
-fn repushing_worker(kit: &TestKit, queue: &Queue<String>, later: Duration) -> TestQueueWorker {
-    let pushes = queue.clone();
+/// Worker that pushes each task again, `interval` after its push.
+fn repushing_worker(kit: &TestKit, queue: &Queue<String>, interval: Duration) -> TestQueueWorker {
+    let push_queue = queue.clone();
     kit.queue_worker(queue.worker(move |task: Task<String>| {
-        let pushes = pushes.clone();
+        let push_queue = push_queue.clone();
         async move {
-            let pushed = pushes.push(&task.payload).run_at(task.pushed_at() + later).await;
+            let pushed = push_queue.push(&task.payload).run_at(task.pushed_at() + interval).await;
             pushed.map(drop).map_err(TaskFailure::from)
         }
     }))
@@ -107,8 +107,8 @@ fn repushing_worker(kit: &TestKit, queue: &Queue<String>, later: Duration) -> Te
 async fn run_at_uses_the_test_kit_clock() {
     let kit = TestKit::new();
     let queue = text_queue(kit.store());
-    let behind = SystemTime::now().duration_since(kit.now()).expect("the kit stands still");
-    assert!(behind < SECOND * 600, "it begins at this time: {behind:?}");
+    let offset = SystemTime::now().duration_since(kit.now()).expect("the kit stands still");
+    assert!(offset < SECOND * 600, "it begins at this time: {offset:?}");
     kit.advance(DAY * 3);
     let mut worker = repushing_worker(&kit, &queue, DAY);
     push_text(&queue, "daily").await;
@@ -122,7 +122,7 @@ async fn run_at_uses_the_test_kit_clock() {
     assert_eq!(queue.get(&id).await.unwrap().unwrap().due_in, SECOND * 100);
 }
 
-/// What is further away than that would be due too early.
+/// Without the cap, a later time would be due too early.
 #[tokio::test]
 async fn run_at_is_capped_at_a_hundred_years() {
     let kit = TestKit::new();
@@ -159,8 +159,8 @@ async fn endless_pushes_panic_after_500_runs() {
     let mut worker = repushing_worker(&kit, &queue, Duration::ZERO);
     push_text(&queue, "endless").await;
     let panic = AssertUnwindSafe(worker.run_due()).catch_unwind().await.expect_err("no end");
-    let said = panic.downcast_ref::<String>().expect("a sentence");
-    assert!(said.contains("500 runs") && said.contains("without end"), "{said}");
+    let message = panic.downcast_ref::<String>().expect("a sentence");
+    assert!(message.contains("500 runs") && message.contains("without end"), "{message}");
     let stats = queue.stats().await.unwrap();
     assert_eq!((stats.done, stats.running, stats.waiting), (500, 0, 1), "each has ended");
 }

@@ -1,4 +1,4 @@
-//! Payloads that are written and can't be read.
+//! Payloads that can be encoded but not decoded.
 
 use std::{collections::BTreeMap, error::Error as _, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     store::{CapturedLog, Store, TaskPushCommand},
 };
 
-/// As many levels as it is told.
+/// Payload with nested levels.
 #[derive(Serialize, Deserialize)]
 struct NestedPayload(Option<Box<Self>>, Vec<Self>);
 
@@ -18,7 +18,7 @@ fn nested_payload(levels: usize) -> NestedPayload {
     (1..levels).fold(NestedPayload(None, Vec::new()), |inner, _| NestedPayload(None, vec![inner]))
 }
 
-/// A key that is written by one name and read by another.
+/// Map key that is serialized by one name and deserialized by another.
 #[derive(Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all(serialize = "lowercase"))]
 enum AsymmetricKey {
@@ -48,7 +48,7 @@ async fn push_refuses_a_payload_that_cannot_be_decoded() {
     assert!(queue.push(&nested_payload(60)).await.is_ok());
 }
 
-/// A worker of another version, or one whose producer has no debug assertions.
+/// The payload comes from another version, or from a producer without debug assertions.
 #[tokio::test(start_paused = true)]
 async fn decode_error_log_names_the_cause_and_hides_the_payload() {
     for (payload, cause) in [

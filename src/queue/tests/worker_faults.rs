@@ -1,4 +1,4 @@
-//! Crashes, lost answers, shutdowns.
+//! Crashes, lost replies, and shutdowns.
 
 use std::{
     sync::{Arc, Weak},
@@ -32,16 +32,17 @@ async fn long_run_is_renewed() {
     }
 }
 
-/// A worker whose runs take a minute, and what is gone when the future of the first is.
+/// Worker whose runs take a minute, and a weak reference that dies with the future of the first
+/// run.
 fn minute_long_worker(queue: &Queue<String>, log: &TaskRunLog) -> (QueueWorker, Weak<()>) {
-    let held = Arc::new(());
-    let (seen, held, log) = (Arc::downgrade(&held), Mutex::new(Some(held)), log.clone());
+    let token = Arc::new(());
+    let (seen, token, log) = (Arc::downgrade(&token), Mutex::new(Some(token)), log.clone());
     let worker = queue.worker(move |task: Task<String>| {
         log.record(&task);
-        let held = held.lock().take();
+        let token = token.lock().take();
         async move {
             tokio::time::sleep(SECOND * 60).await;
-            drop(held);
+            drop(token);
             Ok::<(), TaskFailure>(())
         }
     });
@@ -67,7 +68,7 @@ async fn run_without_renewal_is_cancelled_before_lease_end() {
     worker.stop().await;
 }
 
-/// Its lease ends whether or not anybody says so.
+/// The lease ends although the renewal is never answered.
 #[tokio::test(start_paused = true)]
 async fn run_with_hanging_renewal_is_cancelled_before_lease_end() {
     let (store, faults) = faulty_store();
@@ -76,12 +77,12 @@ async fn run_with_hanging_renewal_is_cancelled_before_lease_end() {
     let mut worker = QueueWorkerLoop::new(scripted_worker(&queue, &log));
     faults.set("renew_runs", BackendFault::NeverReplies, 1);
     let began = tokio::time::Instant::now();
-    let works = async {
+    let run_loop = async {
         while log.payloads().is_empty() || !worker.running.is_empty() {
             worker.step().await;
         }
     };
-    let _ = tokio::time::timeout(SECOND * 30, works).await;
+    let _ = tokio::time::timeout(SECOND * 30, run_loop).await;
     assert_eq!(log.attempts(), [1]);
     assert!(began.elapsed() <= SECOND * 10, "{:?}", began.elapsed());
 }
@@ -101,7 +102,7 @@ async fn idle_worker_stops_promptly_during_an_outage() {
     assert!(began.elapsed() <= SECOND * 3, "{:?}", began.elapsed());
 }
 
-/// What a turn has begun whose answer is lost is handed back all the same, if the store is there again in time.
+/// Runs started by a poll with a lost reply are returned if the store recovers in time.
 #[tokio::test(start_paused = true)]
 async fn stop_waits_for_an_uncertain_poll_and_returns_its_tasks() {
     let (store, faults) = faulty_store();
@@ -155,7 +156,8 @@ async fn run_over_drain_timeout_is_returned_without_an_attempt() {
     assert_eq!(queue.stats().await.unwrap().done, 1);
 }
 
-/// The turn under way is waited for without them: by then they may be somebody else's.
+/// The drain drops the runs and then waits for the poll in flight: by then another worker may have
+/// their leases.
 #[tokio::test(start_paused = true)]
 async fn drain_drops_runs_before_their_lease_ends() {
     let (store, faults) = faulty_store();

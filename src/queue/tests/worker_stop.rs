@@ -1,4 +1,4 @@
-//! How a worker stops where something does not come back, and what it says in one turn.
+//! Stop of a worker with blocked handlers, and the size of its polls.
 
 use std::{
     future::pending,
@@ -12,10 +12,10 @@ use tokio::task::block_in_place;
 use super::{SECOND, TaskRunLog, push_text, scripted_worker, task_state, text_queue};
 use crate::{
     queue::{Task, TaskFailure, TaskId, TaskState, queue_worker_loop::QueueWorkerLoop},
-    store::{CapturedLog as Lines, RunToken, Store, TaskOutcome, TaskSettlement},
+    store::{CapturedLog, RunToken, Store, TaskOutcome, TaskSettlement},
 };
 
-/// Tells that it was dropped.
+/// Reports its drop on a channel.
 struct DropNotifier(mpsc::Sender<()>);
 
 impl Drop for DropNotifier {
@@ -24,10 +24,10 @@ impl Drop for DropNotifier {
     }
 }
 
-/// What has been dropped goes back, and what has ended well meanwhile is done.
+/// Dropped runs are returned, and runs that completed meanwhile are done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn blocking_handler_does_not_delay_return_of_other_tasks() {
-    let (lines, _guard) = Lines::start_capture();
+    let (log, _guard) = CapturedLog::start_capture();
     let store = Store::memory();
     let queue = text_queue(&store).max_attempts(1);
     let mut ids = Vec::new();
@@ -39,13 +39,13 @@ async fn blocking_handler_does_not_delay_return_of_other_tasks() {
     let (release, released) = mpsc::channel::<()>();
     let (drops, released) = (Arc::new(Mutex::new(drops)), Arc::new(Mutex::new(released)));
     let worker = queue.worker(move |task: Task<String>| {
-        let (begins, told) = (begins.clone(), DropNotifier(dropped.clone()));
+        let (begins, notifier) = (begins.clone(), DropNotifier(dropped.clone()));
         let (drops, released) = (Arc::clone(&drops), Arc::clone(&released));
         async move {
             begins.send(()).expect("the test waits");
             match &*task.payload {
                 "waits" => {
-                    let _told = told;
+                    let _notifier = notifier;
                     pending::<()>().await;
                 }
                 "ends" => block_in_place(|| drops.lock().recv().expect("others are dropped")),
@@ -69,33 +69,34 @@ async fn blocking_handler_does_not_delay_return_of_other_tasks() {
     assert_eq!(states, [waits, None, waits, runs, waits]);
     let stats = queue.stats().await.unwrap();
     assert_eq!((stats.done, stats.crashed, stats.dead), (1, 0, 0));
-    lines.assert_contains("left=1 running=1");
+    log.assert_contains("left=1 running=1");
     drop(release);
 }
 
-/// Of what is first again the store reads the records, all of a turn in one step.
+/// The store reads the records of tasks that are returned to the head of the queue, all of one poll
+/// in one operation.
 #[tokio::test(start_paused = true)]
 async fn poll_returns_at_most_the_store_read_limit() {
-    let mut rounds = QueueWorkerLoop::new(scripted_worker(
+    let mut worker_loop = QueueWorkerLoop::new(scripted_worker(
         &text_queue(&Store::memory()),
         &TaskRunLog::default(),
     ));
     let (now, later) = (Duration::ZERO, SECOND);
-    let back = |delay| TaskOutcome::ReturnToQueue { delay };
-    let ends = [
-        (3, back(now)),
+    let return_after = |delay| TaskOutcome::ReturnToQueue { delay };
+    let outcomes = [
+        (3, return_after(now)),
         (9, TaskOutcome::Done),
-        (3, back(now)),
-        (9, back(later)),
-        (5, back(now)),
-        (1, back(now)),
-        (3, back(now)),
-        (1, back(now)),
+        (3, return_after(now)),
+        (9, return_after(later)),
+        (5, return_after(now)),
+        (1, return_after(now)),
+        (3, return_after(now)),
+        (1, return_after(now)),
     ];
-    rounds.pending_settlements.extend(ends.map(|(mebibytes, verdict)| {
+    worker_loop.pending_settlements.extend(outcomes.map(|(mebibytes, verdict)| {
         let run = RunToken { id: TaskId::new(), owner: "x.1".into() };
         TaskSettlement { run, record_bytes: mebibytes << 20, unique_key: None, outcome: verdict }
     }));
-    let turns: Vec<_> = (0..5).map(|_| rounds.build_poll().settlements.len()).collect();
-    assert_eq!(turns, [2, 2, 1, 2, 1]);
+    let counts: Vec<_> = (0..5).map(|_| worker_loop.build_poll().settlements.len()).collect();
+    assert_eq!(counts, [2, 2, 1, 2, 1]);
 }

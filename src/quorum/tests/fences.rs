@@ -1,15 +1,15 @@
-//! Fences grow, whichever nodes grant them.
+//! Growth of fences across all majorities.
 
 use std::time::Duration;
 
 use super::*;
 use crate::ReleaseStatus;
 
-/// Clocks that differ by hours: what a node gives by itself is nothing like what another one does.
+/// Creates a quorum whose clocks differ by hours, and with them the fences that its nodes grant.
 fn quorum_with_skewed_clocks(nodes: u64) -> (Vec<Clock>, TestQuorum) {
     let clocks: Vec<_> = (0..nodes).map(|_| Clock::manual()).collect();
-    for (at, clock) in (0..nodes).zip(&clocks) {
-        clock.advance(Duration::from_secs(3600 * ((at * 7) % nodes)));
+    for (index, clock) in (0..nodes).zip(&clocks) {
+        clock.advance(Duration::from_secs(3600 * ((index * 7) % nodes)));
     }
     let rig = TestQuorum::with_clocks(clocks.iter().cloned());
     (clocks, rig)
@@ -19,11 +19,11 @@ fn quorum_with_skewed_clocks(nodes: u64) -> (Vec<Clock>, TestQuorum) {
 async fn fences_grow_across_all_majorities() {
     let (_clocks, rig) = quorum_with_skewed_clocks(5);
     let mut last = 0;
-    let mut dice = 7u64;
+    let mut rng_state = 7u64;
     for round in 0..200 {
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let one = usize::try_from(dice >> 33).unwrap() % 5;
-        let two = (one + 1 + usize::try_from(dice >> 40).unwrap() % 4) % 5;
+        rng_state = rng_state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let one = usize::try_from(rng_state >> 33).unwrap() % 5;
+        let two = (one + 1 + usize::try_from(rng_state >> 40).unwrap() % 4) % 5;
         rig.fail_nodes(&[one, two], BackendFault::Unavailable);
         let guard = rig.acquire().await.unwrap();
         assert!(guard.fence() > last, "round {round} without {one} and {two}: {last}");
@@ -33,11 +33,11 @@ async fn fences_grow_across_all_majorities() {
     }
 }
 
-/// Who cannot tell a majority of his fence has no lock.
+/// An acquire fails if its fence is not stored on a majority.
 #[tokio::test(start_paused = true)]
 async fn acquire_fails_unless_a_majority_stores_the_fence() {
     let (_clocks, rig) = quorum_with_skewed_clocks(3);
-    // The one with the fastest clock need not be told.
+    // The node with the largest fence needs no call.
     rig.faults[0].set("raise_fence", BackendFault::Unavailable, UNLIMITED_FAULTS);
     rig.faults[1].set("raise_fence", BackendFault::Unavailable, UNLIMITED_FAULTS);
     rig.faults[2].set("raise_fence", BackendFault::Unavailable, UNLIMITED_FAULTS);
@@ -46,13 +46,13 @@ async fn acquire_fails_unless_a_majority_stores_the_fence() {
     rig.assert_all_free().await;
 }
 
-/// A node fails between its vote and the writing back: the one that comes late takes its place.
+/// A node fails between its vote and the raise of its fence. A late vote replaces it.
 #[tokio::test(start_paused = true)]
 async fn late_vote_replaces_a_node_that_fails() {
     let (_clocks, rig) = quorum_with_skewed_clocks(5);
     rig.faults[0].set("raise_fence", BackendFault::Unavailable, 1);
-    for at in [3, 4] {
-        rig.faults[at].set("acquire", BackendFault::SlowReply(ms(100)), 1);
+    for node in [3, 4] {
+        rig.faults[node].set("acquire", BackendFault::SlowReply(ms(100)), 1);
     }
     let guard = rig.acquire().await.unwrap();
     let fence = guard.fence();
@@ -62,7 +62,7 @@ async fn late_vote_replaces_a_node_that_fails() {
     assert!(rig.acquire().await.unwrap().fence() > fence);
 }
 
-/// A node that comes in later is told the fence: so it is known still when others forget it.
+/// A late node gets the fence of the grant, so that it survives a loss of data at other nodes.
 #[tokio::test(start_paused = true)]
 async fn late_node_receives_the_fence() {
     let clocks = [Clock::manual(), Clock::manual(), Clock::manual()];
@@ -76,6 +76,6 @@ async fn late_node_receives_the_fence() {
     let fence = guard.fence();
     drop(guard);
     rig.assert_all_free().await;
-    let alone = rig.stores[2].as_another_process().lock("x").acquire().await.unwrap();
-    assert!(alone.fence() > fence);
+    let single = rig.stores[2].as_another_process().lock("x").acquire().await.unwrap();
+    assert!(single.fence() > fence);
 }

@@ -1,4 +1,4 @@
-//! Renewal, loss, release.
+//! Renewal, loss and release of quorum locks.
 
 use tokio::time::Instant;
 
@@ -15,14 +15,14 @@ async fn lock_without_renewing_majority_is_lost_before_lease_end() {
     assert!(started.elapsed() < LEASE, "{:?}", started.elapsed());
     assert_eq!(guard.remaining(), Duration::ZERO);
     rig.clear_faults();
-    // Nothing un-loses it.
+    // A lost lock stays lost.
     tokio::time::sleep(LEASE * 2).await;
     assert_eq!(guard.loss(), Some(LockLoss::Lapsed));
     assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
     rig.assert_all_free().await;
 }
 
-/// What is left of it is not renewed for a holder that has lost it.
+/// The remaining leases are not renewed after the loss.
 #[tokio::test(start_paused = true)]
 async fn lost_lock_blocks_no_other_holder() {
     let rig = TestQuorum::new(3);
@@ -34,7 +34,7 @@ async fn lost_lock_blocks_no_other_holder() {
     drop(guard);
 }
 
-/// A node that was restarted empty.
+/// A node without leases was restarted without its data.
 #[tokio::test(start_paused = true)]
 async fn lost_nodes_are_reacquired_until_a_majority_is_lost() {
     let rig = TestQuorum::new(5);
@@ -53,13 +53,13 @@ async fn lost_nodes_are_reacquired_until_a_majority_is_lost() {
     drop(guard);
 }
 
-/// Paused for longer than its lease, the process finds on waking that it is lost, although every node is
-/// there and free.
+/// After a pause longer than its lease, the process finds the lock lost, although every node is
+/// available and free.
 #[tokio::test(start_paused = true)]
 async fn paused_holder_finds_its_lock_lost_for_good() {
     let rig = TestQuorum::new(3);
     let guard = rig.acquire().await.unwrap();
-    // Nobody runs meanwhile.
+    // No task runs during this time.
     tokio::time::advance(LEASE * 2).await;
     assert_eq!(guard.loss(), Some(LockLoss::Lapsed));
     tokio::time::sleep(LEASE).await;
@@ -78,8 +78,8 @@ async fn max_hold_also_ends_leases_of_late_nodes() {
     tokio::time::sleep(LEASE / 2).await;
     rig.clear_faults();
     assert_eq!(guard.lost().await, LockLoss::HeldTooLong);
-    let took = started.elapsed();
-    assert!(took > LEASE * 4 - ms(100) && took <= LEASE * 4 + ms(10), "{took:?}");
+    let elapsed = started.elapsed();
+    assert!(elapsed > LEASE * 4 - ms(100) && elapsed <= LEASE * 4 + ms(10), "{elapsed:?}");
     rig.assert_all_free().await;
     drop(guard);
 }
@@ -98,7 +98,7 @@ async fn fixed_lease_is_not_renewed() {
 async fn release_reports_the_result_of_the_majority() {
     let rig = TestQuorum::new(3);
     let guard = rig.acquire().await.unwrap();
-    // The third one comes in.
+    // The third vote arrives.
     tokio::task::yield_now().await;
     assert_eq!(rig.lease_count(&guard), 3);
     rig.fail_nodes(&[0], BackendFault::NeverReplies);
@@ -135,7 +135,7 @@ async fn dropped_release_frees_all_nodes() {
     }
 }
 
-/// The guard may be dropped where there is no runtime.
+/// A guard may be dropped outside of any runtime.
 #[test]
 fn guard_dropped_without_a_runtime_is_released() {
     let runtime = tokio::runtime::Builder::new_current_thread();
@@ -149,23 +149,24 @@ fn guard_dropped_without_a_runtime_is_released() {
     runtime.block_on(rig.assert_all_free());
 }
 
-/// It is taken out before it is reckoned who is left, whether or not anybody has looked for that yet.
+/// A lost lease is excluded from the remaining time at once, even before a task has noticed the
+/// loss.
 #[tokio::test(start_paused = true)]
 async fn node_that_lost_its_lease_does_not_count() {
     let rig = TestQuorum::new(3);
     let guard = rig.acquire().await.unwrap();
-    // All of them have it, not only those who were enough.
+    // All nodes have granted a lease, not only the majority.
     tokio::time::sleep(ms(1)).await;
     rig.fail_nodes(&[2], BackendFault::Unavailable);
     tokio::time::sleep(LEASE / 2).await;
-    let held = guard.quorum_hold();
-    let left = |at| {
-        let facts = held.hold_state_of(at).expect("it has it still");
-        facts.valid_until().saturating_duration_since(Instant::now())
+    let hold = guard.quorum_hold();
+    let remaining = |node| {
+        let hold_state = hold.hold_state_of(node).expect("it has it still");
+        hold_state.valid_until().saturating_duration_since(Instant::now())
     };
-    let (first, last) = (left(0), left(2));
+    let (first, last) = (remaining(0), remaining(2));
     assert!(last < first, "{first:?} {last:?}");
-    held.hold_state_of(0).expect("it has it still").lease.mark_lost(LockLoss::Taken);
+    hold.hold_state_of(0).expect("it has it still").lease.mark_lost(LockLoss::Taken);
     assert_eq!(guard.remaining(), last);
     drop(guard);
 }

@@ -1,4 +1,4 @@
-//! Acquiring: who votes, who is late, who is away.
+//! Acquires by vote, with late and unavailable nodes.
 
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
@@ -54,7 +54,7 @@ async fn acquire_that_cannot_win_fails_at_once() {
     rig.assert_all_free().await;
 }
 
-/// Also before it has answered: the undo comes after what it undoes.
+/// The release is sent even before the reply to the vote, and runs after the vote.
 #[tokio::test(start_paused = true)]
 async fn vote_arriving_after_the_refusal_is_released() {
     let rig = TestQuorum::new(3);
@@ -68,12 +68,12 @@ async fn vote_arriving_after_the_refusal_is_released() {
 #[tokio::test(start_paused = true)]
 async fn vote_arriving_after_the_grant_joins_the_guard() {
     let rig = TestQuorum::new(5);
-    for at in [3, 4] {
-        rig.faults[at].set("acquire", BackendFault::SlowReply(ms(200)), 1);
+    for node in [3, 4] {
+        rig.faults[node].set("acquire", BackendFault::SlowReply(ms(200)), 1);
     }
     let guard = rig.acquire().await.unwrap();
     tokio::time::sleep(ms(210)).await;
-    // So it can lose two of those that had voted at first.
+    // With the late votes, the lock survives the loss of two of the first.
     rig.fail_nodes(&[0, 1], BackendFault::Unavailable);
     tokio::time::sleep(LEASE * 2).await;
     assert_eq!(guard.loss(), None);
@@ -85,15 +85,15 @@ async fn vote_arriving_after_the_grant_joins_the_guard() {
 #[tokio::test(start_paused = true)]
 async fn vote_arriving_after_the_release_is_released() {
     let rig = TestQuorum::new(5);
-    for at in [3, 4] {
-        rig.faults[at].set("acquire", BackendFault::SlowReply(ms(200)), 1);
+    for node in [3, 4] {
+        rig.faults[node].set("acquire", BackendFault::SlowReply(ms(200)), 1);
     }
     let guard = rig.acquire().await.unwrap();
     assert_eq!(guard.release().await, ReleaseStatus::Released);
     rig.assert_all_free().await;
 }
 
-/// Wherever its future is dropped.
+/// Holds wherever the future is dropped.
 #[tokio::test(start_paused = true)]
 async fn dropped_acquire_leaves_nothing() {
     let faults = [
@@ -103,28 +103,28 @@ async fn dropped_acquire_leaves_nothing() {
         Some(BackendFault::NeverReplies),
     ];
     for fault in faults {
-        let mut ends = 0;
+        let mut completed = 0;
         for polls in 0..40 {
-            let rig = TestQuorum::with_clocks((0..5).map(|at| {
+            let rig = TestQuorum::with_clocks((0..5).map(|node| {
                 let clock = Clock::manual();
-                // So far apart that every fence has to be written back.
-                clock.advance(ms(at));
+                // The clocks differ so much that every fence has to be raised.
+                clock.advance(ms(node));
                 clock
             }));
-            for at in 0..5 {
-                let step = if at % 2 == 0 { "acquire" } else { "raise_fence" };
+            for node in 0..5 {
+                let operation = if node % 2 == 0 { "acquire" } else { "raise_fence" };
                 if let Some(fault) = fault {
-                    rig.faults[at].set(step, fault, 1);
+                    rig.faults[node].set(operation, fault, 1);
                 }
             }
             let mut acquire = Box::pin(rig.quorum.lock("x").lease(LEASE).wait(ms(20)).acquire());
             for _ in 0..polls {
                 if poll_once(&mut acquire).await {
-                    ends += 1;
+                    completed += 1;
                     break;
                 }
-                let hangs = matches!(fault, Some(BackendFault::NeverReplies));
-                tokio::time::advance(ms(if hangs { 20 } else { 1 })).await;
+                let is_hanging = matches!(fault, Some(BackendFault::NeverReplies));
+                tokio::time::advance(ms(if is_hanging { 20 } else { 1 })).await;
             }
             drop(acquire);
             for faults in &rig.faults {
@@ -132,25 +132,27 @@ async fn dropped_acquire_leaves_nothing() {
             }
             rig.assert_all_free().await;
         }
-        assert!(ends > 0, "it is never polled to its end");
+        assert!(completed > 0, "it is never polled to its end");
     }
 }
 
-/// A process that stood still between its call and the answers. A loss is told of a little after the end: nobody is
-/// granted anything in between.
+/// The process was paused between its calls and the replies. A loss is reported a little after the
+/// end of the validity time, but no lock is granted in between.
 #[tokio::test(start_paused = true)]
 async fn grant_past_its_validity_time_is_released() {
-    let sure = TestQuorum::new(3).acquire().await.unwrap().remaining();
-    for (still, granted) in [(sure - ms(1), true), (sure, false), (sure + ms(4), false)] {
+    let validity_time = TestQuorum::new(3).acquire().await.unwrap().remaining();
+    for (pause, is_granted) in
+        [(validity_time - ms(1), true), (validity_time, false), (validity_time + ms(4), false)]
+    {
         let rig = TestQuorum::new(3);
         for faults in &rig.faults {
             faults.set("acquire", BackendFault::SlowReply(ms(1)), 1);
         }
         let mut acquire = Box::pin(rig.acquire());
         assert!(!poll_once(&mut acquire).await);
-        tokio::time::advance(still).await;
+        tokio::time::advance(pause).await;
         let acquired = acquire.await;
-        assert_eq!(acquired.is_ok(), granted, "{still:?}: {acquired:?}");
+        assert_eq!(acquired.is_ok(), is_granted, "{pause:?}: {acquired:?}");
         drop(acquired);
         rig.assert_all_free().await;
     }
@@ -175,7 +177,7 @@ async fn waiter_acquires_once_the_lock_is_free() {
     assert!(next.fence() > fence);
 }
 
-/// While a majority is away too: it may come back within the wait.
+/// The wait continues during an outage of a majority, which may end in time.
 #[tokio::test(start_paused = true)]
 async fn waiter_outlasts_an_outage() {
     let rig = TestQuorum::new(3);

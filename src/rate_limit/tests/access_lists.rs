@@ -1,4 +1,4 @@
-//! Lists of a layer with several policies.
+//! Access lists of a layer with several policies.
 
 use super::{
     gate_requests::{TestRateLimitLayer, gate_by_header, new_request},
@@ -10,7 +10,7 @@ use crate::{
     store::Store,
 };
 
-/// Lists are about the keys of all policies, and the address of whichever has one.
+/// Lists apply to the keys of all policies, and to the address of the policy that has one.
 #[tokio::test(start_paused = true)]
 async fn access_lists_apply_to_the_keys_of_all_policies() {
     let client = KeySource::client(ClientAddress::behind_proxies(["10.0.0.0/8"]));
@@ -29,13 +29,13 @@ async fn access_lists_apply_to_the_keys_of_all_policies() {
         view.headers.push(("x-forwarded-for", address));
         view
     };
-    let asked = |other, address| limit(other).inspect(&mut from(address));
-    assert!(matches!(asked("cost", "192.0.2.7"), InitialVerdict::Skip));
+    let inspect = |other, address| limit(other).inspect(&mut from(address));
+    assert!(matches!(inspect("cost", "192.0.2.7"), InitialVerdict::Skip));
     assert!(
-        matches!(asked("cost", "192.0.2.8"), InitialVerdict::Enter(_)),
+        matches!(inspect("cost", "192.0.2.8"), InitialVerdict::Enter(_)),
         "the proxy is not the client"
     );
     assert!(
-        matches!(asked("b", "192.0.2.7"), InitialVerdict::Answer(reply) if reply.status == 403)
+        matches!(inspect("b", "192.0.2.7"), InitialVerdict::Answer(reply) if reply.status == 403)
     );
 }

@@ -1,5 +1,5 @@
-//! Futures that are dropped at each of their await points: what was charged for a request that does
-//! not go in is given back, save by the call that is under way then.
+//! Futures dropped at each of their await points: charges of a request that was not admitted are
+//! refunded, except that of the call in flight.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -11,8 +11,7 @@ use crate::{
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Polls `n` times, with all that is to be done in between, then drops; the outcome if it was done
-/// before.
+/// Polls a future `n` times with pauses, then drops it. Returns its outcome if it completed before.
 async fn poll_then_drop<T>(n: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     for _ in 0..n {
@@ -33,7 +32,8 @@ fn three_policies() -> [Policy; 3] {
     ]
 }
 
-/// Three tags, each call slow; the last policy refuses or not. What was charged of each.
+/// Drops a check of three slow calls after `n` polls; the last policy may refuse. Returns whether
+/// the check completed, and the units charged by it.
 async fn spent_after_drop(n: usize, refuses: bool) -> (bool, [u64; 3]) {
     let (store, faults) = faulty_store();
     let [a, b, c] = three_policies();
@@ -73,9 +73,9 @@ async fn dropped_check_refunds_all_completed_charges() {
             assert!(n > 3, "there are three calls to be waited for");
             break;
         }
-        // The call that was under way when it was dropped is all that can be left.
-        let under_way = (0..3).map(|at| u64::from(at == n - 1)).collect::<Vec<_>>();
-        assert_eq!(spent[..], under_way, "dropped after {n} polls");
+        // Only the charge of the call in flight can be left.
+        let in_flight = (0..3).map(|at| u64::from(at == n - 1)).collect::<Vec<_>>();
+        assert_eq!(spent[..], in_flight, "dropped after {n} polls");
     }
 }
 
@@ -88,13 +88,13 @@ async fn dropped_refusal_refunds_all_completed_charges() {
             assert!(n > 3, "what is given back is waited for");
             break;
         }
-        let under_way = (0..3).map(|at| u64::from(at == n - 1 && at < 2)).collect::<Vec<_>>();
-        assert_eq!(spent[..], under_way, "dropped after {n} polls");
+        let in_flight = (0..3).map(|at| u64::from(at == n - 1 && at < 2)).collect::<Vec<_>>();
+        assert_eq!(spent[..], in_flight, "dropped after {n} polls");
     }
 }
 
-/// A shadow policy is asked when the others have let the request in: dropped then, it has not gone
-/// in.
+/// Shadow policies are charged after the others have admitted the request. A request dropped then
+/// was not admitted.
 #[tokio::test(start_paused = true)]
 async fn check_dropped_in_shadow_call_refunds_other_keys() {
     let (store, faults) = faulty_store();
@@ -111,7 +111,7 @@ async fn check_dropped_in_shadow_call_refunds_other_keys() {
     );
 }
 
-/// Nothing is lost when futures are dropped on a thread without a runtime, either.
+/// The refund is also made if the future is dropped on a thread without a runtime.
 #[tokio::test(start_paused = true)]
 async fn check_dropped_outside_a_runtime_is_refunded() {
     let (store, faults) = faulty_store();
@@ -154,7 +154,7 @@ async fn single_key_check_dropped_in_shadow_call_is_refunded() {
     assert_eq!(remaining_in_store(&store, &a, "x").await, 10);
 }
 
-/// It is done, although nobody waits for the answer.
+/// The reset is carried out although its reply is not awaited.
 #[tokio::test(start_paused = true)]
 async fn dropped_reset_clears_the_refusal_cache() {
     let (store, faults) = faulty_store();

@@ -1,4 +1,4 @@
-//! Charges that are put right after the response.
+//! Charges that are adjusted after the response.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     store::{BackendFault, Store, faulty_store, with_stalled_stores},
 };
 
-/// Nobody keeps a lease that is not used while the handler takes its time.
+/// An unused lease is returned while the handler runs.
 #[tokio::test(start_paused = true)]
 async fn leased_charge_is_refunded_after_its_lease_ended() {
     let store = Store::memory();
@@ -27,7 +27,7 @@ async fn leased_charge_is_refunded_after_its_lease_ended() {
     assert_eq!(left().await, 99, "what is left of the lease was given back");
     leave_gate(&limit, ticket, 503).await;
     assert_eq!(left().await, 100);
-    // Where there is a lease, it goes there, and nobody is asked.
+    // With a current lease, the refund goes to that lease without a call.
     let ticket = enter_gate(&limit, &mut new_request()).await.unwrap();
     leave_gate(&limit, ticket, 503).await;
     assert_eq!(left().await, 90);
@@ -35,7 +35,7 @@ async fn leased_charge_is_refunded_after_its_lease_ended() {
     assert_eq!(left().await, 100);
 }
 
-/// It is of another window, or of what a reset has forgotten.
+/// The charge belongs to an ended window, or was discarded by a reset.
 #[tokio::test(start_paused = true)]
 async fn refund_of_an_ended_window_or_reset_is_dropped() {
     let store = Store::memory();
@@ -58,7 +58,7 @@ async fn refund_of_an_ended_window_or_reset_is_dropped() {
     }
 }
 
-/// It shows what would come of the policy if it were enforced.
+/// A shadow policy shows the effect of its enforcement, including refunds.
 #[tokio::test(start_paused = true)]
 async fn shadow_policy_charges_are_settled() {
     let store = Store::memory();
@@ -76,15 +76,15 @@ async fn shadow_policy_charges_are_settled() {
     assert_eq!(run_request(&limit, 200).await, 200);
     assert_eq!(left().await, Some(1));
     let limit = gate_by_header("a", policy.clone()).handler_sets_cost().store(&store);
-    let mut dear = new_request();
-    let ticket = enter_gate(&limit, &mut dear).await.unwrap();
+    let mut view = new_request();
+    let ticket = enter_gate(&limit, &mut view).await.unwrap();
     assert_eq!(left().await, Some(0));
-    assert!(dear.extension::<RateStatus>().unwrap().set_cost(0).unwrap());
+    assert!(view.extension::<RateStatus>().unwrap().set_cost(0).unwrap());
     leave_gate(&limit, ticket, 200).await;
     assert_eq!(left().await, Some(1));
 }
 
-/// The inner service fails: that is a 500 further out.
+/// A failed inner service becomes a 500 in an outer layer.
 #[tokio::test(start_paused = true)]
 async fn service_error_is_settled_as_status_500() {
     let store = Store::memory();
@@ -118,19 +118,19 @@ async fn handler_cost_replaces_the_charge() {
     assert_eq!(spent().await, 4);
     leave_gate(&limit, ticket(Some(0)).await, 200).await;
     assert_eq!(spent().await, 4);
-    // Dropped, it costs what the handler has said, or else what it was charged.
+    // A dropped ticket costs the handler's value, or else the original charge.
     drop(ticket(Some(3)).await);
     assert!(store.shutdown(SECOND).await);
     assert_eq!(spent().await, 7);
     drop(ticket(None).await);
     assert!(store.shutdown(SECOND).await);
     assert_eq!(spent().await, 8);
-    // More than there is.
+    // More than the remaining units.
     leave_gate(&limit, ticket(Some(50)).await, 200).await;
     assert_eq!(run_request(&limit, 200).await, 429);
 }
 
-/// An outage begins with that.
+/// An outage starts with the balance after the adjustment.
 #[tokio::test(start_paused = true)]
 async fn handler_cost_counts_in_a_following_outage() {
     for quota in
@@ -138,9 +138,9 @@ async fn handler_cost_counts_in_a_following_outage() {
     {
         let (store, faults) = faulty_store();
         let limit = gate_by_header("a", named_policy("p", quota)).handler_sets_cost().store(&store);
-        let mut dear = new_request();
-        let ticket = enter_gate(&limit, &mut dear).await.unwrap();
-        assert!(dear.extension::<RateStatus>().unwrap().set_cost(quota.capacity() - 2).unwrap());
+        let mut view = new_request();
+        let ticket = enter_gate(&limit, &mut view).await.unwrap();
+        assert!(view.extension::<RateStatus>().unwrap().set_cost(quota.capacity() - 2).unwrap());
         leave_gate(&limit, ticket, 200).await;
         for call in ["charge", "limiters"] {
             faults.set(call, BackendFault::Unavailable, 1000);
@@ -151,7 +151,7 @@ async fn handler_cost_counts_in_a_following_outage() {
     }
 }
 
-/// Downloads by the byte: nothing is known of the cost when the request comes.
+/// The cost is unknown when the request arrives, as for downloads charged by the byte.
 #[tokio::test(start_paused = true)]
 async fn handler_cost_is_charged_to_a_free_request() {
     let (store, faults) = faulty_store();
@@ -183,7 +183,7 @@ async fn handler_cost_is_charged_to_a_free_request() {
     assert_eq!(faults.call_count("settle_charge"), 4, "two keys, twice");
 }
 
-/// The last word is what was put right.
+/// The last cost set before the settlement counts.
 #[tokio::test(start_paused = true)]
 async fn cost_set_after_settlement_is_ignored() {
     let store = Store::memory();
@@ -220,7 +220,7 @@ async fn handler_cost_without_the_setting_is_ignored() {
     assert_eq!(peek.unwrap().remaining(), 9);
 }
 
-/// What the store can't have been asked is asked for again, behind the response.
+/// Adjustments that cannot have reached the store are sent again, after the response.
 #[tokio::test(start_paused = true)]
 async fn pending_settlements_are_sent_after_an_outage() {
     for fault in [BackendFault::Unavailable, BackendFault::LoginRefused] {
@@ -236,9 +236,9 @@ async fn pending_settlements_are_sent_after_an_outage() {
         faults.set("settle_charge", fault, 5);
         let began = tokio::time::Instant::now();
         assert_eq!(run_request(&refunds, 503).await, 503);
-        let mut dear = new_request();
-        let ticket = enter_gate(&by_handler, &mut dear).await.unwrap();
-        assert!(dear.extension::<RateStatus>().unwrap().set_cost(4).unwrap());
+        let mut view = new_request();
+        let ticket = enter_gate(&by_handler, &mut view).await.unwrap();
+        assert!(view.extension::<RateStatus>().unwrap().set_cost(4).unwrap());
         leave_gate(&by_handler, ticket, 200).await;
         assert_eq!(began.elapsed(), Duration::ZERO, "no response waits for that");
         assert_eq!(spent().await, 2);
@@ -248,7 +248,7 @@ async fn pending_settlements_are_sent_after_an_outage() {
     }
 }
 
-/// It has been made, or not: asked for again, it might be made twice.
+/// The adjustment may have run, so a second call might apply it twice.
 #[tokio::test(start_paused = true)]
 async fn uncertain_settlement_is_not_sent_again() {
     let (store, faults) = faulty_store();
@@ -262,7 +262,7 @@ async fn uncertain_settlement_is_not_sent_again() {
     assert_eq!(peek.remaining(), 8);
 }
 
-/// Who leaves while his charge is put right has it put right all the same.
+/// The settlement continues when the client disconnects during it.
 #[tokio::test(start_paused = true)]
 async fn dropped_response_is_refunded() {
     let (store, faults) = faulty_store();
@@ -278,7 +278,7 @@ async fn dropped_response_is_refunded() {
     assert_eq!(peek.remaining(), 9);
 }
 
-/// A refund lapses with its window, and so does the wish for it.
+/// A refund is not retried after the end of its window.
 #[tokio::test(start_paused = true)]
 async fn failed_settlement_ends_with_its_window_or_shutdown() {
     let (store, faults) = faulty_store();
@@ -290,7 +290,7 @@ async fn failed_settlement_ends_with_its_window_or_shutdown() {
     assert!((5..30).contains(&tries), "{tries}");
     tokio::time::sleep(600 * SECOND).await;
     assert_eq!(faults.call_count("settle_charge"), tries);
-    // A shutdown tries once more, and waits for nothing.
+    // A shutdown tries once more and does not wait.
     assert_eq!(run_request(&limit, 503).await, 503);
     let began = tokio::time::Instant::now();
     assert!(store.shutdown(60 * SECOND).await);
@@ -300,7 +300,7 @@ async fn failed_settlement_ends_with_its_window_or_shutdown() {
     assert_eq!(faults.call_count("settle_charge"), tries + 2);
 }
 
-/// What waits keeps no store that everybody else has dropped.
+/// A pending settlement does not own the store.
 #[tokio::test(start_paused = true)]
 async fn pending_settlement_does_not_keep_the_store_alive() {
     let (store, faults) = faulty_store();
@@ -313,7 +313,7 @@ async fn pending_settlement_does_not_keep_the_store_alive() {
     assert!(weak.upgrade().is_none(), "somebody holds it");
 }
 
-/// Only so many wait; what comes on top stays charged.
+/// The number of pending settlements is limited; further charges stay as they are.
 #[tokio::test(start_paused = true)]
 async fn pending_settlements_are_bounded() {
     let (store, faults) = faulty_store();

@@ -1,4 +1,4 @@
-//! The gate, with requests of no framework.
+//! Rate limit gate with requests of no framework.
 
 use std::{
     sync::{
@@ -57,8 +57,8 @@ pub(super) async fn leave_gate(
     status: u16,
 ) -> String {
     match limit.leave(ticket, ServiceOutcome::Answered(status)).await {
-        LeaveAction::AddHeaders(fields) => {
-            let named = fields.iter().find(|(name, _)| name == "ratelimit");
+        LeaveAction::AddHeaders(headers) => {
+            let named = headers.iter().find(|(name, _)| name == "ratelimit");
             named.map(|(_, value)| value.clone().into_owned()).unwrap_or_default()
         }
         other => panic!("{other:?}"),
@@ -95,7 +95,7 @@ async fn missing_key_is_a_bad_request() {
     assert_eq!(enter_gate(&limit, &mut new_request()).await.unwrap_err().status, 400);
 }
 
-/// No waiting helps; but the quota is there for others.
+/// Waiting does not help, but the units are available to cheaper requests.
 #[tokio::test(start_paused = true)]
 async fn cost_above_quota_refusal_shows_remaining_units() {
     let store = Store::memory();
@@ -104,8 +104,8 @@ async fn cost_above_quota_refusal_shows_remaining_units() {
         let limit = gate_by_header("a", policy.clone()).cost_by(|(): &()| 8).store(&store);
         let reply = enter_gate(&limit, &mut new_request()).await.unwrap_err();
         assert_eq!(reply.status, 403);
-        let told = reply.headers.iter().find(|(name, _)| name == "ratelimit");
-        told.map(|(_, value)| value.clone().into_owned()).unwrap_or_default()
+        let header = reply.headers.iter().find(|(name, _)| name == "ratelimit");
+        header.map(|(_, value)| value.clone().into_owned()).unwrap_or_default()
     };
     let policy = named_policy("p", per_minute(7));
     assert_eq!(refused(&policy).await, "\"p\";r=7;t=60", "all of it");
@@ -122,14 +122,14 @@ async fn cost_above_quota_refusal_shows_remaining_units() {
 #[tokio::test(start_paused = true)]
 async fn quota_lookup_is_cached_for_the_quota_ttl() {
     let store = Store::memory();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let of_plan = {
-        let asked = Arc::clone(&asked);
+    let lookups = Arc::new(AtomicUsize::new(0));
+    let plan_quota = {
+        let lookups = Arc::clone(&lookups);
         move |(): &()| {
-            let asked = Arc::clone(&asked);
+            let lookups = Arc::clone(&lookups);
             async move {
                 tokio::time::sleep(Duration::from_millis(1)).await;
-                match asked.fetch_add(1, Ordering::Relaxed) {
+                match lookups.fetch_add(1, Ordering::Relaxed) {
                     0 => per_minute(2),
                     1 => per_minute(4),
                     _ => Quota::unlimited(),
@@ -138,16 +138,16 @@ async fn quota_lookup_is_cached_for_the_quota_ttl() {
         }
     };
     let limit =
-        gate_by_header("a", per_minute(1)).quota_by(of_plan).quota_ttl(5 * SECOND).store(&store);
+        gate_by_header("a", per_minute(1)).quota_by(plan_quota).quota_ttl(5 * SECOND).store(&store);
     for _ in 0..2 {
         assert_eq!(run_request(&limit, 200).await, 200);
     }
     for _ in 0..10 {
         assert_eq!(run_request(&limit, 200).await, 429);
     }
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(lookups.load(Ordering::Relaxed), 1);
     tokio::time::sleep(5 * SECOND).await;
-    // What was spent stays spent.
+    // Spent units stay spent.
     for _ in 0..2 {
         assert_eq!(run_request(&limit, 200).await, 200);
     }
@@ -156,28 +156,30 @@ async fn quota_lookup_is_cached_for_the_quota_ttl() {
     for _ in 0..20 {
         assert_eq!(run_request(&limit, 200).await, 200);
     }
-    assert_eq!(asked.load(Ordering::Relaxed), 3);
+    assert_eq!(lookups.load(Ordering::Relaxed), 3);
 }
 
-/// There is no such time.
+/// The TTL exceeds the range of the clock.
 #[tokio::test(start_paused = true)]
 async fn quota_with_unlimited_ttl_is_looked_up_once() {
     let store = Store::memory();
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
-    let of_plan = move |(): &()| {
+    let lookups = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&lookups);
+    let plan_quota = move |(): &()| {
         count.fetch_add(1, Ordering::Relaxed);
         std::future::ready(per_minute(2))
     };
-    let limit =
-        gate_by_header("a", per_minute(1)).quota_by(of_plan).quota_ttl(Duration::MAX).store(&store);
+    let limit = gate_by_header("a", per_minute(1))
+        .quota_by(plan_quota)
+        .quota_ttl(Duration::MAX)
+        .store(&store);
     for status in [200, 200, 429] {
         assert_eq!(run_request(&limit, 200).await, status);
     }
-    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    assert_eq!(lookups.load(Ordering::Relaxed), 1);
 }
 
-/// Dropped anywhere on its way to the handler, a request costs nothing but what is under way.
+/// A request dropped before its handler costs at most the charge of the call in flight.
 #[tokio::test(start_paused = true)]
 async fn request_dropped_before_the_handler_is_refunded() {
     let (store, faults) = faulty_store();

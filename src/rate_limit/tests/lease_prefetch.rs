@@ -1,4 +1,4 @@
-//! Leases that are fetched before they are needed, or while who asked has gone.
+//! Quota leases that are prefetched, or granted after their check was dropped.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{
     store::{BackendFault, faulty_store},
 };
 
-/// Of a key that spends half of its lease within moments.
+/// The key spends half of its lease within moments.
 #[tokio::test(start_paused = true)]
 async fn fast_spending_prefetches_the_next_lease() {
     let (store, faults) = faulty_store();
@@ -46,7 +46,7 @@ async fn slow_spending_prefetches_no_lease() {
     assert_eq!(faults.call_count("charge"), 1);
 }
 
-/// A shutdown finds what is still on its way.
+/// A shutdown also returns a lease whose charge is still in flight.
 #[tokio::test(start_paused = true)]
 async fn shutdown_returns_a_prefetched_lease_in_flight() {
     let (store, faults) = faulty_store();
@@ -61,7 +61,7 @@ async fn shutdown_returns_a_prefetched_lease_in_flight() {
     assert_eq!(remaining_in_store(&store, &policy, "x").await, 949);
 }
 
-/// Whoever asked for it has gone.
+/// The check that requested the lease was dropped.
 #[tokio::test(start_paused = true)]
 async fn shutdown_returns_the_lease_of_a_dropped_check() {
     let (store, faults) = faulty_store();
@@ -74,7 +74,7 @@ async fn shutdown_returns_the_lease_of_a_dropped_check() {
     assert_eq!(remaining_in_store(&store, &policy, "x").await, 1000);
 }
 
-/// It is tried once: who finds no unit asks as ever.
+/// A prefetch is tried once. A check without a leased unit charges as usual.
 #[tokio::test(start_paused = true)]
 async fn failed_prefetch_is_replaced_by_a_regular_charge() {
     let (store, faults) = faulty_store();

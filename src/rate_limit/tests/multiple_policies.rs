@@ -1,4 +1,4 @@
-//! Several policies at once.
+//! Rate limiters with several policies.
 
 use futures_util::future::join_all;
 
@@ -40,21 +40,21 @@ async fn longest_wait_of_all_violated_policies_applies() {
     let [a, b, c] = three_policies();
     let limit = store.rate_limiter(a.clone()).and(b).and(c);
     assert_admitted(&limit.check("x", 3).await.unwrap(), 0);
-    // Of the three, only one has room for two.
+    // Only one of the three policies has two units left.
     let wait = assert_refused(&limit.check("x", 2).await.unwrap(), &["sliding", "gcra"]);
-    let own = |name: &str, decision: &crate::Decision| {
+    let retry_after_of = |name: &str, decision: &crate::Decision| {
         let each = decision.policies().iter().find(|each| each.policy().name() == name);
         each.expect("it is there").retry_after()
     };
     let decision = limit.check("x", 2).await.unwrap();
-    assert_eq!(own("fixed", &decision), std::time::Duration::ZERO);
-    assert_eq!(wait, own("sliding", &decision).max(own("gcra", &decision)));
+    assert_eq!(retry_after_of("fixed", &decision), std::time::Duration::ZERO);
+    assert_eq!(wait, retry_after_of("sliding", &decision).max(retry_after_of("gcra", &decision)));
     tokio::time::sleep(wait).await;
     assert!(limit.check("x", 2).await.unwrap().is_admitted());
 }
 
-/// One of them is remembered for a short time only, since it may be given back; it has to be waited
-/// for longer.
+/// One refusal is cached only briefly, since a refund may end it. The other policy has the longer
+/// wait.
 #[tokio::test(start_paused = true)]
 async fn recently_refused_policy_is_rechecked_with_the_others() {
     let (store, faults) = faulty_store();
@@ -65,15 +65,15 @@ async fn recently_refused_policy_is_rechecked_with_the_others() {
     assert_refused(&check("a").await, &["each", "all"]);
     tokio::time::sleep(SECOND).await;
     assert_refused(&check("b").await, &["all"]);
-    let asked = faults.call_count("charge");
+    let calls = faults.call_count("charge");
     assert_refused(&check("b").await, &["all"]);
-    assert_eq!(faults.call_count("charge"), asked, "it is known until its window ends");
+    assert_eq!(faults.call_count("charge"), calls, "it is known until its window ends");
     let wait = assert_refused(&check("a").await, &["each", "all"]);
     assert!(wait > 90 * SECOND, "{wait:?}");
 }
 
-/// If it can't be asked, the one that is known stands, whatever the others would do without the
-/// store.
+/// If the other policy cannot be checked, the cached refusal holds, whatever the outage policies
+/// are.
 #[tokio::test(start_paused = true)]
 async fn cached_refusal_holds_during_an_outage() {
     for outage in [RateLimitOutage::Local, RateLimitOutage::Admit, RateLimitOutage::Refuse] {
@@ -86,13 +86,13 @@ async fn cached_refusal_holds_during_an_outage() {
         assert_refused(&check("a").await.unwrap(), &["each", "all"]);
         tokio::time::sleep(SECOND).await;
         assert_refused(&check("b").await.unwrap(), &["all"]);
-        let asked = faults.call_count("charge");
+        let calls = faults.call_count("charge");
         for call in ["charge", "limiters"] {
             faults.set(call, BackendFault::Unavailable, 1_000_000);
         }
         let decision = check("a").await.unwrap();
         assert!(!decision.is_admitted(), "{outage:?}");
-        assert!(faults.call_count("charge") > asked, "the other may have to be waited for longer");
+        assert!(faults.call_count("charge") > calls, "the other may have to be waited for longer");
     }
 }
 
@@ -103,7 +103,7 @@ async fn refusal_refunds_charges_of_other_keys() {
     let limit = store.rate_limiter(a.clone()).and(b.clone()).and(c.clone());
     let keys = |cost| [("x", cost), ("y", cost), ("z", cost)];
     assert!(limit.check_each(keys(1)).await.unwrap().is_admitted());
-    // The second is spent, and so is the third.
+    // Spends the second and the third policy.
     assert!(store.rate_limiter(b.clone()).check("y", 3).await.unwrap().is_admitted());
     assert!(store.rate_limiter(c.clone()).check("z", 2).await.unwrap().is_admitted());
     let decision = limit.check_each(keys(1)).await.unwrap();
@@ -111,15 +111,15 @@ async fn refusal_refunds_charges_of_other_keys() {
     assert_eq!(decision.policies()[0].remaining(), Some(4), "it is told as given back");
     assert_eq!(faults.call_count("settle_charge"), 1);
     assert_eq!(remaining_in_store(&store, &a, "x").await, 4, "given back");
-    // From memory, without a call.
-    let seen = faults.call_count("charge");
-    let again = limit.check_each(keys(1)).await.unwrap();
-    assert_refused(&again, &["sliding", "gcra"]);
-    assert_eq!(again.policies()[0].remaining(), Some(4));
-    assert_eq!(faults.call_count("charge"), seen);
+    // From the refusal cache, without a call.
+    let calls = faults.call_count("charge");
+    let cached = limit.check_each(keys(1)).await.unwrap();
+    assert_refused(&cached, &["sliding", "gcra"]);
+    assert_eq!(cached.policies()[0].remaining(), Some(4));
+    assert_eq!(faults.call_count("charge"), calls);
 }
 
-/// Also to a counter that is named twice, and to a lease.
+/// Applies also to a counter that occurs several times, and to a lease.
 #[tokio::test(start_paused = true)]
 async fn refund_appears_once_in_the_decision() {
     let store = Store::memory();
@@ -141,8 +141,8 @@ async fn refund_appears_once_in_the_decision() {
     assert_eq!(check().await, (false, left.to_vec()));
 }
 
-/// Many at once, under two tags: some are refused that might have been let in, but nobody is let in
-/// beyond a quota, and nothing stays charged for who was refused.
+/// Concurrent checks with two tags: some are refused that might have been admitted, but none is
+/// admitted beyond a quota, and no refused check stays charged.
 #[tokio::test(start_paused = true)]
 async fn concurrent_multi_key_checks_stay_within_each_quota() {
     for (x, y) in [(20, 10), (10, 20), (15, 15)] {
@@ -153,14 +153,14 @@ async fn concurrent_multi_key_checks_stay_within_each_quota() {
             .collect();
         faults.set("charge", BackendFault::SlowReply(SECOND / 100), 40);
         faults.set("settle_charge", BackendFault::SlowReply(SECOND / 50), 10);
-        let one = |n: usize| {
+        let check = |n: usize| {
             let limit = limits[n % 3].clone();
             async move {
                 tokio::time::sleep(SECOND / 1000 * u32::try_from(n % 7).unwrap()).await;
                 limit.check_each([("x", 1), ("y", 1)]).await.unwrap().is_admitted()
             }
         };
-        let admitted = join_all((0..60).map(one)).await.into_iter().filter(|each| *each).count();
+        let admitted = join_all((0..60).map(check)).await.into_iter().filter(|each| *each).count();
         let admitted = u64::try_from(admitted).unwrap();
         assert!(admitted <= x.min(y), "{admitted} of {x} and {y}");
         assert_eq!(remaining_in_store(&store, &a, "x").await, x - admitted);
@@ -168,8 +168,7 @@ async fn concurrent_multi_key_checks_stay_within_each_quota() {
     }
 }
 
-/// What is not known to be given back is not given back again, and what is known not to be is when
-/// it can be.
+/// A refund in doubt is not repeated. A refund that did not run is sent when possible.
 #[tokio::test(start_paused = true)]
 async fn refund_across_keys_is_applied_once() {
     for (fault, calls) in [(BackendFault::ReplyTimeout, 1), (BackendFault::Unavailable, 3)] {
@@ -180,7 +179,7 @@ async fn refund_across_keys_is_applied_once() {
         assert!(limit.check_each(keys()).await.unwrap().is_admitted());
         assert!(store.rate_limiter(b.clone()).check("y", 3).await.unwrap().is_admitted());
         faults.set("settle_charge", fault, calls);
-        // From the store, not from memory: it is another process.
+        // Another process, so that the refusal comes from the store and not from the cache.
         let other = store.as_another_process().rate_limiter(a.clone()).and(b);
         assert_refused(&other.check_each(keys()).await.unwrap(), &["sliding"]);
         let spent = 5 - remaining_in_store(&store, &a, "x").await;
@@ -228,7 +227,7 @@ async fn refused_request_does_not_charge_shadow_policies() {
     assert_eq!(remaining_in_store(&store, &watched, "x").await, 9);
 }
 
-/// The sum of what one counter is charged is more than a number can say.
+/// The sum of the costs of one counter exceeds `u64::MAX`.
 #[tokio::test(start_paused = true)]
 async fn maximum_cost_on_a_repeated_counter_does_not_overflow() {
     let store = Store::memory();
@@ -237,13 +236,13 @@ async fn maximum_cost_on_a_repeated_counter_does_not_overflow() {
         assert!(limit.check("x", 1).await.unwrap().is_admitted());
         for _ in 0..2 {
             let error = limit.check("x", u64::MAX).await.map(|d| d.is_admitted());
-            let told = error.map_err(|error| error.kind());
-            assert_eq!(told, Err(ErrorKind::CostAboveQuota), "{quota:?}");
+            let kind = error.map_err(|error| error.kind());
+            assert_eq!(kind, Err(ErrorKind::CostAboveQuota), "{quota:?}");
         }
     }
 }
 
-/// Two policies of one name are one counter, and held to what both allow.
+/// Two policies of one name share a counter, which has to satisfy both quotas.
 #[tokio::test(start_paused = true)]
 async fn repeated_counter_is_held_to_both_quotas() {
     let quick = Quota::requests(10).per(SECOND);
@@ -260,7 +259,7 @@ async fn repeated_counter_is_held_to_both_quotas() {
                 tokio::time::sleep(SECOND).await;
             }
             assert!(passed.iter().all(|spent| *spent <= 10), "{first:?}: {passed:?}");
-            // GCRA lets in its burst and what a minute has.
+            // GCRA admits its burst and the units of one minute.
             let most = if a == quick.gcra() { 10 + 20 } else { 20 };
             assert!(passed.iter().sum::<u64>() <= most, "{first:?}: {passed:?}");
         }

@@ -1,5 +1,5 @@
-//! A gate within another one: the same policy is charged once, if the one is held to all that the
-//! other is about.
+//! Nested gates: a repeated policy is charged once if the outer gate enforces all that the inner
+//! one does.
 
 use super::{
     SECOND,
@@ -32,7 +32,7 @@ async fn enter_both(limits: &(TestRateLimitLayer, TestRateLimitLayer)) -> (FakeG
     (view, skipped)
 }
 
-/// Also if this process alone has counted it, which handlers know nothing of.
+/// The policy was counted by this process only, which `RateStatus` does not show.
 #[tokio::test(start_paused = true)]
 async fn repeated_policy_is_counted_once_during_an_outage() {
     let (store, faults) = faulty_store();
@@ -47,7 +47,7 @@ async fn repeated_policy_is_counted_once_during_an_outage() {
     assert_eq!(enter_gate(&limits.0, &mut new_request()).await.unwrap_err().status, 429);
 }
 
-/// What it would do without the store is its own business.
+/// The outage policy of the outer layer does not apply to the inner one.
 #[tokio::test(start_paused = true)]
 async fn inner_refuse_on_outage_policy_is_not_skipped() {
     let (store, faults) = faulty_store();
@@ -58,15 +58,15 @@ async fn inner_refuse_on_outage_policy_is_not_skipped() {
     let ticket = enter_gate(&outer, &mut view).await.unwrap();
     assert_eq!(leave_gate(&outer, ticket, 200).await, "", "it is told nothing");
     assert_eq!(enter_gate(&inner, &mut view).await.unwrap_err().status, 503);
-    // The store is back.
+    // The store has recovered.
     let ticket = enter_gate(&inner, &mut view).await.unwrap();
     assert!(view.extension::<RateStatus>().unwrap().outer().is_none());
     assert_eq!(leave_gate(&inner, ticket, 200).await, "\"p\";r=9;t=60");
     assert!(matches!(outer.inspect(&mut view), InitialVerdict::Skip), "it is charged by now");
 }
 
-/// What is counted elsewhere says nothing: the inner one may be of all processes, the outer one of
-/// this alone.
+/// A charge in another store does not count: the inner store may be shared, the outer one local to
+/// this process.
 #[tokio::test(start_paused = true)]
 async fn repeated_policy_in_another_store_is_charged_again() {
     let (store, faults) = faulty_store();
@@ -74,18 +74,18 @@ async fn repeated_policy_in_another_store_is_charged_again() {
     let (_, inner) = nested_gates(&store, per_minute(10));
     assert!(!enter_both(&(nested_gates(&outer, per_minute(10)).0, inner.clone())).await.1);
     assert_eq!(faults.call_count("charge"), 1);
-    // It is asked where it counts, however far out that was.
+    // Any outer layer on the same store counts, even behind another layer.
     let (mut view, between) = (new_request(), nested_gates(&outer, per_minute(9)).1);
     for layer in [&inner, &between] {
         let _ = enter_gate(layer, &mut view).await.unwrap();
     }
     assert!(matches!(inner.inspect(&mut view), InitialVerdict::Skip));
-    // Another handle of the same store counts there, too.
+    // Another handle on the same store counts, too.
     let other = nested_gates(&store.as_another_process(), per_minute(10)).1;
     assert!(matches!(other.inspect(&mut view), InitialVerdict::Skip));
 }
 
-/// The inner quota might be the stricter one: it is not left out.
+/// The inner quota may be the stricter one, so it is not skipped.
 #[tokio::test(start_paused = true)]
 async fn repeated_counter_with_another_quota_is_charged_twice() {
     let store = Store::memory();
@@ -96,7 +96,7 @@ async fn repeated_counter_with_another_quota_is_charged_twice() {
     assert_eq!(status.outer().unwrap().decision().remaining(), 9);
 }
 
-/// Whether the inner of two layers that are alike lets a second request in, where one is allowed.
+/// Returns true if two nested layers with a quota of one refuse a further request.
 async fn is_second_request_refused(
     outer: impl Fn(TestRateLimitLayer) -> TestRateLimitLayer,
 ) -> bool {
@@ -119,7 +119,7 @@ async fn is_second_request_refused(
     false
 }
 
-/// Who only watched, or took less, has not asked for the other.
+/// An outer policy in shadow mode, or with a lower cost, does not replace the inner one.
 #[tokio::test(start_paused = true)]
 async fn repeated_policy_is_skipped_only_if_enforced_in_full() {
     assert!(is_second_request_refused(|outer| outer).await);
@@ -127,12 +127,12 @@ async fn repeated_policy_is_skipped_only_if_enforced_in_full() {
     assert!(is_second_request_refused(|outer| outer.cost_by(|(): &()| 0)).await);
 }
 
-/// Nor if it does not punish as the inner one would, which the request would get away with.
+/// An outer policy without the penalty of the inner one does not replace it.
 #[tokio::test(start_paused = true)]
 async fn repeated_policy_with_another_penalty_is_charged_again() {
     let plain = || named_policy("p", per_minute(10));
     let penal = |after| plain().penalty(after, 300 * SECOND);
-    for (outer, inner, left_out) in [
+    for (outer, inner, is_skipped) in [
         (plain(), penal(3), false),
         (penal(2), penal(3), false),
         (penal(3), penal(3), true),
@@ -141,11 +141,11 @@ async fn repeated_policy_with_another_penalty_is_charged_again() {
         let store = Store::memory();
         let [one, other] =
             [&outer, &inner].map(|policy| gate_by_header("a", policy.clone()).store(&store));
-        assert_eq!(enter_both(&(one, other)).await.1, left_out, "{outer:?} {inner:?}");
+        assert_eq!(enter_both(&(one, other)).await.1, is_skipped, "{outer:?} {inner:?}");
     }
 }
 
-/// What the inner one is set to do after the response is done, and not lost with its charge.
+/// The settlement of the inner policy needs a charge of its own.
 #[tokio::test(start_paused = true)]
 async fn repeated_policy_with_a_settlement_is_charged_again() {
     let store = Store::memory();
@@ -165,7 +165,7 @@ async fn repeated_policy_with_a_settlement_is_charged_again() {
     assert_eq!(spent().await, 5);
 }
 
-/// What the policy `p` of ten a minute has left for a key.
+/// Units that the policy `p`, of ten per minute, has left for a key.
 async fn remaining_for_key(store: &Store, key: Key) -> u64 {
     store.rate_limiter(named_policy("p", per_minute(10))).peek(key, 1).await.unwrap().remaining()
 }

@@ -1,4 +1,4 @@
-//! What a policy is called, to clients and in the store.
+//! Names of policies, for clients and in the store.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::{
     store::{Algorithm, CounterKeyKind, KeyNames},
 };
 
-/// Names of the letters by which they could run into something else, and now and then a long one.
+/// Names of letters that separate or escape the parts of keys, and some long names.
 fn policy_name() -> impl Strategy<Value = String> {
     let letters = vec![
         'a', 'b', ':', '@', '%', '~', '-', '.', '1', ' ', '/', '"', '\n', '{', '}', '検', '登',
@@ -27,7 +27,7 @@ fn arbitrary_quota() -> impl Strategy<Value = Quota> {
     })
 }
 
-/// A name or a quota, the subject, the tag of its group, and whether it is about refusals.
+/// Name or quota, subject, group tag, and whether the counter counts refusals.
 type CounterTemplate = (Result<String, Quota>, String, Option<String>, bool);
 
 fn counter_template() -> impl Strategy<Value = CounterTemplate> {
@@ -47,18 +47,18 @@ proptest! {
     fn distinct_counters_have_distinct_keys(all in prop::collection::vec(counter_template(), 2..60)) {
         let keys = KeyNames::new("shop");
         let mut seen = HashMap::new();
-        for counted in &all {
-            let (policy, subject, tag, refusals) = counted;
+        for template in &all {
+            let (policy, subject, tag, refusals) = template;
             let (policy, subject) = (policy_for(policy), Key::custom(subject));
             let tag = tag.as_ref().map_or_else(|| subject.clone(), |tag| Key::custom(tag));
-            let of = if *refusals { CounterKeyKind::refusals } else { CounterKeyKind::spent_units };
-            let (kind, shard) = (of(Algorithm::Gcra), tag.shard());
+            let kind_of = if *refusals { CounterKeyKind::refusals } else { CounterKeyKind::spent_units };
+            let (kind, shard) = (kind_of(Algorithm::Gcra), tag.shard());
             let parts = keys.counter_parts(&tag, shard, kind, (policy.counter_name(), &subject));
-            // A tag that is the subject is none.
+            // A tag equal to the subject is no group.
             let grouped = (tag != subject).then(|| tag.clone());
-            let what = (counted.0.clone(), counted.1.clone(), grouped, *refusals);
-            let first = seen.entry(parts.concat()).or_insert_with(|| what.clone());
-            prop_assert_eq!(&*first, &what);
+            let identity = (template.0.clone(), template.1.clone(), grouped, *refusals);
+            let first = seen.entry(parts.concat()).or_insert_with(|| identity.clone());
+            prop_assert_eq!(&*first, &identity);
         }
     }
 
@@ -76,8 +76,8 @@ proptest! {
 
 #[test]
 fn common_policy_name_is_its_own_label() {
-    for usual in ["search", "per_minute", "v1.2-b", "a b", "a/b"] {
-        assert_eq!(Policy::new(per_minute(1)).with_name(usual).name(), usual);
+    for common in ["search", "per_minute", "v1.2-b", "a b", "a/b"] {
+        assert_eq!(Policy::new(per_minute(1)).with_name(common).name(), common);
     }
     assert_eq!(Policy::new(per_minute(1)).with_name("検%").name(), "%E6%A4%9C%25");
 }

@@ -1,4 +1,4 @@
-//! Quotas of 0, and charges that are larger than any quota.
+//! Quotas of zero, and charges beyond any quota.
 
 use super::*;
 use crate::store::{AdjustmentKind, ChargeAdjustment, QuotaRule};
@@ -21,7 +21,7 @@ async fn zero_quota_refuses_everything_in_each_algorithm() {
         }
         assert!(limit.check("k", 0).await.expect("no error").is_admitted(), "it costs nothing");
         assert_eq!(limit.peek("k", 0).await.expect("no error").remaining(), 0);
-        // Beside others nothing is charged.
+        // Other policies of the same check are not charged.
         let both = store.rate_limiter(named_policy("some", other)).and(named_policy("none", zero));
         assert_eq!(
             assert_refused(&both.check("k", 1).await.expect("no error"), &["none"]),

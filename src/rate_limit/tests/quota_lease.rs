@@ -1,4 +1,4 @@
-//! Charges that were made in advance.
+//! Quota leases: units charged in advance.
 
 use std::time::Duration;
 
@@ -34,14 +34,14 @@ async fn request_with_a_leased_unit_passes_without_a_store_call() {
         panic!("a unit is there")
     };
     assert_eq!(second.extension::<RateStatus>().unwrap().decision().remaining(), 3);
-    let mut fields = Vec::new();
-    limit.settle_with_headers(status, |name, value| fields.push((name, value))).unwrap();
-    assert!(fields.contains(&("ratelimit", "\"leased\";r=3;t=60".into())), "{fields:?}");
+    let mut headers = Vec::new();
+    limit.settle_with_headers(status, |name, value| headers.push((name, value))).unwrap();
+    assert!(headers.contains(&("ratelimit", "\"leased\";r=3;t=60".into())), "{headers:?}");
     assert!(matches!(limit.inspect(&mut new_request()), InitialVerdict::Enter(_)), "all are spent");
     assert_eq!(faults.call_count("charge"), 1);
 }
 
-/// It might have to be given back: the ticket has to know of it.
+/// The charge may be refunded, so the ticket must own it.
 #[tokio::test(start_paused = true)]
 async fn refundable_leased_charge_needs_a_full_ticket() {
     let store = Store::memory();
@@ -61,7 +61,7 @@ async fn lease_expires_with_its_window() {
     let (store, faults) = faulty_store();
     let limit = store.rate_limiter(leased_policy(100, 50));
     assert_admitted(&limit.check("x", 1).await.unwrap(), 99);
-    // In use all the time, so that it is not given back.
+    // The limiter stays in use, so that the lease is not returned.
     for _ in 0..119 {
         tokio::time::sleep(SECOND / 2).await;
         let _ = limit.check("y", 1).await.unwrap();
@@ -88,8 +88,7 @@ async fn unused_leased_units_are_returned() {
     assert_eq!(faults.call_count("settle_charge"), 2);
 }
 
-/// Who looks is told what a check of this process would be told, and what is left for others is no
-/// matter.
+/// A peek shows what a check of this process would get, not the units left for other processes.
 #[tokio::test(start_paused = true)]
 async fn peek_counts_units_leased_by_the_process() {
     let store = Store::memory();
@@ -103,15 +102,15 @@ async fn peek_counts_units_leased_by_the_process() {
     assert_refused(&limit.peek("x", 2).await.unwrap(), &["leased"]);
 }
 
-/// Whoever asks for the lease may leave: it was charged, and is there for the next.
+/// The check that requested the lease is dropped. The lease was charged and serves the next check.
 #[tokio::test(start_paused = true)]
 async fn dropped_check_keeps_its_lease_for_the_next() {
     let (store, faults) = faulty_store();
     let policy = leased_policy(100, 10);
     let limit = store.rate_limiter(policy.clone());
     faults.set("charge", BackendFault::SlowReply(SECOND / 10), 1);
-    let asking = tokio::time::timeout(SECOND / 20, limit.check("x", 1));
-    assert!(asking.await.is_err());
+    let check = tokio::time::timeout(SECOND / 20, limit.check("x", 1));
+    assert!(check.await.is_err());
     tokio::time::sleep(SECOND / 10).await;
     for n in 0..10 {
         assert_admitted(&limit.check("x", 1).await.unwrap(), 99 - n);
@@ -119,7 +118,7 @@ async fn dropped_check_keeps_its_lease_for_the_next() {
     assert_eq!(faults.call_count("charge"), 1);
 }
 
-/// Those who come while a lease is under way ask for themselves.
+/// A check during a lease request in flight charges for itself.
 #[tokio::test(start_paused = true)]
 async fn check_does_not_wait_for_a_lease_refill_in_flight() {
     let (store, faults) = faulty_store();
@@ -150,7 +149,7 @@ async fn refusal_by_another_policy_returns_the_leased_unit() {
     assert_eq!(remaining_in_store(&store, &leased_policy(100, 10), "x").await, 99);
 }
 
-/// How many of `checks` at each of the processes get in.
+/// Number of admissions of `checks` checks in each of the processes.
 async fn count_shared_admissions(
     store: &Store,
     policy: &Policy,
@@ -194,7 +193,7 @@ async fn eight_processes_admit_at_most_and_almost_the_quota() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// In each window, at most the quota; and with what is given back, no unit is lost.
+    /// Each window admits at most the quota, and no unit is lost after leases were returned.
     #[test]
     fn leases_admit_at_most_the_quota_and_lose_no_unit(
         quota in 1..60u64,
@@ -213,8 +212,7 @@ proptest! {
                 for _ in 0..checks {
                     let now = tokio::time::Instant::now();
                     let decision = limits[process].check("x", 1).await.unwrap();
-                    // The window as the store has it: it begins with the first charge that is let
-                    // in.
+                    // The store's window starts with the first admitted charge.
                     if since.is_none_or(|since| now >= since + 5 * SECOND) {
                         (since, passed) = (Some(now), 0);
                     }
@@ -234,7 +232,7 @@ proptest! {
     }
 }
 
-/// What a lease asks for and does not get was asked for by nobody.
+/// Units that a lease requests in vain were requested by no client, so they count for no penalty.
 #[tokio::test(start_paused = true)]
 async fn partial_lease_grant_counts_no_penalty() {
     let store = Store::memory();
@@ -262,8 +260,8 @@ async fn refusal_without_a_lease_names_all_violated_policies() {
     assert!(other.check("x", 1).await.unwrap().is_admitted(), "after {wait:?}");
 }
 
-/// Leases of others may be given back, so a refusal may end before the window does, also for a
-/// request that costs more than what is leased.
+/// Other processes may return leases, so a refusal may end before its window, also for a cost above
+/// the leased units.
 #[tokio::test(start_paused = true)]
 async fn units_returned_by_another_process_become_available() {
     for cost in [1, 2] {
@@ -277,18 +275,18 @@ async fn units_returned_by_another_process_become_available() {
         }
         let last = limit.check("x", cost).await.unwrap();
         assert!(last.is_admitted() && (cost == 1 || last.remaining() == 0), "{last:?}");
-        let asked = faults.call_count("charge");
+        let calls = faults.call_count("charge");
         assert_refused(&limit.check("x", cost).await.unwrap(), &["leased"]);
         if cost == 2 {
-            assert_eq!(faults.call_count("charge"), asked, "it is known for a moment");
+            assert_eq!(faults.call_count("charge"), calls, "it is known for a moment");
         }
         tokio::time::sleep(5 * SECOND).await;
         assert!(limit.check("x", cost).await.unwrap().is_admitted());
     }
 }
 
-/// Also to those of the same name here that lease nothing, whose refusals are remembered for as
-/// long as the store said.
+/// Returned units also end the cached refusals of local limiters of the same name that have no
+/// lease.
 #[tokio::test(start_paused = true)]
 async fn returned_units_end_refusals_of_unleased_limiters() {
     let store = Store::memory();
@@ -299,7 +297,7 @@ async fn returned_units_end_refusals_of_unleased_limiters() {
     assert_admitted(&plain.check("x", 1).await.unwrap(), 8);
 }
 
-/// How many of thirty more get in.
+/// Number of admissions of thirty checks.
 async fn count_admissions(limit: &RateLimiter) -> usize {
     let mut passed = 0;
     for _ in 0..30 {
@@ -308,8 +306,8 @@ async fn count_admissions(limit: &RateLimiter) -> usize {
     passed
 }
 
-/// What was charged before a reset is of what it has forgotten, also if the answer comes later, or
-/// has come while the reset was under way.
+/// A reset discards units leased before it, also if the reply of the charge arrives after or during
+/// the reset.
 #[tokio::test(start_paused = true)]
 async fn reset_discards_units_leased_before_it() {
     for (call, fault) in [
@@ -334,7 +332,7 @@ async fn reset_discards_units_leased_before_it() {
     }
 }
 
-/// Whoever resets a key need not know by which quota it is leased.
+/// A reset discards the leases of every quota of the policy's name.
 #[tokio::test(start_paused = true)]
 async fn reset_by_another_quota_discards_leased_units() {
     let store = Store::memory();
@@ -344,7 +342,7 @@ async fn reset_by_another_quota_discards_leased_units() {
     assert_eq!(count_admissions(&limit).await, 10);
 }
 
-/// The store's windows are of whole milliseconds, and begin in the middle of one.
+/// The store's windows last whole milliseconds and may start within one.
 #[tokio::test(start_paused = true)]
 async fn leased_unit_is_never_spent_in_the_next_window() {
     let step = Duration::from_micros(100);

@@ -1,4 +1,4 @@
-//! Refusals that are repeated without asking the store.
+//! Refusals repeated from the cache without a store call.
 
 use std::time::Duration;
 
@@ -22,18 +22,19 @@ async fn refusal_is_cached_until_units_are_available() {
         let limit = store.rate_limiter(quota);
         assert_admitted(&limit.check("x", 2).await.unwrap(), 0);
         let wait = assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
-        let asked = faults.call_count("charge");
+        let calls = faults.call_count("charge");
         for _ in 0..10 {
             assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
             tokio::time::sleep(wait / 10 - Duration::from_millis(1)).await;
         }
-        assert_eq!(faults.call_count("charge"), asked, "{quota:?}");
+        assert_eq!(faults.call_count("charge"), calls, "{quota:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
         assert!(limit.check("x", 1).await.unwrap().is_admitted(), "{quota:?}");
     }
 }
 
-/// The moment is counted from before the call: a slow answer makes it end sooner here, never later.
+/// The end of a cached refusal counts from before the call: a slow reply makes it earlier, never
+/// later.
 #[tokio::test(start_paused = true)]
 async fn slow_reply_does_not_extend_a_cached_refusal() {
     let (store, faults) = faulty_store();
@@ -48,7 +49,7 @@ async fn slow_reply_does_not_extend_a_cached_refusal() {
     assert!(limit.check("x", 1).await.unwrap().is_admitted(), "the window is over");
 }
 
-/// The store has run later than the call was sent.
+/// The store ran the operation later than the call was sent.
 #[tokio::test(start_paused = true)]
 async fn request_after_the_cached_retry_delay_is_admitted() {
     let (store, faults) = faulty_store();
@@ -60,9 +61,9 @@ async fn request_after_the_cached_retry_delay_is_admitted() {
     tokio::time::sleep(10 * SECOND).await;
     faults.set("charge", BackendFault::SlowCall(SECOND), 1);
     assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
-    let asked = faults.call_count("charge");
+    let calls = faults.call_count("charge");
     let wait = assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
-    assert_eq!(faults.call_count("charge"), asked, "it is remembered");
+    assert_eq!(faults.call_count("charge"), calls, "it is remembered");
     tokio::time::sleep(wait).await;
     assert!(limit.check("x", 1).await.unwrap().is_admitted(), "{wait:?}");
 }
@@ -83,8 +84,8 @@ async fn expensive_refusal_does_not_refuse_cheaper_requests() {
     assert_eq!(faults.call_count("charge"), 3);
 }
 
-/// Under one name, what is counted otherwise, or not at all, is of another counter: it makes
-/// nothing dearer.
+/// A policy of the same name with another algorithm, or without a limit, has another counter and
+/// adds no cost.
 #[tokio::test(start_paused = true)]
 async fn policy_of_another_counter_adds_no_cost() {
     for other in [Quota::unlimited(), per_minute(100).sliding()] {
@@ -133,7 +134,7 @@ async fn remote_reset_applies_after_the_refusal_cache_time() {
     assert_admitted(&one.check("x", 1).await.unwrap(), 0);
 }
 
-/// A counter is found by its policy's name: who resets it need not know by which quota it refuses.
+/// Counters are found by the policy's name, so a reset works with any quota.
 #[tokio::test(start_paused = true)]
 async fn local_reset_by_another_quota_applies_at_once() {
     let store = Store::memory();
@@ -144,8 +145,8 @@ async fn local_reset_by_another_quota_applies_at_once() {
     assert_admitted(&limit.check("x", 1).await.unwrap(), 0);
 }
 
-/// It was asked for before the reset, and arrives after it. The reset may be by another quota, of
-/// which alone something was known here.
+/// The refusal was requested before the reset and arrives after it. The reset may use another quota
+/// of the same name.
 #[tokio::test(start_paused = true)]
 async fn refusal_requested_before_a_reset_is_not_cached() {
     for reset in [per_minute(1), Quota::requests(7).per(SECOND)] {
@@ -168,28 +169,28 @@ async fn refusal_requested_before_a_reset_is_not_cached() {
     }
 }
 
-/// Who leaves while a shadow is asked is given back what he was charged, and others may be let in
-/// for it.
+/// A check that is dropped during the call for its shadow policy is refunded, so another request
+/// may be admitted.
 #[tokio::test(start_paused = true)]
 async fn refusal_beside_a_shadow_policy_ends_after_a_refund() {
     let (store, faults) = faulty_store();
     let other = store.as_another_process();
     let hour = named_policy("real", Quota::requests(1).per(3600 * SECOND));
-    let [leaves, stays] = [&store, &other].map(|store| {
+    let [leaving, remaining] = [&store, &other].map(|store| {
         store.rate_limiter(hour.clone()).and(named_policy("watched", per_minute(9)).shadow())
     });
     faults.set("charge", BackendFault::SlowReply(SECOND), 2);
-    let (left, ()) =
-        tokio::join!(tokio::time::timeout(SECOND * 9 / 5, leaves.check("x", 1)), async {
+    let (dropped, ()) =
+        tokio::join!(tokio::time::timeout(SECOND * 9 / 5, leaving.check("x", 1)), async {
             tokio::time::sleep(SECOND * 3 / 2).await;
-            assert_refused(&stays.check("x", 1).await.unwrap(), &["real"]);
+            assert_refused(&remaining.check("x", 1).await.unwrap(), &["real"]);
         });
-    assert!(left.is_err(), "it is in the shadow still");
+    assert!(dropped.is_err(), "it is in the shadow still");
     tokio::time::sleep(SECOND).await;
-    assert!(stays.check("x", 1).await.unwrap().is_admitted());
+    assert!(remaining.check("x", 1).await.unwrap().is_admitted());
 }
 
-/// A window may end after the block: from then on the store has to count again.
+/// The window may end after the block; from then on the store has to count again.
 #[tokio::test(start_paused = true)]
 async fn penalty_block_is_cached_until_it_ends() {
     let quota = Quota::requests(3).per(3 * SECOND).sliding();
@@ -206,7 +207,7 @@ async fn penalty_block_is_cached_until_it_ends() {
     );
 }
 
-/// Two limiters, one that remembers and one that asks each time, on stores that are told the same.
+/// Operation on two limiters with equal stores, one with a refusal cache and one without.
 #[derive(Debug, Clone, Copy)]
 enum LimiterOperation {
     Check { key: u8, cost: u64 },
@@ -232,10 +233,10 @@ fn arbitrary_quota() -> impl Strategy<Value = Quota> {
 }
 
 async fn compare_limiters(policy: Policy, ops: &[LimiterOperation]) -> Result<(), TestCaseError> {
-    let (stores, asking) = ([Store::memory(), Store::memory()], Duration::ZERO);
+    let (stores, cache_time) = ([Store::memory(), Store::memory()], Duration::ZERO);
     let limits: [RateLimiter; 2] = [
         stores[0].rate_limiter(policy.clone()),
-        stores[1].rate_limiter(policy.cache_refusals_for(asking)),
+        stores[1].rate_limiter(policy.cache_refusals_for(cache_time)),
     ];
     for op in ops {
         match *op {
@@ -244,9 +245,9 @@ async fn compare_limiters(policy: Policy, ops: &[LimiterOperation]) -> Result<()
                 let one = limits[0].check(&*key, cost).await.unwrap();
                 let other = limits[1].check(&*key, cost).await.unwrap();
                 prop_assert_eq!(one.is_admitted(), other.is_admitted(), "{:?}", op);
-                // Told by the millisecond, and remembered to the same.
-                let apart = one.retry_after().abs_diff(other.retry_after());
-                prop_assert!(apart <= Duration::from_millis(2), "{:?} {:?}", one, other);
+                // Both times are rounded to milliseconds.
+                let difference = one.retry_after().abs_diff(other.retry_after());
+                prop_assert!(difference <= Duration::from_millis(2), "{:?} {:?}", one, other);
             }
             LimiterOperation::Sleep { millis } => {
                 tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -274,7 +275,7 @@ proptest! {
     }
 }
 
-/// What is kept here goes by tokio's clock, and that one does not pass with the store's.
+/// Caches and leases use tokio's clock, which does not advance with the store's manual clock.
 #[tokio::test]
 async fn manual_clock_disables_refusal_cache_and_leases() {
     for policy in [
@@ -299,7 +300,7 @@ async fn manual_clock_disables_refusal_cache_and_leases() {
         }
         assert!(limit.check("x", 1).await.unwrap().is_admitted());
         clock.advance(60 * SECOND);
-        // Of a lease, the other one would still be there.
+        // A lease would still have its second unit.
         assert_admitted(&limit.check("x", 1).await.unwrap(), 1);
     }
 }

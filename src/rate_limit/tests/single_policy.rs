@@ -1,4 +1,4 @@
-//! Single policies, by all ways of counting.
+//! Single policies with each algorithm.
 
 use super::{SECOND, assert_admitted, assert_refused, named_policy, per_minute};
 use crate::{Policy, Quota, store::Store};
@@ -30,12 +30,12 @@ async fn changed_quota_keeps_the_spent_units() {
     assert_admitted(&limit(10).check("x", 8).await.unwrap(), 2);
     assert_admitted(&limit(20).check("x", 1).await.unwrap(), 11);
     assert_refused(&limit(5).check("x", 1).await.unwrap(), &["p"]);
-    // What was said of five is not said of twenty.
+    // The cached refusal by the quota of five does not apply to that of twenty.
     assert_admitted(&limit(20).check("x", 1).await.unwrap(), 10);
 }
 
-/// Two layers nobody has named are two limits: the shorter window must not end what the longer one
-/// counts.
+/// Unnamed policies with different quotas are separate: the shorter window must not end the count
+/// of the longer one.
 #[tokio::test(start_paused = true)]
 async fn unnamed_policies_with_distinct_quotas_count_separately() {
     let store = Store::memory();
@@ -64,7 +64,7 @@ async fn free_peek_shows_remaining_units_and_penalty_block() {
     }
 }
 
-/// They are there for whoever asks in this process.
+/// Leased units are available to every check of this process.
 #[tokio::test(start_paused = true)]
 async fn free_peek_counts_leased_units() {
     let limit = Store::memory().rate_limiter(named_policy("p", per_minute(10)).quota_lease(4));

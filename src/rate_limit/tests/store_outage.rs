@@ -1,4 +1,4 @@
-//! What is decided while the store is away.
+//! Decisions while the store is unavailable.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::{
 
 const ALL_CALLS: usize = 1_000_000;
 
-/// How many of so many are let in, at once.
-async fn count_local_admissions(limit: &RateLimiter, key: &str, of: usize) -> usize {
+/// Number of local admissions of `checks` checks.
+async fn count_local_admissions(limit: &RateLimiter, key: &str, checks: usize) -> usize {
     let mut passed = 0;
-    for _ in 0..of {
+    for _ in 0..checks {
         let decision = limit.check(key, 1).await.unwrap();
         assert!(decision.is_local(), "{decision:?}");
         passed += usize::from(decision.is_admitted());
@@ -34,7 +34,7 @@ async fn unknown_key_has_the_whole_quota_during_an_outage() {
     for quota in [per_minute(10), per_minute(10).sliding(), per_minute(20).burst(10)] {
         let limit = store.rate_limiter(quota);
         assert_eq!(count_local_admissions(&limit, "x", 30).await, 10, "{quota:?}");
-        // It fills up evenly: within six seconds at least one of ten a minute.
+        // The local limiter refills evenly: ten per minute give at least one unit in six seconds.
         tokio::time::sleep(6 * SECOND).await;
         assert!((1..=2).contains(&count_local_admissions(&limit, "x", 30).await), "{quota:?}");
     }
@@ -47,7 +47,7 @@ async fn unstable_store_is_not_called_until_it_recovers() {
     assert_admitted(&limit.check("x", 1).await.unwrap(), 9);
     set_charge_fault(&faults, BackendFault::Unavailable, ALL_CALLS);
     assert_eq!(count_local_admissions(&limit, "x", 4).await, 4);
-    // It comes and goes.
+    // The store recovers and fails again.
     for _ in 0..5 {
         set_charge_fault(&faults, BackendFault::Unavailable, 0);
         tokio::time::sleep(SECOND / 2).await;
@@ -55,12 +55,12 @@ async fn unstable_store_is_not_called_until_it_recovers() {
         set_charge_fault(&faults, BackendFault::Unavailable, ALL_CALLS);
         tokio::time::sleep(SECOND / 2).await;
     }
-    let asked = faults.call_count("charge");
+    let calls = faults.call_count("charge");
     assert_eq!(count_local_admissions(&limit, "flaps", 2).await, 2);
-    assert_eq!(faults.call_count("charge"), asked, "nobody waits for it meanwhile");
+    assert_eq!(faults.call_count("charge"), calls, "nobody waits for it meanwhile");
     set_charge_fault(&faults, BackendFault::Unavailable, 0);
     tokio::time::sleep(2 * SECOND).await;
-    // What was let in without it is not charged to it.
+    // Local admissions are not charged to the store.
     assert_admitted(&limit.check("x", 1).await.unwrap(), 8);
 }
 
@@ -80,13 +80,13 @@ async fn three_consecutive_timeouts_start_an_outage() {
     assert!(!limit.check("x", 1).await.unwrap().is_local());
 }
 
-/// A check that the store does not take is no reason to do without it.
+/// A call that the store rejects is no outage.
 #[tokio::test(start_paused = true)]
 async fn rejected_call_starts_no_outage() {
     let store = Store::memory();
-    let one = |n: usize| named_policy(&n.to_string(), per_minute(9));
-    // More counters than one call has.
-    let wrong = (1..101).fold(store.rate_limiter(one(0)), |limit, n| limit.and(one(n)));
+    let policy = |n: usize| named_policy(&n.to_string(), per_minute(9));
+    // More counters than one call may have.
+    let wrong = (1..101).fold(store.rate_limiter(policy(0)), |limit, n| limit.and(policy(n)));
     assert_eq!(count_local_admissions(&wrong, "x", 5).await, 5);
     assert!(!store.rate_limiter(per_minute(9)).check("x", 1).await.unwrap().is_local());
 }
@@ -106,7 +106,7 @@ async fn strictest_outage_policy_decides() {
     );
 }
 
-/// Four processes that have heard of each other.
+/// Four processes that know of each other.
 async fn start_four_processes() -> (Vec<Store>, FaultSchedule) {
     let (store, faults) = faulty_store();
     let mut all: Vec<_> = (0..3).map(|_| store.as_another_process()).collect();
@@ -118,21 +118,22 @@ async fn start_four_processes() -> (Vec<Store>, FaultSchedule) {
     (all, faults)
 }
 
-/// After an outage in which their places have ended, the first to be answered finds itself alone.
+/// The registrations expire during the outage, so the first process with a reply counts only
+/// itself.
 #[tokio::test(start_paused = true)]
 async fn process_shares_last_until_the_outage_ends() {
     let (all, faults) = start_four_processes().await;
     set_charge_fault(&faults, BackendFault::Unavailable, ALL_CALLS);
     for each in &all {
         assert_eq!(count_local_admissions(&each.rate_limiter(per_minute(100)), "warm", 1).await, 1);
-        let dear = each.rate_limiter(per_minute(100)).check("x", 50).await.unwrap();
-        assert!(dear.is_local() && dear.is_admitted(), "no share is too small for it");
+        let expensive = each.rate_limiter(per_minute(100)).check("x", 50).await.unwrap();
+        assert!(expensive.is_local() && expensive.is_admitted(), "no share is too small for it");
     }
     tokio::time::sleep(16 * SECOND).await;
-    // One answer, and it is away again.
+    // One reply, then the outage continues.
     faults.set("limiters", BackendFault::Unavailable, 0);
-    let seen = faults.call_count("limiters");
-    while faults.call_count("limiters") == seen {
+    let calls = faults.call_count("limiters");
+    while faults.call_count("limiters") == calls {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     faults.set("limiters", BackendFault::Unavailable, ALL_CALLS);
@@ -140,8 +141,11 @@ async fn process_shares_last_until_the_outage_ends() {
     for (n, each) in all.iter().enumerate() {
         let limit = each.rate_limiter(per_minute(100));
         for _ in 0..3 {
-            let dear = limit.check("x", 50).await.unwrap();
-            assert!(dear.is_local() && !dear.is_admitted(), "{n}: a quarter of it is there");
+            let expensive = limit.check("x", 50).await.unwrap();
+            assert!(
+                expensive.is_local() && !expensive.is_admitted(),
+                "{n}: a quarter of it is there"
+            );
         }
         assert_eq!(count_local_admissions(&limit, "new", 100).await, 25, "{n}");
         let two = each.rate_limiter(named_policy("two", per_minute(2)));
@@ -149,7 +153,7 @@ async fn process_shares_last_until_the_outage_ends() {
     }
 }
 
-/// What was made when there were more processes lets in no more when there are fewer.
+/// The limiter was made for a smaller share and admits no more when processes leave.
 #[tokio::test(start_paused = true)]
 async fn cost_above_a_past_share_is_refused_after_processes_leave() {
     let (all, faults) = start_four_processes().await;
@@ -169,7 +173,7 @@ async fn cost_above_a_past_share_is_refused_after_processes_leave() {
     }
 }
 
-/// And the new ones count when it is.
+/// The next outage uses the new number of processes.
 #[tokio::test(start_paused = true)]
 async fn stopped_processes_have_no_share_of_the_next_outage() {
     let (mut all, faults) = start_four_processes().await;
@@ -185,7 +189,7 @@ async fn stopped_processes_have_no_share_of_the_next_outage() {
     assert_eq!(count_local_admissions(&limit, "z", 200).await, 100);
 }
 
-/// What was decided here once says nothing when the store has answered since.
+/// Earlier local decisions do not count after a reply of the store.
 #[tokio::test(start_paused = true)]
 async fn outage_starts_with_the_last_known_balance() {
     let (store, faults) = faulty_store();
@@ -196,11 +200,11 @@ async fn outage_starts_with_the_last_known_balance() {
     assert_admitted(&limit.check("x", 9).await.unwrap(), 1);
     set_charge_fault(&faults, BackendFault::Unavailable, ALL_CALLS);
     assert_eq!(count_local_admissions(&limit, "x", 30).await, 1);
-    // And only with that.
+    // The local limiter has only that balance.
     assert_eq!(count_local_admissions(&limit, "x", 30).await, 0);
 }
 
-/// Who costs less may still be let in.
+/// A cheaper request may still be admitted.
 #[tokio::test(start_paused = true)]
 async fn expensive_local_refusal_shows_the_local_balance() {
     let (store, faults) = faulty_store();
@@ -218,8 +222,8 @@ async fn expensive_local_refusal_shows_the_local_balance() {
     assert_eq!((decision.remaining(), decision.reset_after()), (0, decision.retry_after()));
 }
 
-/// Of a lease, too: what the store had left beside it, and what is not spent of it, or is given
-/// back.
+/// The balance consists of the units left in the store and the unspent ones of the lease, returned
+/// or not.
 #[tokio::test(start_paused = true)]
 async fn outage_starts_with_the_units_left_in_the_lease() {
     for (checks, pause, left) in [(50, 0u32, 50), (45, 0, 55), (45, 3, 55)] {
@@ -239,48 +243,54 @@ async fn outage_starts_with_the_units_left_in_the_lease() {
     }
 }
 
-/// Nobody has more than a burst and what refills, however often the store comes and goes: what it
-/// says takes away from what is left here, and gives nothing.
+/// At most one burst and its refill are admitted, however often the store fails. Its replies only
+/// reduce the local balance.
 #[tokio::test(start_paused = true)]
 async fn unstable_store_admits_one_burst_and_its_refill() {
     let (store, faults) = faulty_store();
     let limit = store.rate_limiter(per_minute(20));
     let start = tokio::time::Instant::now();
-    let mut alone = 0;
+    let mut local_count = 0;
     for _ in 0..19 {
-        // An answer that says that something is left.
+        // A reply with remaining units.
         assert!(!limit.check("x", 1).await.unwrap().is_local());
-        // And two questions that are lost on their way: one more, and it counted as away.
+        // Two lost calls; a third one would start an outage.
         for _ in 0..2 {
             faults.set("charge", BackendFault::TimeoutThenRun(3600 * SECOND), 1);
             let decision = limit.check("x", 1).await.unwrap();
             assert!(decision.is_local());
-            alone += u64::from(decision.is_admitted());
+            local_count += u64::from(decision.is_admitted());
         }
     }
     let refilled = start.elapsed().as_secs() / 3 + 1;
-    assert!((20..=20 + refilled).contains(&alone), "{alone}, and {refilled} are refilled");
+    assert!(
+        (20..=20 + refilled).contains(&local_count),
+        "{local_count}, and {refilled} are refilled"
+    );
 }
 
-/// The same, when it has been well for so long that it is asked again.
+/// The same, with recoveries that are long enough for further calls.
 #[tokio::test(start_paused = true)]
 async fn repeated_outages_share_one_burst() {
     let (store, faults) = faulty_store();
     let limit = store.rate_limiter(per_minute(20));
     let start = tokio::time::Instant::now();
-    let mut alone = 0;
+    let mut local_count = 0;
     for _ in 0..4 {
         set_charge_fault(&faults, BackendFault::Unavailable, ALL_CALLS);
-        alone += count_local_admissions(&limit, "x", 30).await;
+        local_count += count_local_admissions(&limit, "x", 30).await;
         set_charge_fault(&faults, BackendFault::Unavailable, 0);
         tokio::time::sleep(3 * SECOND).await;
         assert!(!limit.check("x", 1).await.unwrap().is_local());
     }
     let refilled = usize::try_from(start.elapsed().as_secs() / 3 + 1).unwrap();
-    assert!((20..=20 + refilled).contains(&alone), "{alone}, and {refilled} are refilled");
+    assert!(
+        (20..=20 + refilled).contains(&local_count),
+        "{local_count}, and {refilled} are refilled"
+    );
 }
 
-/// Numbers that no clock has room for.
+/// Times that exceed the range of the clock.
 #[tokio::test(start_paused = true)]
 async fn extreme_quotas_do_not_overflow_in_an_outage() {
     let (store, faults) = faulty_store();
@@ -300,7 +310,7 @@ async fn extreme_quotas_do_not_overflow_in_an_outage() {
     }
 }
 
-/// Failures count that follow each other: who lives on leases has others between them.
+/// Only consecutive failures count; admissions from a lease come between them.
 #[tokio::test(start_paused = true)]
 async fn leased_admissions_reset_the_failure_count() {
     let (store, faults) = faulty_store();

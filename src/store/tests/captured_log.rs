@@ -1,4 +1,4 @@
-//! What is logged, for tests that look for what must be in it, or must not.
+//! Log output of a test, for assertions on its content.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
 use parking_lot::Mutex;
 use tracing::{Dispatch, Level, subscriber::DefaultGuard};
 
-/// The log of this thread, on which all tasks of a test run.
+/// Log of the current thread, which runs all tasks of a test.
 #[derive(Clone, Default)]
 pub(crate) struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
@@ -24,20 +24,20 @@ impl io::Write for CapturedLog {
 }
 
 impl CapturedLog {
-    /// As long as the guard lives.
+    /// Captures the log until the guard is dropped.
     pub(crate) fn start_capture() -> (Self, DefaultGuard) {
-        // Without one that is always there, what another thread has found out about a line (that nobody reads it)
-        // would hold for this one, too.
+        // `tracing` caches per call site that no subscriber is interested. Without a permanent
+        // dispatcher, a cache entry from another thread would suppress records of this test.
         static ALWAYS: LazyLock<Dispatch> = LazyLock::new(|| {
             let nowhere = tracing_subscriber::fmt().with_writer(io::sink);
             Dispatch::new(nowhere.with_max_level(Level::TRACE).finish())
         });
         LazyLock::force(&ALWAYS);
         let log = Self::default();
-        let own = log.clone();
-        let lines = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_ansi(false);
-        let lines = lines.with_writer(move || own.clone()).finish();
-        (log, tracing::subscriber::set_default(lines))
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_ansi(false);
+        let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+        (log, tracing::subscriber::set_default(subscriber))
     }
 
     pub(crate) fn text(&self) -> String {

@@ -1,12 +1,13 @@
-//! Random sequences of steps, for [`store_model`](super::store_model) and
+//! Random sequences of operations for [`store_model`](super::store_model) and
 //! [`backend_equivalence`](super::backend_equivalence).
 //!
-//! A [`ClientOperation`] is made of numbers. Which token, job or run it is about is looked up when
-//! its turn comes, in what the operations before it have left: so a sequence that has been shrunk
-//! is still one that clients might make. Late duplicates are part of it: any token may come again
-//! at any time.
+//! A [`ClientOperation`] consists of numbers. The token, job or run that it concerns is looked up
+//! when it is applied, in the state left by the operations before it. So a shrunk sequence is still
+//! one that clients could send. It includes late duplicates: any token may be used again at any
+//! time.
 //!
-//! Every duration is k s and a half, and time moves by whole seconds: no deadline is near a tie.
+//! Every duration is k s and a half, and time advances by whole seconds, so no deadline is near a
+//! tie.
 
 use std::time::Duration;
 
@@ -19,33 +20,34 @@ use crate::store::backend::{LockMode, MergeMode, Settlement};
 #[derive(Debug, Clone)]
 pub(super) enum ClientOperation {
     TryAcquire(usize, u64),
-    /// Looks for a record first.
+    /// Looks up a record first.
     TryAcquireWithRecord(usize, u64, u8),
-    /// Acquires, joins the line, keeps the place, confirms an offer, or comes back after one lapsed.
+    /// Acquires, joins the queue, renews the queue entry, confirms an offer, or rejoins after an
+    /// offer has lapsed.
     AcquireOrWait(usize, u64, u64),
     Withdraw(usize),
-    /// One of those who were last told that they have the lock.
+    /// Releases by one of the tokens that last received a grant.
     Release(usize, usize),
-    /// Gives back, and asks for the other token of the process, in one call.
+    /// Releases, and acquires with the process's other token, in one call.
     ReleaseAndReacquire(usize, u64, u64),
-    /// Who stands in line.
+    /// Reads the queue state of a held lock.
     RefreshGrant(usize),
     Downgrade(usize, u64),
     Renew(usize, u64),
     Enqueue(JobTemplate),
-    /// The call of the latest one again.
+    /// Repeats the latest enqueue command.
     RepeatEnqueue,
-    /// The first job of a lock, with a token that is new.
+    /// Claims the first job of a lock with a new token.
     ClaimHead(usize, u64),
-    /// The call that began a run again, however late.
+    /// Repeats the command that began a run, however late.
     RepeatClaim(usize, u64),
-    /// Some job, whether or not it is the first.
+    /// Claims any job, first or not.
     ClaimAnyJob(usize, u64),
-    /// With the next run of the line or without.
+    /// Settles with or without a claim of the next run.
     Settle(usize, Settlement, NextRunLease),
-    /// The latest settlement again, however late.
+    /// Repeats the latest settlement, however late.
     RepeatSettle,
-    /// The undo of a claim, by its job or without.
+    /// Undoes a claim, with or without its job id.
     Unclaim(usize, bool),
     Redrive(usize),
     Purge(usize),
@@ -53,10 +55,10 @@ pub(super) enum ClientOperation {
     RenewRun(usize, u64),
     Cancel(usize),
     Charge(Vec<ChargeTemplate>),
-    /// 0: it leaves.
+    /// Heartbeat; 0 means that the worker leaves.
     Heartbeat(usize, u64),
     SetPaused(bool),
-    /// Somebody looks what is due in the shard of a lock.
+    /// Polls for due locks in the shard of a lock.
     PollDue(usize),
     AdvanceTime(u64),
 }
@@ -67,76 +69,79 @@ pub(super) struct JobTemplate {
     pub(super) bytes: usize,
     pub(super) retry_after_crash: bool,
     pub(super) max_attempts: u32,
-    /// Name, fingerprint, life.
+    /// Name, fingerprint, retention.
     pub(super) record: Option<(u8, u8, u64)>,
     pub(super) delay: Option<u64>,
     pub(super) deadline: Option<u64>,
     pub(super) skip_on_failure: bool,
     pub(super) needs_worker: bool,
-    /// The group.
+    /// Group and mode.
     pub(super) merge: Option<(u8, MergeMode)>,
 }
 
 /// Policy, subject, limit, window, cost.
 pub(super) type ChargeTemplate = (u8, usize, u64, u64, u64);
 
-/// How many sequences a test makes: so many, or as many as PROPTEST_CASES says.
-pub(super) fn proptest_config(usual: u32) -> ProptestConfig {
-    let named = std::env::var_os("PROPTEST_CASES").is_some();
+/// Configuration with `default_cases` sequences, or `PROPTEST_CASES` of them if it is set.
+pub(super) fn proptest_config(default_cases: u32) -> ProptestConfig {
+    let is_set = std::env::var_os("PROPTEST_CASES").is_some();
     let config = ProptestConfig::default();
-    if named { config } else { ProptestConfig { cases: usual, ..config } }
+    if is_set { config } else { ProptestConfig { cases: default_cases, ..config } }
 }
 
-/// k s and a half.
+/// Returns k s and a half.
 pub(super) fn seconds_and_half(k: u64) -> Duration {
     Duration::from_millis(k * 1000 + 500)
 }
 
-pub(super) fn operation_sequences(most: usize) -> impl Strategy<Value = Vec<ClientOperation>> {
-    prop::collection::vec(any_operation(), 1..most)
+pub(super) fn operation_sequences(
+    max_length: usize,
+) -> impl Strategy<Value = Vec<ClientOperation>> {
+    prop::collection::vec(any_operation(), 1..max_length)
 }
 
-/// The mode of each token: all exclude each other, or some share and some have permits.
+/// Strategy for the mode of each token: all exclusive, or a mix with shared holds or permits.
 pub(super) fn token_modes() -> impl Strategy<Value = Vec<LockMode>> {
     use LockMode::{Exclusive, Permits, Shared};
-    let of =
-        |some: &[LockMode]| prop::collection::vec(prop::sample::select(some.to_vec()), TOKEN_COUNT);
+    let modes_from = |choices: &[LockMode]| {
+        prop::collection::vec(prop::sample::select(choices.to_vec()), TOKEN_COUNT)
+    };
     prop_oneof![
         Just(vec![Exclusive; TOKEN_COUNT]),
-        of(&[Exclusive, Shared, Shared]),
-        of(&[Exclusive, Permits(2), Permits(2), Permits(2), Permits(2)]),
-        of(&[Exclusive, Shared, Permits(2), Permits(3)]),
+        modes_from(&[Exclusive, Shared, Shared]),
+        modes_from(&[Exclusive, Permits(2), Permits(2), Permits(2), Permits(2)]),
+        modes_from(&[Exclusive, Shared, Permits(2), Permits(3)]),
     ]
 }
 
 fn any_operation() -> impl Strategy<Value = ClientOperation> {
-    // Mostly a few, about one lock, who get in each other's way.
-    let few = || prop::sample::select(vec![0, 2, 4]);
-    let who = || prop_oneof![3 => few(), 1 => few().prop_map(|n| n + SIBLING_OFFSET), 1 => 0..TOKEN_COUNT];
+    // Mostly a few tokens of one lock, so that they contend.
+    let few_tokens = || prop::sample::select(vec![0, 2, 4]);
+    let token = || prop_oneof![3 => few_tokens(), 1 => few_tokens().prop_map(|n| n + SIBLING_OFFSET), 1 => 0..TOKEN_COUNT];
     let lock = || prop::sample::select(vec![0, 0, 0, 1_usize]);
-    // Counted from the latest, which is mostly meant.
+    // Index from the latest, which is chosen most often.
     let recent = || prop::sample::select(vec![0, 0, 0, 0, 1, 2, 5_usize]);
     let lease = || 0..6_u64;
     let charge = (0..2_u8, 0..2_usize, 1..5_u64, 1..3_u64, 0..4_u64);
     prop_oneof![
-        4 => (who(), lease()).prop_map(|(who, k)| ClientOperation::TryAcquire(who, k)),
-        2 => (who(), lease(), 0..2_u8).prop_map(|(who, k, name)| ClientOperation::TryAcquireWithRecord(who, k, name)),
-        8 => (who(), lease(), 0..9_u64).prop_map(|(who, k, wait)| ClientOperation::AcquireOrWait(who, k, wait)),
-        2 => who().prop_map(ClientOperation::Withdraw),
+        4 => (token(), lease()).prop_map(|(token, k)| ClientOperation::TryAcquire(token, k)),
+        2 => (token(), lease(), 0..2_u8).prop_map(|(token, k, name)| ClientOperation::TryAcquireWithRecord(token, k, name)),
+        8 => (token(), lease(), 0..9_u64).prop_map(|(token, k, wait)| ClientOperation::AcquireOrWait(token, k, wait)),
+        2 => token().prop_map(ClientOperation::Withdraw),
         6 => (lock(), recent()).prop_map(|(lock, n)| ClientOperation::Release(lock, n)),
-        3 => (who(), lease(), 0..9_u64).prop_map(|(who, k, wait)| ClientOperation::ReleaseAndReacquire(who, k, wait)),
-        2 => who().prop_map(ClientOperation::RefreshGrant),
-        2 => (who(), lease()).prop_map(|(who, k)| ClientOperation::Downgrade(who, k)),
-        2 => (who(), lease()).prop_map(|(who, k)| ClientOperation::Renew(who, k)),
+        3 => (token(), lease(), 0..9_u64).prop_map(|(token, k, wait)| ClientOperation::ReleaseAndReacquire(token, k, wait)),
+        2 => token().prop_map(ClientOperation::RefreshGrant),
+        2 => (token(), lease()).prop_map(|(token, k)| ClientOperation::Downgrade(token, k)),
+        2 => (token(), lease()).prop_map(|(token, k)| ClientOperation::Renew(token, k)),
         6 => job_templates().prop_map(ClientOperation::Enqueue),
         1 => Just(ClientOperation::RepeatEnqueue),
         7 => (lock(), lease()).prop_map(|(lock, k)| ClientOperation::ClaimHead(lock, k)),
         2 => (recent(), lease()).prop_map(|(run, k)| ClientOperation::RepeatClaim(run, k)),
         1 => (recent(), lease()).prop_map(|(job, k)| ClientOperation::ClaimAnyJob(job, k)),
         8 => (recent(), settlements(), next_run_leases())
-            .prop_map(|(run, verdict, next)| ClientOperation::Settle(run, verdict, next)),
+            .prop_map(|(run, settlement, next)| ClientOperation::Settle(run, settlement, next)),
         2 => Just(ClientOperation::RepeatSettle),
-        1 => (recent(), any::<bool>()).prop_map(|(run, known)| ClientOperation::Unclaim(run, known)),
+        1 => (recent(), any::<bool>()).prop_map(|(run, with_job)| ClientOperation::Unclaim(run, with_job)),
         2 => recent().prop_map(ClientOperation::Redrive),
         1 => recent().prop_map(ClientOperation::Purge),
         1 => recent().prop_map(ClientOperation::ReleaseRun),
@@ -153,7 +158,7 @@ fn any_operation() -> impl Strategy<Value = ClientOperation> {
 fn job_templates() -> impl Strategy<Value = JobTemplate> {
     let record = prop::option::weighted(0.4, (0..2_u8, 0..2_u8, 0..8_u64));
     let lock = prop::sample::select(vec![0, 0, 0, 1_usize]);
-    let terms = (
+    let policy = (
         prop::option::weighted(0.3, 0..6_u64),
         prop::option::weighted(0.3, 0..8_u64),
         any::<bool>(),
@@ -163,18 +168,18 @@ fn job_templates() -> impl Strategy<Value = JobTemplate> {
             (0..2_u8, prop::sample::select(vec![MergeMode::Coalesce, MergeMode::Supersede])),
         ),
     );
-    (lock, 1..25_usize, any::<bool>(), 1..4_u32, record, terms).prop_map(
-        |(lock, bytes, again, max_attempts, record, terms)| {
-            let (delay, deadline, skip, needs_worker, merge) = terms;
+    (lock, 1..25_usize, any::<bool>(), 1..4_u32, record, policy).prop_map(
+        |(lock, bytes, retry_after_crash, max_attempts, record, policy)| {
+            let (delay, deadline, skip_on_failure, needs_worker, merge) = policy;
             JobTemplate {
                 lock,
                 bytes,
-                retry_after_crash: again,
+                retry_after_crash,
                 max_attempts,
                 record,
                 delay,
                 deadline,
-                skip_on_failure: skip,
+                skip_on_failure,
                 needs_worker,
                 merge,
             }
@@ -182,7 +187,7 @@ fn job_templates() -> impl Strategy<Value = JobTemplate> {
     )
 }
 
-/// The lease of the run that goes along with a settlement.
+/// Lease of the run that is claimed together with a settlement.
 pub(super) type NextRunLease = Option<u64>;
 
 fn next_run_leases() -> impl Strategy<Value = NextRunLease> {

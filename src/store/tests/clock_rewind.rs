@@ -1,5 +1,5 @@
-//! The store's clock is put back by an hour: what was to end ends later by that, and nothing sooner; fences and
-//! sequences go on from where they were.
+//! The store's clock is put back by an hour. Deadlines move by an hour and never come sooner;
+//! fences and sequences continue to grow.
 
 use std::time::Duration;
 
@@ -49,21 +49,21 @@ async fn clock_rewind_keeps_holder_and_growing_fences(rig: &StoreHarness) {
     assert!(rig.acquire_exclusive(&key, &a).await > last + SPARE_FENCES);
 }
 
-/// By the clock all who come now came before those who wait.
+/// By the rewound clock, the new arrival precedes the waiters that joined before.
 async fn reacquire_after_clock_rewind_joins_behind_waiter(rig: &StoreHarness) {
     let (key, a, b, c) = (test_key(), new_token(), new_token(), new_token());
     rig.acquire_exclusive(&key, &a).await;
-    // The shard has a sequence from before.
+    // The shard has a sequence from before the rewind.
     rig.join_queue(&key, &c).await;
     rig.release(&key, &c).await;
     rig.rewind_clock(HOUR).await;
     rig.join_queue(&key, &c).await;
-    let told = rig.refresh_grant(&key, &a).await.expect("it holds it");
-    assert!(told.server_us < told.contenders.first);
-    let call = AcquireCommand { resume_seq: told.server_us, ..wait_command(&key, &b) };
-    let (gave_back, asked) = rig.release_and_reacquire(&a, LockMode::Exclusive, call).await;
-    assert_eq!(gave_back, ReleaseOutcome::Released);
-    assert!(matches!(asked, AcquireReply::Busy { has_joined: true, .. }), "{asked:?}");
+    let refresh = rig.refresh_grant(&key, &a).await.expect("it holds it");
+    assert!(refresh.server_us < refresh.contenders.first);
+    let call = AcquireCommand { resume_seq: refresh.server_us, ..wait_command(&key, &b) };
+    let (released, reply) = rig.release_and_reacquire(&a, LockMode::Exclusive, call).await;
+    assert_eq!(released, ReleaseOutcome::Released);
+    assert!(matches!(reply, AcquireReply::Busy { has_joined: true, .. }), "{reply:?}");
     rig.acquire_exclusive(&key, &c).await;
     rig.release(&key, &c).await;
     rig.acquire_exclusive(&key, &b).await;
@@ -79,21 +79,21 @@ async fn clock_rewind_delays_lease_end_and_keeps_queue_order(rig: &StoreHarness)
     rig.advance_past(SHORT_TIME).await;
     assert!(rig.expect_busy(&key, &c).await > HOUR - SHORT_TIME, "its lease ends later");
     rig.advance_past(HOUR).await;
-    // Whoever comes moves the line on, and is not let in himself.
+    // A try-acquire advances the queue but does not get the lock itself.
     rig.expect_busy(&key, &c).await;
     let next = rig.acquire_exclusive(&key, &b).await;
     assert!(next > fence + SPARE_FENCES, "{next} after {fence}");
 }
 
-/// Nobody can tell it from one that comes late, behind an extension.
+/// Such a renewal looks the same as a late copy that arrives after an extension.
 async fn renewal_after_clock_rewind_never_shortens_lease(rig: &StoreHarness) {
     let (key, a, b) = (test_key(), new_token(), new_token());
     rig.acquire_exclusive(&key, &a).await;
     rig.rewind_clock(HOUR).await;
-    let (of, me) = (key.clone(), a.clone());
+    let (renewed_key, token) = (key.clone(), a.clone());
     let renewal = LeaseRenewal {
-        key: of,
-        token: me,
+        key: renewed_key,
+        token,
         mode: LockMode::Exclusive,
         lease: SHORT_TIME,
         job: None,
@@ -107,15 +107,16 @@ async fn renewal_after_clock_rewind_never_shortens_lease(rig: &StoreHarness) {
 async fn shared_holds_and_permits_survive_clock_rewind(rig: &StoreHarness) {
     for (name, mode) in [("doc", LockMode::Shared), ("pool", LockMode::Permits(2))] {
         let (key, a, b, other) = (Key::custom(name), new_token(), new_token(), new_token());
-        let asks = |me: &LockToken| AcquireCommand { mode, ..try_acquire_command(&key, me) };
-        for me in [&a, &b] {
-            let held = rig.acquire(asks(me)).await;
+        let command =
+            |token: &LockToken| AcquireCommand { mode, ..try_acquire_command(&key, token) };
+        for token in [&a, &b] {
+            let held = rig.acquire(command(token)).await;
             assert!(matches!(held, AcquireReply::Granted { .. }), "{held:?}");
         }
         rig.rewind_clock(HOUR).await;
         rig.expect_busy(&key, &other).await;
         if mode != LockMode::Shared {
-            let third = rig.acquire(asks(&other)).await;
+            let third = rig.acquire(command(&other)).await;
             assert!(matches!(third, AcquireReply::Busy { .. }), "{third:?}");
         }
         rig.advance_past(LONG_TIME).await;
@@ -125,42 +126,42 @@ async fn shared_holds_and_permits_survive_clock_rewind(rig: &StoreHarness) {
     }
 }
 
-/// Of the first one in line, which is this one.
+/// Runs the job at the queue head, which must be `id`. Returns its fence.
 async fn run_head_job(rig: &StoreHarness, key: &Key, id: &JobId, last: u64) -> u64 {
     assert_eq!(rig.heads(std::slice::from_ref(key)).await, [Some(id.clone())]);
-    let me = new_token();
-    let ClaimOutcome::Claimed(run) = rig.claim(claim_command(key, id, &me)).await else {
+    let token = new_token();
+    let ClaimOutcome::Claimed(run) = rig.claim(claim_command(key, id, &token)).await else {
         panic!("nobody stands before it")
     };
     assert!(run.fence > last, "{} after {last}", run.fence);
-    assert!(rig.finish_run(key, id, &me).await);
+    assert!(rig.finish_run(key, id, &token).await);
     run.fence
 }
 
 async fn clock_rewind_keeps_job_order_and_extends_delays(rig: &StoreHarness) {
-    let (key, me) = (test_key(), new_token());
+    let (key, token) = (test_key(), new_token());
     rig.register_worker().await;
     let (first, second) = (rig.enqueue_job(&key).await, rig.enqueue_job(&key).await);
     let late = retryable_enqueue_command(&Key::custom("late"));
     let late = EnqueueCommand { policy: JobPolicy { delay: SHORT_TIME, ..late.policy }, ..late };
     assert!(matches!(rig.enqueue(late.clone()).await, EnqueueOutcome::Stored { .. }));
-    let ClaimOutcome::Claimed(run) = rig.claim(claim_command(&key, &first, &me)).await else {
+    let ClaimOutcome::Claimed(run) = rig.claim(claim_command(&key, &first, &token)).await else {
         panic!("it is first")
     };
     rig.rewind_clock(HOUR).await;
     let third = rig.enqueue_job(&key).await;
-    assert!(rig.finish_run(&key, &first, &me).await, "it is still its run");
+    assert!(rig.finish_run(&key, &first, &token).await, "it is still its run");
     let fence = run_head_job(rig, &key, &second, run.fence).await;
     run_head_job(rig, &key, &third, fence).await;
-    let visits = async || rig.claim(claim_command(&late.key, &late.id, &new_token())).await;
+    let claim = async || rig.claim(claim_command(&late.key, &late.id, &new_token())).await;
     rig.advance_past(SHORT_TIME).await;
     assert_ne!(rig.job_state(&late.id).await, Some(JobState::Done));
-    let early = visits().await;
+    let early = claim().await;
     assert!(!matches!(early, ClaimOutcome::Claimed(_)), "{early:?}");
     rig.advance_past(HOUR).await;
     rig.poll_due(late.key.shard(), 10).await;
-    let then = visits().await;
-    assert!(matches!(then, ClaimOutcome::Claimed(_)), "{then:?}");
+    let after_delay = claim().await;
+    assert!(matches!(after_delay, ClaimOutcome::Claimed(_)), "{after_delay:?}");
 }
 
 async fn clock_rewind_allows_no_second_concurrent_run(rig: &StoreHarness) {
@@ -185,9 +186,9 @@ async fn clock_rewind_allows_no_second_concurrent_run(rig: &StoreHarness) {
         !rig.settle(settle_command(&key, &id, &old, done_settlement())).await,
         "it is another one's"
     );
-    let verdict = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
-    assert!(rig.settle(settle_command(&key, &id, &new, verdict)).await);
-    // A backoff that has begun is longer, too.
+    let settlement = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
+    assert!(rig.settle(settle_command(&key, &id, &new, settlement)).await);
+    // A backoff that has begun becomes longer, too.
     rig.rewind_clock(HOUR).await;
     rig.advance_past(SHORT_TIME).await;
     let early = rig.claim(claim_command(&key, &id, &new_token())).await;

@@ -1,4 +1,4 @@
-//! Requests that wait for a time, and those whose time runs out.
+//! Delayed jobs, and jobs with a deadline.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ on_every_store!(
     shard_between_workers_counts_as_watched,
 );
 
-/// A delay ends with one, so that it is never shorter.
+/// Resolution of due times: a delay is rounded up to the next ms, never down.
 const MS: Duration = Duration::from_millis(1);
 
 fn delayed_job(key: &Key, delay: Duration) -> EnqueueCommand {
@@ -62,7 +62,7 @@ async fn job_state_and_reason(rig: &StoreHarness, id: &JobId) -> (JobState, Opti
     (job.state, job.reason)
 }
 
-/// All that is due, as a worker would ask.
+/// Returns all due locks of a shard, as a worker's poll does.
 async fn due_lock_names(rig: &StoreHarness, key: &Key) -> Vec<Key> {
     rig.poll_due(key.shard(), 10).await.locks
 }
@@ -75,7 +75,7 @@ async fn delayed_job_is_not_queued(rig: &StoreHarness) {
     assert_eq!(job_state_and_reason(rig, &call.id).await.0, JobState::Queued);
     assert_eq!(job_position(rig, &call.id).await, None);
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
-    // Nobody waits for it, and nothing is to be seen to.
+    // A delayed job is no contender for the lock, and no lock is due.
     rig.acquire_exclusive(&key, &a).await;
     rig.release(&key, &a).await;
     let due = rig.poll_due(key.shard(), 10).await;
@@ -86,18 +86,18 @@ async fn delayed_job_is_not_queued(rig: &StoreHarness) {
     );
 }
 
-/// Nor by a part of a millisecond, in which times are stored.
+/// Times are stored in ms, but the due time must not be early by a fraction of one.
 async fn delayed_job_is_never_due_early(rig: &StoreHarness) {
     let key = test_key();
     rig.advance_past(MS * 9 / 10).await;
     let id = enqueue_stored(rig, delayed_job(&key, LONG_TIME)).await;
-    let next = rig.poll_due(key.shard(), 10).await.next_due_in.expect("it is to come");
-    let now = rig.backend().server_time_us().await.unwrap();
+    let due_in = rig.poll_due(key.shard(), 10).await.next_due_in.expect("it is to come");
+    let now_us = rig.backend().server_time_us().await.unwrap();
     let job = rig.backend().job_view(id).await.unwrap();
-    let accepted = job.expect("it is kept").history.accepted_us;
+    let accepted_us = job.expect("it is kept").history.accepted_us;
     assert!(
-        now + saturating_micros(next) >= accepted + saturating_micros(LONG_TIME),
-        "{now} {next:?} {accepted}"
+        now_us + saturating_micros(due_in) >= accepted_us + saturating_micros(LONG_TIME),
+        "{now_us} {due_in:?} {accepted_us}"
     );
 }
 
@@ -110,12 +110,12 @@ async fn due_job_returns_to_its_sequence_position(rig: &StoreHarness) {
     let last = rig.enqueue_job(&key).await;
     assert_eq!(job_position(rig, &last).await, Some(2));
     rig.advance_past(SHORT_TIME).await;
-    // Its time alone does nothing: somebody has to look.
+    // A job returns to the queue only with a poll, not at its due time.
     assert_eq!(job_position(rig, &late).await, None);
     due_lock_names(rig, &key).await;
     due_lock_names(rig, &key).await;
-    for (at, id) in (1..).zip([first, late, last]) {
-        assert_eq!(job_position(rig, &id).await, Some(at));
+    for (position, id) in (1..).zip([first, late, last]) {
+        assert_eq!(job_position(rig, &id).await, Some(position));
     }
 }
 
@@ -132,7 +132,7 @@ async fn due_job_is_offered_free_lock_at_once(rig: &StoreHarness) {
     assert_eq!(due_lock_names(rig, &key).await, []);
 }
 
-/// As long as the handler has asked for, whatever comes in front of it, fails there, and ends.
+/// The handler's backoff holds even if an older job joins in front, fails there, and ends.
 async fn due_job_keeps_backoff_of_job_behind_it(rig: &StoreHarness) {
     let key = test_key();
     rig.register_worker().await;
@@ -140,8 +140,8 @@ async fn due_job_keeps_backoff_of_job_behind_it(rig: &StoreHarness) {
     let id = rig.enqueue_job(&key).await;
     let run = new_token();
     rig.start_run(&key, &id, &run).await;
-    let asked = Settlement::Retry { delay: LONG_TIME, reason: "status 503" };
-    assert!(rig.settle(settle_command(&key, &id, &run, asked)).await);
+    let retry = Settlement::Retry { delay: LONG_TIME, reason: "status 503" };
+    assert!(rig.settle(settle_command(&key, &id, &run, retry)).await);
     rig.advance_past(SHORT_TIME).await;
     due_lock_names(rig, &key).await;
     let run = new_token();
@@ -149,14 +149,14 @@ async fn due_job_keeps_backoff_of_job_behind_it(rig: &StoreHarness) {
     let busy = Settlement::Postpone { delay: SHORT_TIME, reason: "busy" };
     assert!(rig.settle(settle_command(&key, &older, &run, busy)).await);
     let due_in = async |id| rig.job_history(id).await.expect("it waits").due_in;
-    assert!(due_in(&older).await.is_some_and(|left| left < LONG_TIME / 2));
-    assert!(due_in(&id).await.is_some_and(|left| left > LONG_TIME / 2));
+    assert!(due_in(&older).await.is_some_and(|delay| delay < LONG_TIME / 2));
+    assert!(due_in(&id).await.is_some_and(|delay| delay > LONG_TIME / 2));
     rig.advance_past(SHORT_TIME).await;
     let run = new_token();
     rig.start_run(&key, &older, &run).await;
     assert!(rig.finish_run(&key, &older, &run).await);
     match rig.claim(claim_command(&key, &id, &new_token())).await {
-        ClaimOutcome::NotDue(left) => assert!(left > LONG_TIME / 2, "{left:?}"),
+        ClaimOutcome::NotDue(delay) => assert!(delay > LONG_TIME / 2, "{delay:?}"),
         other => panic!("{other:?}"),
     }
     rig.advance_past(LONG_TIME).await;
@@ -176,9 +176,13 @@ async fn many_due_jobs_return_in_batches(rig: &StoreHarness) {
         enqueue_stored(rig, EnqueueCommand { limits: caps, ..delayed_job(&key, SHORT_TIME) }).await;
     }
     rig.advance_past(SHORT_TIME).await;
-    for left in [150, 50, 0] {
+    for remaining in [150, 50, 0] {
         let due = rig.poll_due(key.shard(), 10).await;
-        assert_eq!(due.next_due_in, (left > 0).then_some(Duration::ZERO), "{left} are left");
+        assert_eq!(
+            due.next_due_in,
+            (remaining > 0).then_some(Duration::ZERO),
+            "{remaining} are left"
+        );
         assert_eq!(due.locks, std::slice::from_ref(&key));
     }
     let last = enqueue_stored(rig, EnqueueCommand { limits: caps, ..enqueue_command(&key) }).await;
@@ -240,7 +244,7 @@ async fn job_that_needs_worker_is_refused_without_one(rig: &StoreHarness) {
     call.idempotency_record = Some(("idem".into(), "print".into(), LONG_TIME));
     assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::NoWorker);
     assert_eq!(rig.job_view(&call.id).await, None);
-    // What a dead one leaves is no worker either.
+    // The expired lease of a dead worker does not count.
     rig.register_worker().await;
     rig.advance(LONG_TIME).await;
     assert_eq!(rig.enqueue(call.clone()).await, EnqueueOutcome::NoWorker);
@@ -253,22 +257,22 @@ async fn shard_between_workers_counts_as_watched(rig: &StoreHarness) {
     let id = rig.enqueue_job(&test_key()).await;
     rig.heartbeat(&a, LONG_TIME).await;
     rig.heartbeat(&b, LONG_TIME).await;
-    let needs = || {
+    let command_with_worker = || {
         let mut call = enqueue_command(&test_key());
         call.policy.needs_worker = true;
         call
     };
-    // It leaves its shards to the other, who is there and has not come for them yet.
+    // The node leaves its shards to its peer, which is live but has not taken them yet.
     rig.heartbeat(&a, Duration::ZERO).await;
     assert!(rig.job_view(&id).await.unwrap().is_watched);
-    assert!(matches!(rig.enqueue(needs()).await, EnqueueOutcome::Stored { .. }));
-    // Who does not come is not there.
+    assert!(matches!(rig.enqueue(command_with_worker()).await, EnqueueOutcome::Stored { .. }));
+    // A peer that does not take a shard within the grace period does not count.
     rig.advance_past(SHARD_VACANCY_GRACE).await;
     assert!(!rig.job_view(&id).await.unwrap().is_watched);
-    assert_eq!(rig.enqueue(needs()).await, EnqueueOutcome::NoWorker);
+    assert_eq!(rig.enqueue(command_with_worker()).await, EnqueueOutcome::NoWorker);
     assert_eq!(rig.heartbeat(&b, LONG_TIME).await.own_shards.len(), 64);
     assert!(rig.job_view(&id).await.unwrap().is_watched);
-    // Nobody comes after the last.
+    // The last worker has no peer that could take its shards.
     rig.heartbeat(&b, Duration::ZERO).await;
     assert!(!rig.job_view(&id).await.unwrap().is_watched);
 }
@@ -278,7 +282,7 @@ async fn due_job_with_older_sequence_takes_offer(rig: &StoreHarness) {
     rig.register_worker().await;
     let late = enqueue_stored(rig, delayed_job(&key, SHORT_TIME)).await;
     rig.advance_past(SHORT_TIME).await;
-    // It is offered to this one, whose turn it was until now.
+    // The free lock is offered to this job, the queue head until the delayed job is due.
     let other = rig.enqueue_job(&key).await;
     assert!(rig.expect_busy(&key, &new_token()).await <= OFFER_TIMEOUT);
     due_lock_names(rig, &key).await;
@@ -294,7 +298,7 @@ async fn due_job_with_older_sequence_takes_offer(rig: &StoreHarness) {
 async fn uncharged_run_past_deadline_counts_no_attempt(rig: &StoreHarness) {
     let delay = SHORT_TIME;
     let (busy, reason) = ("busy", "drained");
-    for verdict in [
+    for settlement in [
         Settlement::Postpone { delay, reason: busy },
         Settlement::ReturnToQueue { delay, reason },
         Settlement::Retry { delay, reason: "status 503" },
@@ -303,8 +307,8 @@ async fn uncharged_run_past_deadline_counts_no_attempt(rig: &StoreHarness) {
         let id = enqueue_stored(rig, job_with_deadline(&key, SHORT_TIME)).await;
         assert_eq!(rig.start_run(&key, &id, &run).await, 1);
         rig.advance_past(SHORT_TIME).await;
-        let charged = matches!(verdict, Settlement::Retry { .. });
-        assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
+        let charged = matches!(settlement, Settlement::Retry { .. });
+        assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
         let job = rig.job_view(&id).await.expect("it is kept");
         assert_eq!((job.state, job.attempts), (JobState::Expired, u32::from(charged)));
     }

@@ -1,4 +1,4 @@
-//! Keys of waiting requests that somebody has taken away, and what is left when all has ended.
+//! Deletion of keys of waiting jobs, and the keys that remain after all jobs have ended.
 
 use std::time::Duration;
 
@@ -38,13 +38,13 @@ pub(super) async fn delete_key(rig: &StoreHarness, key: &Key, name: &str) {
     assert_eq!(rig.server().key_command::<i64>("DEL", &name, &[]).await, 1, "{name}");
 }
 
-/// Number and bytes of the jobs of the key's shard.
+/// Returns the number and bytes of the jobs of the key's shard.
 pub(super) async fn shard_counts(rig: &StoreHarness, key: &Key) -> Vec<String> {
-    let facts = format!("{{{}}}:f", key.shard());
-    rig.server().key_command("HMGET", &facts, &["jobs", "bytes"]).await
+    let shard_fields = format!("{{{}}}:f", key.shard());
+    rig.server().key_command("HMGET", &shard_fields, &["jobs", "bytes"]).await
 }
 
-/// What is left, of what does not last by design.
+/// Returns the remaining keys, except for those that are permanent by design.
 async fn leftover_keys(rig: &StoreHarness) -> Vec<String> {
     let mut names = rig.server().key_names().await;
     names.retain(|name| !is_permanent_key(name));
@@ -76,7 +76,7 @@ async fn jobs_without_records_do_not_count_for_owner() {
     delete_key(&rig, &key, &format!("j:{first}")).await;
     let third = enqueue_stored(&rig, call()).await;
     assert_eq!(rig.enqueue(call()).await, EnqueueOutcome::Full);
-    // What was counted has vanished: it never goes below nothing.
+    // With its count deleted, the owner's number must not become negative.
     delete_key(&rig, &key, "o:ada").await;
     let fourth = enqueue_stored(&rig, call()).await;
     for id in [second, third, fourth] {
@@ -89,7 +89,7 @@ async fn jobs_without_records_do_not_count_for_owner() {
     assert!(ttl > 0, "it has an end, should its jobs vanish");
 }
 
-/// A job with a call.
+/// Adds a webhook to a job.
 pub(super) fn with_webhook(job: EnqueueCommand) -> EnqueueCommand {
     let key = Key::for_webhook(job.id.as_str(), job.id.shard());
     let id = JobId::new(&key);
@@ -113,15 +113,15 @@ async fn webhook_goes_with_record_of_its_job() {
         rig.claim(claim_command(&key, &id, &new_token())).await;
         assert_eq!(shard_counts(&rig, &key).await, ["0", "0"], "{delay:?}");
     }
-    // Without its request there is no call.
+    // Without the job's request, no webhook is sent.
     let id = enqueue_stored(&rig, with_webhook(enqueue_command(&key))).await;
     delete_key(&rig, &key, &format!("t:{id}")).await;
     assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
     assert_eq!(shard_counts(&rig, &key).await, ["0", "0"]);
     rig.advance_past(LONG_TIME * 200).await;
     rig.backend().heartbeat(crate::store::backend::NodeId::new(), LONG_TIME).await.unwrap();
-    let left = leftover_keys(&rig).await;
-    assert!(left.iter().all(|name| name.ends_with("workers")), "{left:?}");
+    let leftover = leftover_keys(&rig).await;
+    assert!(leftover.iter().all(|name| name.ends_with("workers")), "{leftover:?}");
 }
 
 #[tokio::test]
@@ -204,16 +204,17 @@ async fn operations_succeed_after_script_flush() {
     let [key, other] = keys_of_one_shard::<2>();
     let id = enqueue_stored(&rig, delayed_enqueue_command(&key, SHORT_TIME, None)).await;
     rig.server().flush_scripts().await;
-    let again = enqueue_stored(&rig, delayed_enqueue_command(&other, SHORT_TIME, None)).await;
+    let second = enqueue_stored(&rig, delayed_enqueue_command(&other, SHORT_TIME, None)).await;
     rig.server().flush_scripts().await;
-    assert_eq!(rig.cancel(&again).await, Some(JobState::Cancelled));
+    assert_eq!(rig.cancel(&second).await, Some(JobState::Cancelled));
     rig.advance_past(SHORT_TIME).await;
     rig.server().flush_scripts().await;
     assert_eq!(rig.poll_due(key.shard(), 10).await.locks, std::slice::from_ref(&key));
     assert_eq!(rig.heads(&[key]).await, [Some(id)]);
 }
 
-/// Everything at once: whatever is there afterwards has an end of its own, and nobody has to come for it.
+/// Covers all kinds of ends in one namespace. Every remaining key must have an expiry, so that no
+/// cleanup is needed.
 #[tokio::test]
 async fn ended_pending_jobs_leave_no_keys() {
     let rig = StoreHarness::redis().await;
@@ -235,9 +236,10 @@ async fn ended_pending_jobs_leave_no_keys() {
     rig.backend().begin_direct(direct.clone()).await.unwrap();
     rig.release(&key, &direct.token).await;
     rig.register_worker().await;
-    let merge = |wins| Some(MergePolicy { group: "0f".into(), mode: wins });
+    let merge = |mode| Some(MergePolicy { group: "0f".into(), mode });
     let record = Some(("idem".into(), "print".into(), LONG_TIME));
-    // Superseded, merged, expired in line and late, cancelled late, tried again while others pass.
+    // Jobs that are superseded, merged, expired in the queue and delayed, cancelled while delayed,
+    // and retried while others overtake.
     enqueue_stored(
         &rig,
         EnqueueCommand {
@@ -261,22 +263,22 @@ async fn ended_pending_jobs_leave_no_keys() {
     enqueue_stored(&rig, delayed_enqueue_command(&key, LONG_TIME, Some(SHORT_TIME))).await;
     let cancelled = enqueue_stored(&rig, delayed_enqueue_command(&key, LONG_TIME, None)).await;
     rig.cancel(&cancelled).await;
-    let mut skips = delayed_enqueue_command(&key, SHORT_TIME, Some(LONG_TIME));
-    skips.policy.on_failure = OnFailure::Skip;
-    let skips = enqueue_stored(&rig, skips).await;
+    let mut skippable = delayed_enqueue_command(&key, SHORT_TIME, Some(LONG_TIME));
+    skippable.policy.on_failure = OnFailure::Skip;
+    let skippable = enqueue_stored(&rig, skippable).await;
     rig.advance_past(SHORT_TIME).await;
     rig.poll_due(key.shard(), 10).await;
     rig.start_run(&key, &last, &run).await;
     rig.finish_run(&key, &last, &run).await;
     let run = new_token();
-    rig.start_run(&key, &skips, &run).await;
+    rig.start_run(&key, &skippable, &run).await;
     let retry = Settlement::Retry { delay: SHORT_TIME, reason: "status 503" };
-    assert!(rig.settle(settle_command(&key, &skips, &run, retry)).await);
+    assert!(rig.settle(settle_command(&key, &skippable, &run, retry)).await);
     rig.advance_past(SHORT_TIME).await;
     rig.poll_due(key.shard(), 10).await;
     let run = new_token();
-    assert_eq!(rig.start_run(&key, &skips, &run).await, 2);
-    rig.finish_run(&key, &skips, &run).await;
+    assert_eq!(rig.start_run(&key, &skippable, &run).await, 2);
+    rig.finish_run(&key, &skippable, &run).await;
     rig.backend().finish_direct(direct, Some("answer".into())).await.unwrap();
     assert_eq!(shard_counts(&rig, &key).await, ["0", "0"]);
     for name in rig.server().key_names().await.iter().filter(|name| !is_permanent_key(name)) {

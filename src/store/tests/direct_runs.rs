@@ -1,4 +1,4 @@
-//! Requests under an idempotency record that run at once.
+//! Direct runs: requests with an idempotency record that run at once.
 
 use std::sync::Arc;
 
@@ -36,10 +36,10 @@ on_every_store!(
 
 fn direct_run_command(key: &Key) -> DirectRunCommand {
     let (id, owner) = (JobId::new(key), "tenant 1".to_owned());
-    let (key, me) = (key.clone(), new_token());
+    let (key, token) = (key.clone(), new_token());
     DirectRunCommand {
         key,
-        token: me,
+        token,
         mode: LockMode::Exclusive,
         record_name: "idem".into(),
         id,
@@ -56,7 +56,7 @@ async fn begin_without_acquire(rig: &StoreHarness, call: &DirectRunCommand) -> B
     rig.backend().begin_direct(call.clone()).await.unwrap()
 }
 
-/// Begins under the lock; the job that has the record, if it is another one.
+/// Begins under the lock. Returns the job that has the record, if it is another one.
 async fn begin_under_lock(rig: &StoreHarness, call: &DirectRunCommand) -> Option<JobId> {
     rig.acquire_exclusive(&call.key, &call.token).await;
     let began = begin_without_acquire(rig, call).await;
@@ -65,7 +65,9 @@ async fn begin_under_lock(rig: &StoreHarness, call: &DirectRunCommand) -> Option
         BeginDirectOutcome::Started => None,
         BeginDirectOutcome::RecordTaken(id) => Some(id),
         BeginDirectOutcome::LockLost => panic!("its lock is held"),
-        BeginDirectOutcome::TooManyRecords(left) => panic!("there is room before {left:?}"),
+        BeginDirectOutcome::TooManyRecords(retry_after) => {
+            panic!("there is room before {retry_after:?}")
+        }
     }
 }
 
@@ -92,11 +94,11 @@ async fn idempotency_record_is_taken_once(rig: &StoreHarness) {
     let job = rig.job_view(&one.id).await.unwrap();
     assert_eq!((job.state, job.attempts, job.position), (JobState::Running, 1, None));
     assert_eq!(job.owner, "tenant 1");
-    // Nobody has told what the request was: it is taken for the same.
+    // Without a fingerprint, the request counts as the same.
     assert_eq!(rig.enqueue(job_with_record(&key)).await, EnqueueOutcome::Duplicate(one.id.clone()));
     let call = AcquireCommand { record_name: Some("idem".into()), ..try_acquire_command(&key, &a) };
     assert_eq!(rig.acquire(call).await, AcquireReply::AlreadyAccepted);
-    // It stands in no line, and can't be cancelled.
+    // A direct run has no queue entry and cannot be cancelled.
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
     assert_eq!(rig.cancel(&one.id).await, Some(JobState::Running));
     rig.acquire_exclusive(&key, &a).await;
@@ -120,28 +122,28 @@ async fn finished_run_keeps_its_response(rig: &StoreHarness) {
 async fn fingerprint_mismatch_is_reported_after_run_ends(rig: &StoreHarness) {
     let key = test_key();
     let cases = [(Some("print"), true), (Some("other"), false), (None, true)];
-    for (n, (print, answer)) in cases.into_iter().enumerate() {
-        let record: Arc<str> = n.to_string().into();
+    for (index, (print, is_match)) in cases.into_iter().enumerate() {
+        let record: Arc<str> = index.to_string().into();
         let call =
             DirectRunCommand { record_name: Arc::clone(&record), ..direct_run_command(&key) };
-        let keyed = |key: &Key| {
+        let command = |key: &Key| {
             let record = Some((Arc::clone(&record), "print".into(), LONG_TIME));
             EnqueueCommand { idempotency_record: record, ..enqueue_command(key) }
         };
         begin_under_lock(rig, &call).await;
         assert_eq!(
-            rig.enqueue(keyed(&key)).await,
+            rig.enqueue(command(&key)).await,
             EnqueueOutcome::Duplicate(call.id.clone()),
             "not yet"
         );
         let ended = DirectRunCommand { fingerprint: print.map(str::to_owned), ..call.clone() };
         finish_run(rig, &ended, Some("answer")).await;
-        let expected = if answer {
+        let expected = if is_match {
             EnqueueOutcome::Duplicate(call.id.clone())
         } else {
             EnqueueOutcome::FingerprintMismatch
         };
-        assert_eq!(rig.enqueue(keyed(&key)).await, expected, "{print:?}");
+        assert_eq!(rig.enqueue(command(&key)).await, expected, "{print:?}");
     }
 }
 
@@ -166,7 +168,7 @@ async fn finish_of_unstarted_run_changes_nothing(rig: &StoreHarness) {
     let call = direct_run_command(&key);
     finish_run(rig, &call, Some("answer")).await;
     assert_eq!(rig.job_view(&call.id).await, None);
-    // One that stands in a line is none of these, whatever the id says.
+    // A queued job is no direct run, even under the same id.
     let queued = job_with_record(&key);
     assert_eq!(rig.enqueue(queued.clone()).await, EnqueueOutcome::Stored { position: 1 });
     let call = DirectRunCommand { id: queued.id.clone(), ..call };
@@ -197,7 +199,7 @@ async fn queued_job_owns_its_record(rig: &StoreHarness) {
     assert_eq!(begin_under_lock(rig, &direct_run_command(&key)).await, Some(queued.id));
 }
 
-/// It is a copy that was under way for too long: whoever sent it has ended the record by then.
+/// Such a begin is a late copy: its sender has already ended the record.
 async fn begin_without_lock_reports_lock_lost(rig: &StoreHarness) {
     let (key, other) = (test_key(), new_token());
     let call = direct_run_command(&key);
@@ -222,17 +224,17 @@ async fn begin_without_lock_reports_lock_lost(rig: &StoreHarness) {
     assert_eq!(rig.job_view(&call.id).await, None);
     let retry =
         AcquireCommand { record_name: Some("idem".into()), ..try_acquire_command(&key, &other) };
-    let told = rig.acquire(retry).await;
-    assert!(matches!(told, AcquireReply::Granted { .. }), "a retry runs: {told:?}");
+    let reply = rig.acquire(retry).await;
+    assert!(matches!(reply, AcquireReply::Granted { .. }), "a retry runs: {reply:?}");
     rig.release(&key, &other).await;
-    // The same call again finds what it has taken, whatever has become of its lock since.
+    // A repeated begin finds the record that it has taken, whatever has happened to its lock since.
     begin_under_lock(rig, &call).await;
     assert_eq!(begin_without_acquire(rig, &call).await, BeginDirectOutcome::Started);
 }
 
 async fn renewed_run_keeps_its_record(rig: &StoreHarness) {
     let key = test_key();
-    // Its record is to live for less time than it runs.
+    // The record's retention is shorter than the run.
     let call = DirectRunCommand { retention: SHORT_TIME / 2, ..direct_run_command(&key) };
     begin_under_lock(rig, &call).await;
     for _ in 0..3 {
@@ -249,14 +251,14 @@ async fn renewed_run_keeps_its_record(rig: &StoreHarness) {
     assert_eq!(rig.job_state(&call.id).await, Some(JobState::Done));
 }
 
-/// A retry under the key of a run that began as this, and was not renewed.
+/// Returns true if a retry with the same record gets the lock.
 async fn retry_acquires_lock(rig: &StoreHarness, key: &Key) -> bool {
-    let me = new_token();
+    let token = new_token();
     let retry =
-        AcquireCommand { record_name: Some("idem".into()), ..try_acquire_command(key, &me) };
-    let told = rig.acquire(retry).await;
-    rig.release(key, &me).await;
-    matches!(told, AcquireReply::Granted { .. })
+        AcquireCommand { record_name: Some("idem".into()), ..try_acquire_command(key, &token) };
+    let reply = rig.acquire(retry).await;
+    rig.release(key, &token).await;
+    matches!(reply, AcquireReply::Granted { .. })
 }
 
 async fn crashed_run_becomes_dead_letter(rig: &StoreHarness) {
@@ -276,7 +278,7 @@ async fn crashed_run_becomes_dead_letter(rig: &StoreHarness) {
         assert_eq!(job.reason.as_deref(), Some("crashed, may have run"));
     }
     assert_eq!(rig.shard_stats(key.shard()).await.dead, 1);
-    // It was only slow: its end is void, as that of a deferred run is.
+    // The run was only slow. Its end is void, as for a deferred run.
     assert!(!rig.backend().finish_direct(call.clone(), Some("answer".into())).await.unwrap());
     assert!(!rig.backend().mark_direct_dead(call.clone(), "stopped").await.unwrap());
     assert_eq!(rig.job_state(&call.id).await, Some(JobState::Dead));
@@ -285,13 +287,13 @@ async fn crashed_run_becomes_dead_letter(rig: &StoreHarness) {
 }
 
 async fn crashed_retryable_run_frees_its_record(rig: &StoreHarness) {
-    for how in ["acquire", "enqueue", "begin"] {
-        let key = Key::custom(how);
+    for operation in ["acquire", "enqueue", "begin"] {
+        let key = Key::custom(operation);
         let call = DirectRunCommand { retry_after_crash: true, ..direct_run_command(&key) };
         begin_under_lock(rig, &call).await;
         assert!(!retry_acquires_lock(rig, &key).await);
         rig.advance_past(SHORT_TIME).await;
-        match how {
+        match operation {
             "acquire" => assert!(retry_acquires_lock(rig, &key).await),
             "enqueue" => {
                 assert_eq!(
@@ -301,19 +303,19 @@ async fn crashed_retryable_run_frees_its_record(rig: &StoreHarness) {
             }
             _ => assert_eq!(begin_under_lock(rig, &direct_run_command(&key)).await, None),
         }
-        assert_eq!(rig.job_view(&call.id).await, None, "{how}");
-        assert!(!rig.backend().renew_direct(call.clone()).await.unwrap(), "{how}");
+        assert_eq!(rig.job_view(&call.id).await, None, "{operation}");
+        assert!(!rig.backend().renew_direct(call.clone()).await.unwrap(), "{operation}");
     }
 }
 
 async fn run_marked_dead_keeps_reason_and_record(rig: &StoreHarness) {
     let key = test_key();
     let call = direct_run_command(&key);
-    let bury = || rig.backend().mark_direct_dead(call.clone(), "stopped, may have run");
-    assert!(!bury().await.unwrap(), "nothing has begun");
+    let mark_dead = || rig.backend().mark_direct_dead(call.clone(), "stopped, may have run");
+    assert!(!mark_dead().await.unwrap(), "nothing has begun");
     begin_under_lock(rig, &call).await;
-    assert!(bury().await.unwrap());
-    assert!(!bury().await.unwrap(), "once");
+    assert!(mark_dead().await.unwrap());
+    assert!(!mark_dead().await.unwrap(), "once");
     finish_run(rig, &call, None).await;
     let job = rig.job_view(&call.id).await.unwrap();
     assert_eq!(job.state, JobState::Dead);

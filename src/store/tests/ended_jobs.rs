@@ -1,4 +1,4 @@
-//! Jobs that have ended: their history, lists of them, putting them back, forgetting and counting them.
+//! Ended jobs: history, listing, redrive, purge and counts.
 
 use std::time::Duration;
 
@@ -31,17 +31,17 @@ on_every_store!(
     trimmed_jobs_are_counted_in_shard_stats,
 );
 
-/// A job that has died.
+/// Runs a job to a dead letter.
 async fn run_to_dead_letter(rig: &StoreHarness, key: &Key, retention: Duration) -> JobId {
     let (id, run) = (rig.enqueue_job(key).await, new_token());
     rig.start_run(key, &id, &run).await;
-    let verdict = Settlement::Dead { reason: "auth", retention };
-    assert!(rig.settle(settle_command(key, &id, &run, verdict)).await);
+    let settlement = Settlement::Dead { reason: "auth", retention };
+    assert!(rig.settle(settle_command(key, &id, &run, settlement)).await);
     id
 }
 
-async fn listed_job_ids(rig: &StoreHarness, which: EndedJobFilter) -> Vec<JobId> {
-    let listed = rig.list_ended(test_key().shard(), which, 0, 100).await;
+async fn listed_job_ids(rig: &StoreHarness, filter: EndedJobFilter) -> Vec<JobId> {
+    let listed = rig.list_ended(test_key().shard(), filter, 0, 100).await;
     assert_eq!(listed.next_mark, None);
     listed.jobs.into_iter().map(|(id, _)| id).collect()
 }
@@ -51,39 +51,39 @@ async fn history_lists_each_run(rig: &StoreHarness) {
     let call = EnqueueCommand { owner: "tenant 1".into(), ..retryable_enqueue_command(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
-    let past = rig.job_history(&id).await.unwrap();
-    assert_eq!((past.lock, past.bytes, past.started_us), (Some(key.clone()), 7, 0));
-    assert!(past.accepted_us > 1_600_000_000_000_000 && past.recent_runs.is_empty());
-    let verdicts = [
+    let history = rig.job_history(&id).await.unwrap();
+    assert_eq!((history.lock, history.bytes, history.started_us), (Some(key.clone()), 7, 0));
+    assert!(history.accepted_us > 1_600_000_000_000_000 && history.recent_runs.is_empty());
+    let settlements = [
         Settlement::Retry { delay: SHORT_TIME, reason: "status 503" },
         Settlement::Postpone { delay: SHORT_TIME, reason: "busy" },
         done_settlement(),
     ];
-    for verdict in verdicts {
+    for settlement in settlements {
         let run = new_token();
         rig.start_run(&key, &id, &run).await;
-        assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
+        assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
         rig.advance_past(SHORT_TIME).await;
     }
-    let past = rig.job_history(&id).await.unwrap();
+    let history = rig.job_history(&id).await.unwrap();
     assert_eq!(
-        (past.busy_count, past.crash_count, past.due_in, &past.superseded_by),
+        (history.busy_count, history.crash_count, history.due_in, &history.superseded_by),
         (1, 0, None, &None)
     );
-    let mut last = past.accepted_us;
-    for (run, told) in
-        past.recent_runs.iter().zip([("1", "status 503"), ("2", "busy"), ("2", "done")])
+    let mut last = history.accepted_us;
+    for (run, expected) in
+        history.recent_runs.iter().zip([("1", "status 503"), ("2", "busy"), ("2", "done")])
     {
-        let words = Vec::from_iter(run.splitn(4, ' '));
-        assert_eq!((words[0], words[3]), told);
-        for time in &words[1..3] {
+        let parts = Vec::from_iter(run.splitn(4, ' '));
+        assert_eq!((parts[0], parts[3]), expected);
+        for time in &parts[1..3] {
             let time = time.parse().unwrap();
-            assert!(last <= time, "{past:?}");
+            assert!(last <= time, "{history:?}");
             last = time;
         }
     }
-    assert_eq!((past.recent_runs.len(), past.ended_us), (3, last));
-    assert!(past.started_us <= last && past.started_us > past.accepted_us);
+    assert_eq!((history.recent_runs.len(), history.ended_us), (3, last));
+    assert!(history.started_us <= last && history.started_us > history.accepted_us);
 }
 
 async fn history_keeps_last_twenty_runs(rig: &StoreHarness) {
@@ -92,13 +92,13 @@ async fn history_keeps_last_twenty_runs(rig: &StoreHarness) {
         let run = new_token();
         rig.start_run(&key, &id, &run).await;
         let reason = if n < 5 { "busy" } else { "drained" };
-        let back = Settlement::Postpone { delay: SHORT_TIME, reason };
-        assert!(rig.settle(settle_command(&key, &id, &run, back)).await);
+        let postpone = Settlement::Postpone { delay: SHORT_TIME, reason };
+        assert!(rig.settle(settle_command(&key, &id, &run, postpone)).await);
         rig.advance_past(SHORT_TIME).await;
     }
-    let past = rig.job_history(&id).await.unwrap();
-    assert_eq!((past.recent_runs.len(), past.busy_count), (20, 5));
-    assert!(past.recent_runs.iter().all(|run| run.ends_with(" drained")), "{past:?}");
+    let history = rig.job_history(&id).await.unwrap();
+    assert_eq!((history.recent_runs.len(), history.busy_count), (20, 5));
+    assert!(history.recent_runs.iter().all(|run| run.ends_with(" drained")), "{history:?}");
 }
 
 async fn dead_letter_pages_are_stable_under_changes(rig: &StoreHarness) {
@@ -108,21 +108,21 @@ async fn dead_letter_pages_are_stable_under_changes(rig: &StoreHarness) {
         dead.push(run_to_dead_letter(rig, &key, LONG_TIME).await);
         rig.advance_past(Duration::from_millis(5)).await;
     }
-    let (mut from, mut seen) = (0, Vec::new());
+    let (mut mark, mut listed) = (0, Vec::new());
     loop {
-        let page = rig.list_ended(key.shard(), EndedJobFilter::Dead, from, 2).await;
-        // What goes meanwhile, and what comes, moves nobody else.
-        if seen.is_empty() {
+        let page = rig.list_ended(key.shard(), EndedJobFilter::Dead, mark, 2).await;
+        // Jobs that leave or join the listing between two pages do not shift the others.
+        if listed.is_empty() {
             assert!(rig.purge(&dead[1]).await);
             dead.push(run_to_dead_letter(rig, &key, LONG_TIME).await);
         }
-        seen.extend(page.jobs.into_iter().map(|(id, _)| id));
+        listed.extend(page.jobs.into_iter().map(|(id, _)| id));
         match page.next_mark {
-            Some(next) => from = next,
+            Some(next_mark) => mark = next_mark,
             None => break,
         }
     }
-    assert_eq!(seen, dead);
+    assert_eq!(listed, dead);
     assert_eq!(listed_job_ids(rig, EndedJobFilter::Done).await, []);
 }
 
@@ -162,7 +162,7 @@ async fn redriven_job_joins_queue_tail(rig: &StoreHarness) {
     assert_eq!((job.state, job.position, job.attempts), (JobState::Queued, Some(2), 0));
     assert_eq!((job.reason, job.history.ended_us, job.history.recent_runs.len()), (None, 0, 1));
     assert_eq!(listed_job_ids(rig, EndedJobFilter::Dead).await, []);
-    // It has no end any more.
+    // A redriven job has no expiry.
     rig.advance_past(LONG_TIME * 2).await;
     rig.register_worker().await;
     rig.start_run(&key, &other, &run).await;
@@ -172,8 +172,8 @@ async fn redriven_job_joins_queue_tail(rig: &StoreHarness) {
     assert_eq!(rig.start_run(&key, &id, &run).await, 1);
     assert!(rig.finish_run(&key, &id, &run).await);
     assert_eq!(rig.job_history(&id).await.unwrap().recent_runs.len(), 2);
-    let tally = rig.shard_stats(key.shard()).await;
-    assert_eq!((tally.pending, tally.bytes, tally.dead, tally.trimmed_dead), (0, 0, 0, 0));
+    let stats = rig.shard_stats(key.shard()).await;
+    assert_eq!((stats.pending, stats.bytes, stats.dead, stats.trimmed_dead), (0, 0, 0, 0));
 }
 
 async fn redrive_requeues_only_dead_jobs(rig: &StoreHarness) {
@@ -186,7 +186,7 @@ async fn redrive_requeues_only_dead_jobs(rig: &StoreHarness) {
     assert_eq!(rig.redrive(&id).await, Some(JobState::Running));
     rig.finish_run(&key, &id, &run).await;
     assert_eq!(rig.redrive(&id).await, Some(JobState::Done));
-    // One that crashed may be; so may one whose line has others, on a lock that is held.
+    // A crashed job can be redriven, even if its lock is held and its queue has other jobs.
     let id = rig.enqueue_job(&key).await;
     rig.claim(ClaimCommand { lease: SHORT_TIME, ..claim_command(&key, &id, &run) }).await;
     rig.advance_past(SHORT_TIME).await;
@@ -231,63 +231,63 @@ async fn purged_job_leaves_only_tombstone(rig: &StoreHarness) {
 
 async fn record_of_purged_job_lives_until_retention_ends(rig: &StoreHarness) {
     let key = test_key();
-    let keyed = || EnqueueCommand {
+    let command = || EnqueueCommand {
         idempotency_record: Some(("idem".into(), "print".into(), LONG_TIME)),
         ..enqueue_command(&key)
     };
-    let (old, run) = (keyed(), new_token());
-    rig.enqueue(old.clone()).await;
-    rig.start_run(&key, &old.id, &run).await;
-    rig.finish_run(&key, &old.id, &run).await;
-    assert_eq!(rig.enqueue(keyed()).await, EnqueueOutcome::Duplicate(old.id.clone()));
-    assert!(rig.purge(&old.id).await);
-    assert_eq!(rig.enqueue(keyed()).await, EnqueueOutcome::Duplicate(old.id.clone()));
-    assert!(!rig.purge(&old.id).await);
+    let (purged, run) = (command(), new_token());
+    rig.enqueue(purged.clone()).await;
+    rig.start_run(&key, &purged.id, &run).await;
+    rig.finish_run(&key, &purged.id, &run).await;
+    assert_eq!(rig.enqueue(command()).await, EnqueueOutcome::Duplicate(purged.id.clone()));
+    assert!(rig.purge(&purged.id).await);
+    assert_eq!(rig.enqueue(command()).await, EnqueueOutcome::Duplicate(purged.id.clone()));
+    assert!(!rig.purge(&purged.id).await);
     rig.advance_past(LONG_TIME).await;
-    assert_eq!(rig.job_view(&old.id).await, None);
-    assert_eq!(rig.enqueue(keyed()).await, EnqueueOutcome::Stored { position: 1 });
+    assert_eq!(rig.job_view(&purged.id).await, None);
+    assert_eq!(rig.enqueue(command()).await, EnqueueOutcome::Stored { position: 1 });
 }
 
-/// However short its own life is: a retry would run again what waits still, or has run.
+/// The record outlives its own TTL: otherwise a retry would run the job a second time.
 async fn idempotency_record_lives_as_long_as_its_job(rig: &StoreHarness) {
-    for end in ["done", "dead", "cancelled", "redriven"] {
+    for ending in ["done", "dead", "cancelled", "redriven"] {
         let (key, run) = (test_key(), new_token());
-        let keyed = || EnqueueCommand {
-            idempotency_record: Some((end.into(), "print".into(), SHORT_TIME)),
+        let command = || EnqueueCommand {
+            idempotency_record: Some((ending.into(), "print".into(), SHORT_TIME)),
             ..enqueue_command(&key)
         };
-        let first = keyed();
+        let first = command();
         let id = first.id.clone();
         rig.enqueue(first).await;
-        let is_known = async |when: &str| {
+        let assert_known = async |when: &str| {
             rig.advance_past(SHORT_TIME * 2).await;
             assert_eq!(
-                rig.enqueue(keyed()).await,
+                rig.enqueue(command()).await,
                 EnqueueOutcome::Duplicate(id.clone()),
-                "{end}: {when}"
+                "{ending}: {when}"
             );
         };
-        is_known("it waits").await;
-        if end == "cancelled" {
+        assert_known("it waits").await;
+        if ending == "cancelled" {
             rig.cancel(&id).await;
         } else {
             let dead = Settlement::Dead { reason: "auth", retention: LONG_TIME };
-            let verdict = if end == "done" { done_settlement() } else { dead };
+            let settlement = if ending == "done" { done_settlement() } else { dead };
             rig.start_run(&key, &id, &run).await;
-            assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
+            assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
         }
-        is_known("it is kept").await;
-        if end == "redriven" {
+        assert_known("it is kept").await;
+        if ending == "redriven" {
             assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
             rig.advance_past(LONG_TIME).await;
-            is_known("it waits again").await;
+            assert_known("it waits again").await;
             rig.cancel(&id).await;
         }
         rig.advance_past(LONG_TIME).await;
-        assert_eq!(rig.job_view(&id).await, None, "{end}");
-        let another = keyed();
-        let id = another.id.clone();
-        assert_eq!(rig.enqueue(another).await, EnqueueOutcome::Stored { position: 1 }, "{end}");
+        assert_eq!(rig.job_view(&id).await, None, "{ending}");
+        let next = command();
+        let id = next.id.clone();
+        assert_eq!(rig.enqueue(next).await, EnqueueOutcome::Stored { position: 1 }, "{ending}");
         rig.cancel(&id).await;
     }
 }
@@ -301,11 +301,12 @@ async fn trimmed_jobs_are_counted_in_shard_stats(rig: &StoreHarness) {
     let run = new_token();
     let id = rig.enqueue_job(&key).await;
     rig.start_run(&key, &id, &run).await;
-    let verdict = Settlement::Done { response: "made".into(), status: 200, retention: SHORT_TIME };
-    assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
+    let settlement =
+        Settlement::Done { response: "made".into(), status: 200, retention: SHORT_TIME };
+    assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
     let (one, two) = (rig.enqueue_job(&key).await, rig.enqueue_job(&key).await);
     rig.cancel(&one).await;
-    let tally = ShardStats {
+    let stats = ShardStats {
         pending: 1,
         bytes: 7,
         done: 1,
@@ -313,14 +314,14 @@ async fn trimmed_jobs_are_counted_in_shard_stats(rig: &StoreHarness) {
         cancelled: 1,
         ..ShardStats::default()
     };
-    assert_eq!(rig.shard_stats(shard).await, tally);
+    assert_eq!(rig.shard_stats(shard).await, stats);
     rig.advance_past(SHORT_TIME).await;
-    let tally = ShardStats { done: 0, dead: 1, trimmed_done: 1, trimmed_dead: 2, ..tally };
-    assert_eq!(rig.shard_stats(shard).await, tally);
+    let stats = ShardStats { done: 0, dead: 1, trimmed_done: 1, trimmed_dead: 2, ..stats };
+    assert_eq!(rig.shard_stats(shard).await, stats);
     rig.cancel(&two).await;
     rig.advance_past(LONG_TIME * 2).await;
     run_to_dead_letter(rig, &key, LONG_TIME).await;
-    let tally =
-        ShardStats { pending: 0, bytes: 0, dead: 1, trimmed_dead: 3, cancelled: 2, ..tally };
-    assert_eq!(rig.shard_stats(shard).await, tally);
+    let stats =
+        ShardStats { pending: 0, bytes: 0, dead: 1, trimmed_dead: 3, cancelled: 2, ..stats };
+    assert_eq!(rig.shard_stats(shard).await, stats);
 }

@@ -1,4 +1,4 @@
-//! The embedded store behind a line that fails as it is told, for tests with tokio's clock stopped.
+//! Embedded store with scheduled faults, for tests with tokio's clock paused.
 
 mod fault_schedule;
 
@@ -35,12 +35,12 @@ use crate::{
     },
 };
 
-/// An embedded store, and what makes it fail.
+/// Returns an embedded store and the schedule of its faults.
 pub(crate) fn faulty_store() -> (Store, FaultSchedule) {
     faulty_store_with_clock(Clock::system())
 }
 
-/// As [`faulty_store`], with a clock of its own.
+/// Like [`faulty_store`], with the given clock.
 pub(crate) fn faulty_store_with_clock(clock: Clock) -> (Store, FaultSchedule) {
     let faults = FaultSchedule::default();
     let backend =
@@ -56,25 +56,25 @@ struct FaultyBackend {
 impl FaultyBackend {
     fn call_with_fault<T: Send + 'static>(
         &self,
-        step: &'static str,
+        operation: &'static str,
         run: impl FnOnce(&MemoryBackend) -> StoreFuture<'_, T> + Clone + Send + 'static,
     ) -> StoreFuture<'_, T> {
         Box::pin(async move {
-            let fault = self.faults.next_fault(step);
+            let fault = self.faults.next_fault(operation);
             match fault {
                 Some(BackendFault::Unavailable) => {
-                    return Err(Error::new(ErrorKind::Unavailable, step));
+                    return Err(Error::new(ErrorKind::Unavailable, operation));
                 }
                 Some(BackendFault::LoginRefused) => {
-                    return Err(Error::new(ErrorKind::Config, step));
+                    return Err(Error::new(ErrorKind::Config, operation));
                 }
                 Some(BackendFault::SlowCall(time)) => tokio::time::sleep(time).await,
                 Some(BackendFault::TimeoutThenRun(time)) => {
                     self.spawn_delayed_run(time, run);
                     return apply_reply_fault(
                         fault,
-                        step,
-                        Err(Error::new(ErrorKind::Timeout, step)),
+                        operation,
+                        Err(Error::new(ErrorKind::Timeout, operation)),
                     )
                     .await;
                 }
@@ -84,12 +84,12 @@ impl FaultyBackend {
                 }
                 _ => {}
             }
-            let answer = run(&self.memory).await;
-            apply_reply_fault(fault, step, answer).await
+            let reply = run(&self.memory).await;
+            apply_reply_fault(fault, operation, reply).await
         })
     }
 
-    /// What is on its way still, and is heard of by nobody.
+    /// Runs a call after its caller has given up; the reply is dropped.
     fn spawn_delayed_run<T: Send + 'static>(
         &self,
         time: Duration,
@@ -128,7 +128,7 @@ impl Backend for FaultyBackend {
         self.call_with_fault("acquire", |memory| memory.acquire(call))
     }
 
-    /// One call for all of them is made only where it is to fail.
+    /// Batched into one call only if a fault is scheduled for it.
     fn acquire_all(&self, calls: &[AcquireCommand]) -> StoreFuture<'_, Option<Vec<AcquireReply>>> {
         if self.faults.remaining("acquire_all") == 0 {
             self.faults.next_fault("acquire_all");
@@ -136,58 +136,68 @@ impl Backend for FaultyBackend {
         }
         let calls = calls.to_vec();
         self.call_with_fault("acquire_all", |memory| {
-            let all = join_all(calls.into_iter().map(|call| memory.acquire(call)));
-            Box::pin(async { all.await.into_iter().collect::<Result<_, _>>().map(Some) })
+            let replies = join_all(calls.into_iter().map(|call| memory.acquire(call)));
+            Box::pin(async { replies.await.into_iter().collect::<Result<_, _>>().map(Some) })
         })
     }
 
-    fn release(&self, key: Key, me: LockToken, mode: LockMode) -> StoreFuture<'_, ReleaseOutcome> {
-        self.call_with_fault("release", move |memory| memory.release(key, me, mode))
+    fn release(
+        &self,
+        key: Key,
+        token: LockToken,
+        mode: LockMode,
+    ) -> StoreFuture<'_, ReleaseOutcome> {
+        self.call_with_fault("release", move |memory| memory.release(key, token, mode))
     }
 
     fn send_release(
         &self,
         key: Key,
-        me: LockToken,
+        token: LockToken,
         mode: LockMode,
     ) -> Option<StoreFuture<'static, ReleaseOutcome>> {
         let fault = self.faults.next_fault("release");
         if matches!(fault, Some(BackendFault::Unavailable)) {
             return Some(Box::pin(async { Err(Error::new(ErrorKind::Unavailable, "release")) }));
         }
-        let answer = self.memory.send_release(key, me, mode)?;
-        Some(Box::pin(async move { apply_reply_fault(fault, "release", answer.await).await }))
+        let reply = self.memory.send_release(key, token, mode)?;
+        Some(Box::pin(async move { apply_reply_fault(fault, "release", reply.await).await }))
     }
 
     fn release_and_reacquire(
         &self,
-        me: LockToken,
+        token: LockToken,
         mode: LockMode,
         next: AcquireCommand,
     ) -> StoreFuture<'_, (ReleaseOutcome, AcquireReply)> {
-        self.call_with_fault("pass", move |memory| memory.release_and_reacquire(me, mode, next))
+        self.call_with_fault("pass", move |memory| memory.release_and_reacquire(token, mode, next))
     }
 
-    fn refresh_grant(&self, key: Key, me: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
-        self.call_with_fault("still", move |memory| memory.refresh_grant(key, me))
+    fn refresh_grant(&self, key: Key, token: LockToken) -> StoreFuture<'_, Option<GrantRefresh>> {
+        self.call_with_fault("still", move |memory| memory.refresh_grant(key, token))
     }
 
-    fn downgrade(&self, key: Key, me: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
-        self.call_with_fault("downgrade", move |memory| memory.downgrade(key, me, lease))
+    fn downgrade(&self, key: Key, token: LockToken, lease: Duration) -> StoreFuture<'_, bool> {
+        self.call_with_fault("downgrade", move |memory| memory.downgrade(key, token, lease))
     }
 
     fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>> {
         self.call_with_fault("renew", |memory| memory.renew(items))
     }
 
-    fn wait_for_replicas(&self, shard: u16, wanted: u32, since: u64) -> StoreFuture<'_, u32> {
+    fn wait_for_replicas(
+        &self,
+        shard: u16,
+        replica_count: u32,
+        generation: u64,
+    ) -> StoreFuture<'_, u32> {
         self.call_with_fault("replicated", move |memory| {
-            memory.wait_for_replicas(shard, wanted, since)
+            memory.wait_for_replicas(shard, replica_count, generation)
         })
     }
 
-    fn advance_fence(&self, key: Key, me: LockToken, fence: u64) -> StoreFuture<'_, bool> {
-        self.call_with_fault("raise_fence", move |memory| memory.advance_fence(key, me, fence))
+    fn advance_fence(&self, key: Key, token: LockToken, fence: u64) -> StoreFuture<'_, bool> {
+        self.call_with_fault("raise_fence", move |memory| memory.advance_fence(key, token, fence))
     }
 
     fn charge(&self, call: ChargeCommand) -> ChargeFuture<'_> {
@@ -213,9 +223,9 @@ impl Backend for FaultyBackend {
     fn subscribe(
         &self,
         node: NodeId,
-        hints: &Arc<WakeupListeners>,
+        listeners: &Arc<WakeupListeners>,
     ) -> Option<BoxFuture<'static, ()>> {
-        self.memory.subscribe(node, hints)
+        self.memory.subscribe(node, listeners)
     }
 }
 
@@ -287,39 +297,39 @@ impl JobBackend for FaultyBackend {
         self.call_with_fault("heads", |memory| memory.heads(keys))
     }
 
-    fn poll_due(&self, shards: Vec<u16>, most: usize) -> StoreFuture<'_, Vec<DueLocks>> {
-        self.call_with_fault("due", move |memory| memory.poll_due(shards, most))
+    fn poll_due(&self, shards: Vec<u16>, limit: usize) -> StoreFuture<'_, Vec<DueLocks>> {
+        self.call_with_fault("due", move |memory| memory.poll_due(shards, limit))
     }
 
-    fn unclaim(&self, key: Key, me: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool> {
-        self.call_with_fault("unclaim", move |memory| memory.unclaim(key, me, id))
+    fn unclaim(&self, key: Key, token: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool> {
+        self.call_with_fault("unclaim", move |memory| memory.unclaim(key, token, id))
     }
 
     fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat> {
         self.call_with_fault("beat", move |memory| memory.heartbeat(node, lease))
     }
 
-    fn send_wakeup(&self, node: NodeId, hint: WakeupMessage) -> StoreFuture<'_, ()> {
-        self.call_with_fault("tell", move |memory| memory.send_wakeup(node, hint))
+    fn send_wakeup(&self, node: NodeId, message: WakeupMessage) -> StoreFuture<'_, ()> {
+        self.call_with_fault("tell", move |memory| memory.send_wakeup(node, message))
     }
 
     fn list_ended(
         &self,
         shard: u16,
-        which: EndedJobFilter,
-        from: u64,
-        most: usize,
+        filter: EndedJobFilter,
+        cursor: u64,
+        limit: usize,
     ) -> StoreFuture<'_, JobListPage> {
-        self.call_with_fault("list", move |memory| memory.list_ended(shard, which, from, most))
+        self.call_with_fault("list", move |memory| memory.list_ended(shard, filter, cursor, limit))
     }
 
     fn list_pending(
         &self,
         shard: u16,
-        from: PendingCursor,
-        most: usize,
+        cursor: PendingCursor,
+        limit: usize,
     ) -> StoreFuture<'_, JobListPage<PendingCursor>> {
-        self.call_with_fault("pending", move |memory| memory.list_pending(shard, from, most))
+        self.call_with_fault("pending", move |memory| memory.list_pending(shard, cursor, limit))
     }
 
     fn redrive_job(&self, id: JobId, ended_us: u64) -> StoreFuture<'_, Option<JobState>> {
@@ -357,10 +367,10 @@ impl TaskBackend for FaultyBackend {
         queue: Key,
         node: NodeId,
         worker: Arc<str>,
-        longer: Duration,
+        idle_time: Duration,
     ) -> StoreFuture<'_, bool> {
         self.call_with_fault("still_idle", move |memory| {
-            memory.poll_idle(queue, node, worker, longer)
+            memory.poll_idle(queue, node, worker, idle_time)
         })
     }
 
@@ -389,9 +399,9 @@ impl TaskBackend for FaultyBackend {
         &self,
         queue: Key,
         after: u64,
-        most: usize,
+        limit: usize,
     ) -> StoreFuture<'_, DeadLetterPage> {
-        self.memory.list_dead_letters(queue, after, most)
+        self.memory.list_dead_letters(queue, after, limit)
     }
 
     fn redrive_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
@@ -401,11 +411,11 @@ impl TaskBackend for FaultyBackend {
     fn redrive_dead_letters(
         &self,
         queue: Key,
-        most: usize,
+        limit: usize,
         first: Duration,
         spacing: Duration,
     ) -> StoreFuture<'_, usize> {
-        self.memory.redrive_dead_letters(queue, most, first, spacing)
+        self.memory.redrive_dead_letters(queue, limit, first, spacing)
     }
 
     fn purge_dead_letter(&self, queue: Key, id: TaskId) -> StoreFuture<'_, bool> {
@@ -419,10 +429,10 @@ impl TaskBackend for FaultyBackend {
     fn purge_waiting(
         &self,
         queue: Key,
-        walk: Option<PurgeCursor>,
-        most: usize,
+        cursor: Option<PurgeCursor>,
+        limit: usize,
     ) -> StoreFuture<'_, PurgePage> {
-        self.memory.purge_waiting(queue, walk, most)
+        self.memory.purge_waiting(queue, cursor, limit)
     }
 
     fn set_tasks_paused(&self, queue: Key, pause: bool) -> StoreFuture<'_, ()> {

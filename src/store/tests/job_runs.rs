@@ -1,4 +1,4 @@
-//! Running a job: claim, settle, backoff, crash.
+//! Runs of jobs: claim, settlement, backoff, crash.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ async fn repeated_claim_returns_same_run(rig: &StoreHarness) {
     assert!(rig.finish_run(&key, &id, &run).await);
 }
 
-/// One that has come back to its place meanwhile.
+/// The older job has returned to its queue position since the first claim.
 async fn repeated_claim_behind_older_job_returns_same_run(rig: &StoreHarness) {
     let (key, first, run) = (test_key(), new_token(), new_token());
     rig.register_worker().await;
@@ -72,26 +72,29 @@ async fn repeated_claim_behind_older_job_returns_same_run(rig: &StoreHarness) {
     rig.poll_due(key.shard(), 10).await;
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(older.clone())]);
     match rig.claim(claim_command(&key, &id, &run)).await {
-        ClaimOutcome::Claimed(begun) => assert_eq!((begun.id, begun.attempt), (id.clone(), 1)),
+        ClaimOutcome::Claimed(repeated) => {
+            assert_eq!((repeated.id, repeated.attempt), (id.clone(), 1))
+        }
         other => panic!("{other:?}"),
     }
     let other = rig.claim(claim_command(&key, &id, &new_token())).await;
     assert_eq!(other, ClaimOutcome::NotFirst(older.clone()));
     assert!(rig.finish_run(&key, &id, &run).await);
-    let over = rig.claim(claim_command(&key, &id, &run)).await;
-    assert_eq!(over, ClaimOutcome::NotFirst(older), "its run is over");
+    let late_claim = rig.claim(claim_command(&key, &id, &run)).await;
+    assert_eq!(late_claim, ClaimOutcome::NotFirst(older), "its run is over");
 }
 
-/// A claim that was sent twice, over a connection that broke: the first one arrives when its run is over.
+/// A claim was sent twice because its connection broke. The first copy arrives when its run has
+/// ended.
 async fn late_claim_starts_no_second_run(rig: &StoreHarness) {
     let key = test_key();
     let call = retryable_enqueue_command(&key);
     let id = call.id.clone();
     rig.enqueue(call).await;
-    for end in ["settled", "given back", "lost"] {
+    for ending in ["settled", "given back", "lost"] {
         let run = new_token();
         claim_with_short_lease(rig, &key, &id, &run).await;
-        match end {
+        match ending {
             "settled" => {
                 assert!(rig.settle(settle_command(&key, &id, &run, RETURN_TO_QUEUE)).await);
             }
@@ -99,10 +102,10 @@ async fn late_claim_starts_no_second_run(rig: &StoreHarness) {
             _ => {}
         }
         rig.advance_past(SHORT_TIME).await;
-        let before = rig.job_view(&id).await;
+        let view_before = rig.job_view(&id).await;
         let late = rig.claim(claim_command(&key, &id, &run)).await;
-        assert_eq!(late, ClaimOutcome::Busy(OFFER_TIMEOUT), "{end}");
-        assert_eq!(rig.job_view(&id).await, before, "{end}");
+        assert_eq!(late, ClaimOutcome::Busy(OFFER_TIMEOUT), "{ending}");
+        assert_eq!(rig.job_view(&id).await, view_before, "{ending}");
     }
     assert_eq!(rig.start_run(&key, &id, &new_token()).await, 3);
 }
@@ -111,8 +114,9 @@ async fn done_job_keeps_response_until_retention_ends(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
     let id = rig.enqueue_job(&key).await;
     rig.start_run(&key, &id, &run).await;
-    let verdict = Settlement::Done { response: "made".into(), status: 200, retention: SHORT_TIME };
-    assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
+    let settlement =
+        Settlement::Done { response: "made".into(), status: 200, retention: SHORT_TIME };
+    assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
     let job = rig.job_view(&id).await.unwrap();
     assert_eq!((job.state, job.attempts, job.position), (JobState::Done, 1, None));
     assert_eq!((job.reason, job.response), (None, Some("made".into())));
@@ -152,7 +156,7 @@ async fn settle_requires_run_token(rig: &StoreHarness) {
     assert!(rig.finish_run(&key, &id, &run).await);
 }
 
-/// A run whose lease is short.
+/// Claims a job with a short lease.
 async fn claim_with_short_lease(
     rig: &StoreHarness,
     key: &Key,
@@ -174,7 +178,7 @@ async fn settle_requires_held_lock(rig: &StoreHarness) {
     rig.start_run(&key, &id, &run).await;
     rig.release(&key, &run).await;
     assert!(!rig.finish_run(&key, &id, &run).await, "it was given back");
-    // Another copy of the claim makes no lease shorter.
+    // A repeated claim with a shorter lease does not shorten the lease.
     let run = new_token();
     let id = rig.enqueue_job(&Key::path_param("id", "9")).await;
     let key = Key::path_param("id", "9");
@@ -190,8 +194,8 @@ async fn backoff_of_first_job_blocks_its_queue(rig: &StoreHarness) {
     let (first, second) = (rig.enqueue_job(&key).await, rig.enqueue_job(&key).await);
     rig.start_run(&key, &first, &run).await;
     rig.settle(settle_command(&key, &first, &run, RETRY)).await;
-    let ahead = rig.claim(claim_command(&key, &second, &new_token())).await;
-    assert_eq!(ahead, ClaimOutcome::NotFirst(first.clone()), "no later job starts before it");
+    let later_claim = rig.claim(claim_command(&key, &second, &new_token())).await;
+    assert_eq!(later_claim, ClaimOutcome::NotFirst(first.clone()), "no later job starts before it");
     rig.acquire_exclusive(&key, &a).await;
     rig.release(&key, &a).await;
     rig.acquire_exclusive(&key, &a).await;
@@ -208,12 +212,12 @@ async fn crashed_job_without_retry_becomes_dead(rig: &StoreHarness) {
     claim_with_short_lease(rig, &key, &first, &paused).await;
     rig.advance_past(SHORT_TIME).await;
     assert_eq!(rig.poll_due(key.shard(), 10).await.locks, vec![key.clone()]);
-    let visited = rig.claim(claim_command(&key, &first, &b)).await;
-    assert_eq!(visited, ClaimOutcome::Ended(first.clone()));
+    let outcome = rig.claim(claim_command(&key, &first, &b)).await;
+    assert_eq!(outcome, ClaimOutcome::Ended(first.clone()));
     let job = rig.job_view(&first).await.unwrap();
     assert_eq!((job.state, job.position), (JobState::Dead, None));
     assert_eq!(job.reason.as_deref(), Some("crashed, may have run"));
-    // The worker was only slow: it must learn that nothing of its verdict stands.
+    // The worker was only slow. It must learn that its settlement is void.
     assert!(!rig.finish_run(&key, &first, &paused).await);
     assert_eq!(rig.job_state(&first).await, Some(JobState::Dead));
     assert!(rig.expect_busy(&key, &new_token()).await <= OFFER_TIMEOUT);
@@ -254,8 +258,8 @@ async fn crashed_job_ends_after_max_attempts(rig: &StoreHarness) {
         }
         rig.advance_past(SHORT_TIME).await;
     }
-    let visited = rig.claim(claim_command(&key, &id, &new_token())).await;
-    assert_eq!(visited, ClaimOutcome::Ended(id.clone()));
+    let outcome = rig.claim(claim_command(&key, &id, &new_token())).await;
+    assert_eq!(outcome, ClaimOutcome::Ended(id.clone()));
     assert_eq!(rig.job_view(&id).await.unwrap().attempts, 2);
 }
 
@@ -283,7 +287,7 @@ async fn renewal_extends_run_and_lock(rig: &StoreHarness) {
         job: Some(id.clone()),
     };
     assert_eq!(rig.renew(vec![renewal.clone()]).await, [true]);
-    // What comes late shortens nothing: an older renewal, and another copy of the claim.
+    // Late calls shorten no lease: an older renewal, and a copy of the claim.
     assert_eq!(rig.renew(vec![LeaseRenewal { lease: SHORT_TIME, ..renewal }]).await, [true]);
     claim_with_short_lease(rig, &key, &id, &run).await;
     rig.advance_past(SHORT_TIME).await;
@@ -299,41 +303,42 @@ async fn renewal_extends_run_and_lock(rig: &StoreHarness) {
     assert!(rig.finish_run(&key, &id, &run).await);
 }
 
-/// By the store's clock alone: whoever asks may hear of a run that its own worker still believes in.
+/// Only the store's clock counts: a run may be reported as ended while its worker still believes in
+/// it.
 async fn active_run_is_reported_while_lock_is_held(rig: &StoreHarness) {
     let key = test_key();
     let call = retryable_enqueue_command(&key);
     let id = call.id.clone();
-    let running = || async { rig.backend().active_run(id.clone()).await.unwrap() };
-    assert_eq!(running().await, None, "nobody knows it");
+    let active_run = || async { rig.backend().active_run(id.clone()).await.unwrap() };
+    assert_eq!(active_run().await, None, "nobody knows it");
     rig.enqueue(call).await;
-    assert_eq!(running().await, None, "it waits");
+    assert_eq!(active_run().await, None, "it waits");
     let mut last = 0;
-    for (end, attempt) in [("handed over", 1), ("lapsed", 1), ("done", 2)] {
+    for (ending, attempt) in [("handed over", 1), ("lapsed", 1), ("done", 2)] {
         let run = new_token();
-        let ClaimOutcome::Claimed(begun) = rig.claim(claim_command(&key, &id, &run)).await else {
+        let ClaimOutcome::Claimed(claimed) = rig.claim(claim_command(&key, &id, &run)).await else {
             panic!("it is free")
         };
-        let told = running().await.expect("it runs");
-        assert_eq!(told, ActiveRun { attempt, first_fence: begun.fence }, "{end}");
-        assert!(told.first_fence > last, "{end}");
-        last = begun.fence;
+        let active = active_run().await.expect("it runs");
+        assert_eq!(active, ActiveRun { attempt, first_fence: claimed.fence }, "{ending}");
+        assert!(active.first_fence > last, "{ending}");
+        last = claimed.fence;
         let ClaimOutcome::Claimed(repeated) = rig.claim(claim_command(&key, &id, &run)).await
         else {
             panic!("it is its own")
         };
         assert!(repeated.fence > last, "the same run, by a larger fence");
-        assert_eq!(running().await, Some(told), "{end}");
-        match end {
+        assert_eq!(active_run().await, Some(active), "{ending}");
+        match ending {
             "handed over" => {
                 assert!(rig.settle(settle_command(&key, &id, &run, RETURN_TO_QUEUE)).await);
             }
             "lapsed" => {}
             _ => assert!(rig.finish_run(&key, &id, &run).await),
         }
-        let before = if end == "lapsed" { Some(told) } else { None };
-        assert_eq!(running().await, before, "{end}");
+        let expected = if ending == "lapsed" { Some(active) } else { None };
+        assert_eq!(active_run().await, expected, "{ending}");
         rig.advance_past(LONG_TIME).await;
-        assert_eq!(running().await, None, "{end}");
+        assert_eq!(active_run().await, None, "{ending}");
     }
 }

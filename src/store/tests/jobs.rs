@@ -1,4 +1,4 @@
-//! Deferred requests in their line: enqueue, the offer to a job, being passed over, cancel.
+//! Deferred jobs in their queue: enqueue, offer, overtaking, cancellation.
 
 use std::time::Duration;
 
@@ -52,8 +52,8 @@ async fn stored_job_can_be_looked_up(rig: &StoreHarness) {
     assert_eq!(rig.job_view(&id).await, Some(first));
     assert_eq!(rig.job_view(&second.id).await, Some(queued_job_view(2)));
     rig.register_worker().await;
-    let seen = JobView { is_watched: true, ..queued_job_view(2) };
-    assert_eq!(rig.job_view(&second.id).await, Some(seen));
+    let watched = JobView { is_watched: true, ..queued_job_view(2) };
+    assert_eq!(rig.job_view(&second.id).await, Some(watched));
 }
 
 async fn repeated_enqueue_stores_job_once(rig: &StoreHarness) {
@@ -66,7 +66,7 @@ async fn repeated_enqueue_stores_job_once(rig: &StoreHarness) {
     let run = new_token();
     rig.start_run(&key, &call.id, &run).await;
     rig.finish_run(&key, &call.id, &run).await;
-    // Stored, and long done: a retry of the first call must not run it again.
+    // The job has ended: a copy of its enqueue must not run it again.
     rig.enqueue(call.clone()).await;
     assert_eq!(rig.heads(&[key]).await, [None]);
     assert_eq!(rig.job_state(&call.id).await, Some(JobState::Done));
@@ -74,19 +74,19 @@ async fn repeated_enqueue_stores_job_once(rig: &StoreHarness) {
 
 async fn known_idempotency_key_returns_its_job(rig: &StoreHarness) {
     let key = test_key();
-    let keyed = |print: &str| EnqueueCommand {
+    let command = |print: &str| EnqueueCommand {
         idempotency_record: Some(("idem".into(), print.into(), SHORT_TIME)),
         ..enqueue_command(&key)
     };
-    let first = keyed("one");
+    let first = command("one");
     assert_eq!(rig.enqueue(first.clone()).await, EnqueueOutcome::Stored { position: 1 });
-    assert_eq!(rig.enqueue(keyed("one")).await, EnqueueOutcome::Duplicate(first.id.clone()));
-    assert_eq!(rig.enqueue(keyed("two")).await, EnqueueOutcome::FingerprintMismatch);
-    // The very same call, sent again after a lost reply, is no other request.
+    assert_eq!(rig.enqueue(command("one")).await, EnqueueOutcome::Duplicate(first.id.clone()));
+    assert_eq!(rig.enqueue(command("two")).await, EnqueueOutcome::FingerprintMismatch);
+    // The same command, repeated after a lost reply, is no other request.
     assert_eq!(rig.enqueue(first).await, EnqueueOutcome::Stored { position: 1 });
     rig.advance_past(SHORT_TIME).await;
     assert_eq!(
-        rig.enqueue(keyed("two")).await,
+        rig.enqueue(command("two")).await,
         EnqueueOutcome::FingerprintMismatch,
         "as long as it waits"
     );
@@ -99,7 +99,9 @@ async fn claim_on_held_lock_restores_job_offer(rig: &StoreHarness) {
     rig.let_offer_expire().await;
     rig.acquire_exclusive(&key, &a).await;
     match rig.claim(claim_command(&key, &id, &run)).await {
-        ClaimOutcome::Busy(left) => assert!(left > LONG_TIME / 2 && left <= LONG_TIME),
+        ClaimOutcome::Busy(lease_remaining) => {
+            assert!(lease_remaining > LONG_TIME / 2 && lease_remaining <= LONG_TIME)
+        }
         other => panic!("{other:?}"),
     }
     rig.release(&key, &a).await;
@@ -118,27 +120,27 @@ async fn only_queued_job_can_be_cancelled(rig: &StoreHarness) {
     assert_eq!(rig.job_view(&id).await.unwrap().response, Some(Bytes::from_static(b"answer")));
 }
 
-/// Whoever sent it was told by its other copy that the job runs.
+/// Another copy of the cancel was answered that the job runs.
 async fn late_cancel_copy_ignores_job_that_ran_since(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
     rig.register_worker().await;
     let call = retryable_enqueue_command(&key);
     let id = call.id.clone();
     rig.enqueue(call).await;
-    let copy = || rig.cancel_started_at(&id, 0);
+    let late_cancel = || rig.cancel_started_at(&id, 0);
     rig.start_run(&key, &id, &run).await;
-    assert_eq!(copy().await, Some(JobState::Running));
+    assert_eq!(late_cancel().await, Some(JobState::Running));
     let retry = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
     assert!(rig.settle(settle_command(&key, &id, &run, retry)).await);
-    assert_eq!(copy().await, Some(JobState::Queued));
+    assert_eq!(late_cancel().await, Some(JobState::Queued));
     rig.advance_past(SHORT_TIME).await;
     let run = new_token();
     assert_eq!(rig.start_run(&key, &id, &run).await, 2, "it runs again");
     let dead = Settlement::Dead { reason: "auth", retention: LONG_TIME };
     assert!(rig.settle(settle_command(&key, &id, &run, dead)).await);
-    assert_eq!(copy().await, Some(JobState::Dead));
+    assert_eq!(late_cancel().await, Some(JobState::Dead));
     assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
-    assert_eq!(copy().await, Some(JobState::Queued), "nor what was put back");
+    assert_eq!(late_cancel().await, Some(JobState::Queued), "nor what was put back");
     for _ in 0..2 {
         assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled), "as it is seen now");
     }
@@ -149,8 +151,8 @@ async fn cancelling_first_job_in_backoff_frees_next(rig: &StoreHarness) {
     rig.register_worker().await;
     let (first, second) = (rig.enqueue_job(&key).await, rig.enqueue_job(&key).await);
     rig.start_run(&key, &first, &run).await;
-    let later = Settlement::Retry { delay: LONG_TIME, reason: "status 500" };
-    assert!(rig.settle(settle_command(&key, &first, &run, later)).await);
+    let retry = Settlement::Retry { delay: LONG_TIME, reason: "status 500" };
+    assert!(rig.settle(settle_command(&key, &first, &run, retry)).await);
     rig.cancel(&first).await;
     assert!(rig.expect_busy(&key, &new_token()).await <= OFFER_TIMEOUT);
     assert_eq!(rig.start_run(&key, &second, &new_token()).await, 1);
@@ -165,7 +167,7 @@ async fn heads_returns_first_job_of_each_lock(rig: &StoreHarness) {
     let heads = rig.heads(&keys).await;
     assert_eq!(heads, [Some(first.clone()), None, Some(other.clone())]);
     rig.start_run(&one, &first, &run).await;
-    // It stays at its place while it runs.
+    // A running job stays at the queue head.
     assert_eq!(rig.heads(&keys).await[0], Some(first.clone()));
     rig.settle(settle_command(&one, &first, &run, done_settlement())).await;
     assert_eq!(rig.heads(&keys).await, [Some(second), None, Some(other)]);

@@ -1,4 +1,4 @@
-//! Shorthands for steps in a mode, and for those that change hands.
+//! Operations in a lock mode, for the test harness.
 
 use std::time::Duration;
 
@@ -11,62 +11,67 @@ use crate::{
     },
 };
 
-pub(super) fn try_acquire_command_as(mode: LockMode, key: &Key, me: &LockToken) -> AcquireCommand {
-    AcquireCommand { mode, ..try_acquire_command(key, me) }
+pub(super) fn try_acquire_command_as(
+    mode: LockMode,
+    key: &Key,
+    token: &LockToken,
+) -> AcquireCommand {
+    AcquireCommand { mode, ..try_acquire_command(key, token) }
 }
 
-pub(super) fn wait_command_as(mode: LockMode, key: &Key, me: &LockToken) -> AcquireCommand {
-    AcquireCommand { mode, ..wait_command(key, me) }
+pub(super) fn wait_command_as(mode: LockMode, key: &Key, token: &LockToken) -> AcquireCommand {
+    AcquireCommand { mode, ..wait_command(key, token) }
 }
 
 pub(super) fn renewal_command_as(
     mode: LockMode,
     key: &Key,
-    me: &LockToken,
+    token: &LockToken,
     lease: Duration,
 ) -> LeaseRenewal {
-    LeaseRenewal { key: key.clone(), token: me.clone(), mode, lease, job: None }
+    LeaseRenewal { key: key.clone(), token: token.clone(), mode, lease, job: None }
 }
 
 impl StoreHarness {
-    /// The fence.
-    pub(super) async fn acquire_as(&self, mode: LockMode, key: &Key, me: &LockToken) -> u64 {
-        match self.acquire(try_acquire_command_as(mode, key, me)).await {
+    /// Acquires the lock. Returns the fence.
+    pub(super) async fn acquire_as(&self, mode: LockMode, key: &Key, token: &LockToken) -> u64 {
+        match self.acquire(try_acquire_command_as(mode, key, token)).await {
             AcquireReply::Granted { fence, .. } => fence,
             other => panic!("expected the lock, got {other:?}"),
         }
     }
 
-    /// Holds it for so long alone.
+    /// Acquires the lock with this lease.
     pub(super) async fn acquire_with_lease(
         &self,
         mode: LockMode,
         key: &Key,
-        me: &LockToken,
+        token: &LockToken,
         lease: Duration,
     ) {
-        let held =
-            self.acquire(AcquireCommand { lease, ..try_acquire_command_as(mode, key, me) }).await;
+        let held = self
+            .acquire(AcquireCommand { lease, ..try_acquire_command_as(mode, key, token) })
+            .await;
         assert!(matches!(held, AcquireReply::Granted { .. }), "{held:?}");
     }
 
-    /// The sequence of the place.
-    pub(super) async fn join_queue_as(&self, mode: LockMode, key: &Key, me: &LockToken) -> u64 {
-        match self.acquire(wait_command_as(mode, key, me)).await {
+    /// Joins the queue. Returns the sequence of the queue entry.
+    pub(super) async fn join_queue_as(&self, mode: LockMode, key: &Key, token: &LockToken) -> u64 {
+        match self.acquire(wait_command_as(mode, key, token)).await {
             AcquireReply::Busy { seq, .. } if seq > 0 => seq,
             other => panic!("expected a place in the line, got {other:?}"),
         }
     }
 
-    /// How long it will be busy.
+    /// Expects the lock to be busy. Returns the remaining lease.
     pub(super) async fn expect_busy_as(
         &self,
         mode: LockMode,
         key: &Key,
-        me: &LockToken,
+        token: &LockToken,
     ) -> Duration {
-        match self.acquire(try_acquire_command_as(mode, key, me)).await {
-            AcquireReply::Busy { lease_remaining: left, seq: 0, .. } => left,
+        match self.acquire(try_acquire_command_as(mode, key, token)).await {
+            AcquireReply::Busy { lease_remaining, seq: 0, .. } => lease_remaining,
             other => panic!("expected it to be busy, got {other:?}"),
         }
     }
@@ -75,31 +80,31 @@ impl StoreHarness {
         &self,
         mode: LockMode,
         key: &Key,
-        me: &LockToken,
+        token: &LockToken,
     ) -> ReleaseOutcome {
-        self.backend().release(key.clone(), me.clone(), mode).await.unwrap()
+        self.backend().release(key.clone(), token.clone(), mode).await.unwrap()
     }
 
-    /// Gives back, and asks for the next of the same process.
+    /// Releases, and acquires for the next waiter of the same process.
     pub(super) async fn release_and_reacquire(
         &self,
-        me: &LockToken,
+        token: &LockToken,
         mode: LockMode,
         next: AcquireCommand,
     ) -> (ReleaseOutcome, AcquireReply) {
-        self.backend().release_and_reacquire(me.clone(), mode, next).await.unwrap()
+        self.backend().release_and_reacquire(token.clone(), mode, next).await.unwrap()
     }
 
-    pub(super) async fn refresh_grant(&self, key: &Key, me: &LockToken) -> Option<GrantRefresh> {
-        self.backend().refresh_grant(key.clone(), me.clone()).await.unwrap()
+    pub(super) async fn refresh_grant(&self, key: &Key, token: &LockToken) -> Option<GrantRefresh> {
+        self.backend().refresh_grant(key.clone(), token.clone()).await.unwrap()
     }
 
-    pub(super) async fn downgrade(&self, key: &Key, me: &LockToken, lease: Duration) -> bool {
-        self.backend().downgrade(key.clone(), me.clone(), lease).await.unwrap()
+    pub(super) async fn downgrade(&self, key: &Key, token: &LockToken, lease: Duration) -> bool {
+        self.backend().downgrade(key.clone(), token.clone(), lease).await.unwrap()
     }
 }
 
-/// What it is held with.
+/// Returns the fence of a grant.
 pub(super) fn granted_fence(reply: &AcquireReply) -> u64 {
     match reply {
         AcquireReply::Granted { fence, .. } => *fence,
@@ -107,7 +112,7 @@ pub(super) fn granted_fence(reply: &AcquireReply) -> u64 {
     }
 }
 
-/// The sequence of a place, which this call made or kept.
+/// Returns the sequence of a queue entry that the call created or renewed.
 pub(super) fn queued_sequence(reply: &AcquireReply) -> u64 {
     match reply {
         AcquireReply::Busy { seq, .. } if *seq > 0 => *seq,

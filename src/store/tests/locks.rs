@@ -1,4 +1,4 @@
-//! Holding a lock: acquire, renew, release, fences.
+//! Locks: acquire, renewal, release, fences.
 
 use super::{
     on_every_store,
@@ -29,8 +29,8 @@ on_every_store!(
 async fn repeated_acquire_by_holder_grants_larger_fence(rig: &StoreHarness) {
     let (key, a) = (test_key(), new_token());
     let first = rig.acquire_exclusive(&key, &a).await;
-    let again = rig.acquire_exclusive(&key, &a).await;
-    assert!(again > first + SPARE_FENCES, "{again} after {first}");
+    let second = rig.acquire_exclusive(&key, &a).await;
+    assert!(second > first + SPARE_FENCES, "{second} after {first}");
     assert_eq!(rig.release(&key, &a).await, ReleaseOutcome::Released);
     rig.acquire_exclusive(&key, &new_token()).await;
 }
@@ -39,12 +39,12 @@ async fn fences_grow_over_all_locks_of_a_shard(rig: &StoreHarness) {
     let keys = keys_of_one_shard::<3>();
     let mut last = 0;
     for round in 0..12 {
-        let (key, me) = (&keys[round % 3], new_token());
-        let fence = rig.acquire_exclusive(key, &me).await;
+        let (key, token) = (&keys[round % 3], new_token());
+        let fence = rig.acquire_exclusive(key, &token).await;
         assert!(fence > last, "{fence} after {last}");
-        // The spare ones are the holder's too.
+        // The spare fences belong to the holder too.
         last = fence + SPARE_FENCES;
-        rig.release(key, &me).await;
+        rig.release(key, &token).await;
     }
 }
 
@@ -83,43 +83,45 @@ async fn sent_release_runs_before_next_call(rig: &StoreHarness) {
 
 async fn release_distinguishes_expired_from_unknown(rig: &StoreHarness) {
     let (key, a, b) = (test_key(), new_token(), new_token());
-    let shared = |me, lease| AcquireCommand {
+    let shared = |token, lease| AcquireCommand {
         mode: LockMode::Shared,
         lease,
-        ..try_acquire_command(&key, me)
+        ..try_acquire_command(&key, token)
     };
     rig.acquire(shared(&a, SHORT_TIME)).await;
     rig.acquire(shared(&b, LONG_TIME)).await;
     rig.advance_past(SHORT_TIME).await;
-    // The other one keeps the key alive.
-    let release = |me: &LockToken| rig.backend().release(key.clone(), me.clone(), LockMode::Shared);
+    // The other holder's lease keeps the key alive.
+    let release =
+        |token: &LockToken| rig.backend().release(key.clone(), token.clone(), LockMode::Shared);
     assert_eq!(release(&a).await.unwrap(), ReleaseOutcome::AlreadyExpired);
     assert_eq!(release(&a).await.unwrap(), ReleaseOutcome::NotFound);
     assert_eq!(release(&b).await.unwrap(), ReleaseOutcome::Released);
 }
 
-/// The key of one who is alone ends with him: nothing of him is left to be told from a release in time.
+/// The key of a sole holder expires with its lease, so nothing remains that tells an expired hold
+/// from a release in time.
 async fn release_after_renewed_lease_end_finds_nothing(rig: &StoreHarness) {
     let (key, a, b) = (test_key(), new_token(), new_token());
-    for (me, again) in [(&a, false), (&b, true)] {
-        rig.acquire(AcquireCommand { lease: SHORT_TIME / 2, ..try_acquire_command(&key, me) })
+    for (token, is_repeated) in [(&a, false), (&b, true)] {
+        rig.acquire(AcquireCommand { lease: SHORT_TIME / 2, ..try_acquire_command(&key, token) })
             .await;
-        if again {
-            rig.acquire(AcquireCommand { lease: SHORT_TIME, ..try_acquire_command(&key, me) })
+        if is_repeated {
+            rig.acquire(AcquireCommand { lease: SHORT_TIME, ..try_acquire_command(&key, token) })
                 .await;
         } else {
-            rig.renew(vec![LeaseRenewal { lease: SHORT_TIME, ..renewal(&key, me) }]).await;
+            rig.renew(vec![LeaseRenewal { lease: SHORT_TIME, ..renewal(&key, token) }]).await;
         }
         rig.join_queue(&key, &new_token()).await;
         rig.advance_past(SHORT_TIME).await;
-        assert_eq!(rig.release(&key, me).await, ReleaseOutcome::NotFound);
+        assert_eq!(rig.release(&key, token).await, ReleaseOutcome::NotFound);
         rig.advance_past(LONG_TIME).await;
     }
 }
 
-fn renewal(key: &crate::Key, me: &LockToken) -> LeaseRenewal {
-    let (key, me) = (key.clone(), me.clone());
-    LeaseRenewal { key, token: me, mode: LockMode::Exclusive, lease: LONG_TIME, job: None }
+fn renewal(key: &crate::Key, token: &LockToken) -> LeaseRenewal {
+    let (key, token) = (key.clone(), token.clone());
+    LeaseRenewal { key, token, mode: LockMode::Exclusive, lease: LONG_TIME, job: None }
 }
 
 async fn renewal_extends_only_own_leases(rig: &StoreHarness) {
@@ -140,24 +142,25 @@ async fn renewal_extends_only_own_leases(rig: &StoreHarness) {
 
 async fn holder_can_advance_fence(rig: &StoreHarness) {
     let (key, a, b) = (test_key(), new_token(), new_token());
-    let far = rig.acquire_exclusive(&key, &a).await + 50_000_000;
-    let raise = async |me: &LockToken, fence| {
-        rig.backend().advance_fence(key.clone(), me.clone(), fence).await
+    let distant = rig.acquire_exclusive(&key, &a).await + 50_000_000;
+    let advance = async |token: &LockToken, fence| {
+        rig.backend().advance_fence(key.clone(), token.clone(), fence).await
     };
-    assert!(!raise(&b, far * 2).await.unwrap(), "nothing is its own");
+    assert!(!advance(&b, distant * 2).await.unwrap(), "nothing is its own");
     for _ in 0..2 {
-        assert!(raise(&a, far).await.unwrap());
+        assert!(advance(&a, distant).await.unwrap());
     }
-    assert!(raise(&a, 7).await.unwrap(), "a mark never goes back");
+    assert!(advance(&a, 7).await.unwrap(), "a mark never goes back");
     rig.release(&key, &a).await;
-    assert!(!raise(&a, far * 2).await.unwrap(), "not its own any more");
+    assert!(!advance(&a, distant * 2).await.unwrap(), "not its own any more");
     let next = rig.acquire_exclusive(&key, &b).await;
-    assert!((far + 1..far + 50_000_000).contains(&next), "{next} after {far}");
+    assert!((distant + 1..distant + 50_000_000).contains(&next), "{next} after {distant}");
     rig.advance_past(LONG_TIME).await;
-    assert!(!raise(&b, far * 2).await.unwrap(), "its lease has ended");
+    assert!(!advance(&b, distant * 2).await.unwrap(), "its lease has ended");
 }
 
-/// A renewal, or a copy of the call that took it, may lie in a silent connection while its holder extends it by another.
+/// A renewal, or a copy of the acquire, may be delayed in a silent connection while the holder
+/// extends its lease on another one.
 async fn late_renewal_or_acquire_shortens_no_lease(rig: &StoreHarness) {
     for (key, mode) in keys_of_one_shard::<3>().iter().zip([
         LockMode::Exclusive,
@@ -165,16 +168,16 @@ async fn late_renewal_or_acquire_shortens_no_lease(rig: &StoreHarness) {
         LockMode::Permits(2),
     ]) {
         let (a, long) = (new_token(), LONG_TIME - SHORT_TIME);
-        let asked = || AcquireCommand { mode, lease: SHORT_TIME, ..try_acquire_command(key, &a) };
-        let renewed = |lease| rig.renew(vec![LeaseRenewal { mode, lease, ..renewal(key, &a) }]);
-        assert!(matches!(rig.acquire(asked()).await, AcquireReply::Granted { .. }));
-        assert_eq!(renewed(LONG_TIME).await, [true]);
-        assert_eq!(renewed(SHORT_TIME).await, [true]);
+        let command = || AcquireCommand { mode, lease: SHORT_TIME, ..try_acquire_command(key, &a) };
+        let renew = |lease| rig.renew(vec![LeaseRenewal { mode, lease, ..renewal(key, &a) }]);
+        assert!(matches!(rig.acquire(command()).await, AcquireReply::Granted { .. }));
+        assert_eq!(renew(LONG_TIME).await, [true]);
+        assert_eq!(renew(SHORT_TIME).await, [true]);
         assert!(rig.expect_busy(key, &new_token()).await > long, "{mode:?}, renewed");
-        assert!(matches!(rig.acquire(asked()).await, AcquireReply::Granted { .. }));
+        assert!(matches!(rig.acquire(command()).await, AcquireReply::Granted { .. }));
         assert!(rig.expect_busy(key, &new_token()).await > long, "{mode:?}, asked again");
         rig.advance_past(SHORT_TIME).await;
-        assert_eq!(renewed(SHORT_TIME).await, [true], "{mode:?}");
+        assert_eq!(renew(SHORT_TIME).await, [true], "{mode:?}");
         rig.advance_past(LONG_TIME - SHORT_TIME).await;
         rig.acquire_exclusive(key, &new_token()).await;
     }
@@ -185,23 +188,23 @@ async fn acquire_with_known_record_takes_no_lock(rig: &StoreHarness) {
     let mut call = enqueue_command(&key);
     call.idempotency_record = Some(("idem".into(), "print".into(), SHORT_TIME));
     assert_eq!(rig.enqueue(call).await, EnqueueOutcome::Stored { position: 1 });
-    let asked = |me: &LockToken| AcquireCommand {
+    let command = |token: &LockToken| AcquireCommand {
         record_name: Some("idem".into()),
-        ..wait_command(&key, me)
+        ..wait_command(&key, token)
     };
-    // The lock is free, and nobody watches: without the record it would be held.
-    assert_eq!(rig.acquire(asked(&a)).await, AcquireReply::AlreadyAccepted);
+    // The lock is free and no worker watches: without the record, the acquire would succeed.
+    assert_eq!(rig.acquire(command(&a)).await, AcquireReply::AlreadyAccepted);
     let other = AcquireCommand {
         record_name: Some("other".into()),
         ..try_acquire_command(&key, &new_token())
     };
-    let AcquireReply::Granted { queue_length: line, .. } = rig.acquire(other).await else {
+    let AcquireReply::Granted { queue_length, .. } = rig.acquire(other).await else {
         panic!("the lock was taken by a known request")
     };
-    assert_eq!(line, 1, "the job alone: no place either");
+    assert_eq!(queue_length, 1, "the job alone: no place either");
     rig.advance_past(SHORT_TIME).await;
     assert_eq!(
-        rig.acquire(asked(&a)).await,
+        rig.acquire(command(&a)).await,
         AcquireReply::AlreadyAccepted,
         "however short its life: the job waits"
     );
@@ -213,7 +216,7 @@ async fn holder_is_granted_again_despite_known_record(rig: &StoreHarness) {
     let mut call = enqueue_command(&key);
     call.idempotency_record = Some(("idem".into(), "print".into(), LONG_TIME));
     rig.enqueue(call).await;
-    let again =
+    let command =
         AcquireCommand { record_name: Some("idem".into()), ..try_acquire_command(&key, &a) };
-    assert!(matches!(rig.acquire(again).await, AcquireReply::Granted { queue_length: 1, .. }));
+    assert!(matches!(rig.acquire(command).await, AcquireReply::Granted { queue_length: 1, .. }));
 }

@@ -1,4 +1,4 @@
-//! What can only be seen in the embedded store: that it gives memory back.
+//! Tests of the embedded store alone: it frees memory.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ fn charge_command(subject: &Key, cost: u64) -> ChargeCommand {
     grouped_charge(vec![fixed_window_item("p", subject, (1, SHORT_TIME), cost)])
 }
 
-/// As many later steps as there were ones that left something, about keys of their own.
+/// Runs one operation per abandoned value, on keys of their own; each sweeps some expired values.
 async fn run_later_steps(rig: &StoreHarness) {
     for n in 0..KEY_COUNT {
-        let (key, me) = (Key::custom(&format!("later {n}")), new_token());
-        rig.acquire_exclusive(&key, &me).await;
-        rig.release(&key, &me).await;
+        let (key, token) = (Key::custom(&format!("later {n}")), new_token());
+        rig.acquire_exclusive(&key, &token).await;
+        rig.release(&key, &token).await;
         rig.charge(charge_command(&key, 0)).await;
     }
 }
@@ -98,8 +98,8 @@ async fn ended_jobs_and_records_are_swept_by_later_steps() {
         let Settlement::Done { response, .. } = done_settlement() else {
             unreachable!("it is Done")
         };
-        let verdict = Settlement::Done { response, status: 200, retention: SHORT_TIME };
-        assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
+        let settlement = Settlement::Done { response, status: 200, retention: SHORT_TIME };
+        assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
     }
     let shards = usize::from(SHARD_COUNT);
     assert_eq!(
@@ -112,7 +112,7 @@ async fn ended_jobs_and_records_are_swept_by_later_steps() {
     assert_eq!(rig.stored_value_count(), 0);
 }
 
-/// Of one owner the last ones are kept, and the others for a minute from their acceptance.
+/// The latest tombstones of an owner are kept, and all others for a minute from their acceptance.
 #[tokio::test]
 async fn tombstones_per_owner_are_limited() {
     let (rig, key) = (StoreHarness::memory(), Key::custom("one"));
@@ -126,11 +126,11 @@ async fn tombstones_per_owner_are_limited() {
     }
     assert!(rig.is_tombstone(&ids[0]).await);
     rig.advance_past(Duration::from_secs(61)).await;
-    let mut gone = 0;
+    let mut evicted = 0;
     for id in &ids {
-        gone += usize::from(!rig.is_tombstone(id).await);
+        evicted += usize::from(!rig.is_tombstone(id).await);
     }
-    assert_eq!(gone, 2);
+    assert_eq!(evicted, 2);
 }
 
 #[tokio::test]
@@ -147,7 +147,7 @@ async fn waiting_jobs_are_never_swept() {
     assert_eq!(rig.job_view(&id).await.unwrap().attempts, 1);
 }
 
-/// Wherever in a millisecond of the store's clock it began.
+/// Independent of the offset of the first charge within a millisecond of the clock.
 #[tokio::test]
 async fn gcra_refill_is_exact_to_the_microsecond() {
     let micros = Duration::from_micros;
@@ -163,8 +163,8 @@ async fn gcra_refill_is_exact_to_the_microsecond() {
         };
         clock.advance(micros(offset));
         assert_eq!(charge(1).await, 1);
-        for waited in [1, 500, 498] {
-            clock.advance(micros(waited));
+        for elapsed in [1, 500, 498] {
+            clock.advance(micros(elapsed));
             assert_eq!(charge(10).await, 0, "{offset}");
         }
         clock.advance(micros(1));

@@ -1,4 +1,4 @@
-//! Of the waiting requests of a resource and group one is kept.
+//! Merged jobs: one waiting job is kept for each resource and group.
 
 use std::time::Duration;
 
@@ -30,11 +30,8 @@ on_every_store!(
     merge_group_lives_as_long_as_its_delayed_job,
 );
 
-fn merging_job(key: &Key, wins: MergeMode) -> EnqueueCommand {
-    EnqueueCommand {
-        merge: Some(MergePolicy { group: "0f".into(), mode: wins }),
-        ..enqueue_command(key)
-    }
+fn merging_job(key: &Key, mode: MergeMode) -> EnqueueCommand {
+    EnqueueCommand { merge: Some(MergePolicy { group: "0f".into(), mode }), ..enqueue_command(key) }
 }
 
 async fn enqueue_stored(rig: &StoreHarness, call: EnqueueCommand) -> JobId {
@@ -56,7 +53,7 @@ async fn superseding_job_cancels_earlier_one(rig: &StoreHarness) {
     assert_eq!((job.state, job.reason.as_deref()), (JobState::Cancelled, Some("superseded")));
     assert_eq!(job.position, None);
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(other.clone())]);
-    // The one before was offered the lock: now it is the next one's.
+    // The lock was offered to the superseded job. The offer moves to its successor.
     rig.cancel(&other).await;
     rig.release(&key, &a).await;
     let last = enqueue_stored(rig, merging_job(&key, MergeMode::Supersede)).await;
@@ -66,41 +63,41 @@ async fn superseding_job_cancels_earlier_one(rig: &StoreHarness) {
 
 async fn supersede_works_with_unlimited_storage(rig: &StoreHarness) {
     let key = test_key();
-    let one = || EnqueueCommand {
+    let command = || EnqueueCommand {
         limits: StorageLimits::uniform(u64::MAX),
         owner: "one".into(),
         ..merging_job(&key, MergeMode::Supersede)
     };
-    let first = enqueue_stored(rig, one()).await;
-    enqueue_stored(rig, one()).await;
+    let first = enqueue_stored(rig, command()).await;
+    enqueue_stored(rig, command()).await;
     assert_eq!(rig.job_state(&first).await, Some(JobState::Cancelled));
 }
 
-/// There is no worker that would have ended it.
+/// No worker has expired the job before.
 async fn expired_job_is_no_merge_target(rig: &StoreHarness) {
-    for wins in [MergeMode::Coalesce, MergeMode::Supersede] {
+    for mode in [MergeMode::Coalesce, MergeMode::Supersede] {
         let key = test_key();
-        let mut first = merging_job(&key, wins);
+        let mut first = merging_job(&key, mode);
         first.policy.deadline = Some(SHORT_TIME);
         let old = enqueue_stored(rig, first).await;
         rig.advance_past(SHORT_TIME).await;
-        let new = enqueue_stored(rig, merging_job(&key, wins)).await;
+        let new = enqueue_stored(rig, merging_job(&key, mode)).await;
         assert_eq!(rig.job_state(&old).await, Some(JobState::Expired));
         assert_eq!(rig.job_state(&new).await, Some(JobState::Queued));
     }
 }
 
-/// As a debounce.
+/// Delay and supersede together act as a debounce.
 async fn superseded_delayed_job_is_debounced(rig: &StoreHarness) {
     let key = test_key();
-    let late = || {
+    let delayed = || {
         let mut call = merging_job(&key, MergeMode::Supersede);
         call.policy.delay = SHORT_TIME;
         call
     };
     let mut ids = Vec::new();
     for _ in 0..3 {
-        ids.push(enqueue_stored(rig, late()).await);
+        ids.push(enqueue_stored(rig, delayed()).await);
         rig.advance_past(SHORT_TIME / 2).await;
         rig.poll_due(key.shard(), 10).await;
         assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
@@ -115,16 +112,16 @@ async fn superseded_delayed_job_is_debounced(rig: &StoreHarness) {
 
 async fn merged_request_is_recognized_as_duplicate(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
-    let keyed = |print: &str| EnqueueCommand {
+    let command = |print: &str| EnqueueCommand {
         idempotency_record: Some(("idem".into(), print.into(), LONG_TIME)),
         ..merging_job(&key, MergeMode::Coalesce)
     };
     let id = enqueue_stored(rig, merging_job(&key, MergeMode::Coalesce)).await;
-    assert_eq!(rig.enqueue(keyed("one")).await, EnqueueOutcome::Merged(id.clone()));
+    assert_eq!(rig.enqueue(command("one")).await, EnqueueOutcome::Merged(id.clone()));
     rig.start_run(&key, &id, &run).await;
-    // Also when nothing could be merged into it any more.
-    assert_eq!(rig.enqueue(keyed("one")).await, EnqueueOutcome::Duplicate(id));
-    assert_eq!(rig.enqueue(keyed("two")).await, EnqueueOutcome::FingerprintMismatch);
+    // The duplicate is recognized even when the job no longer accepts merges.
+    assert_eq!(rig.enqueue(command("one")).await, EnqueueOutcome::Duplicate(id));
+    assert_eq!(rig.enqueue(command("two")).await, EnqueueOutcome::FingerprintMismatch);
 }
 
 fn coalescing_job_with_record(key: &Key, record: &str) -> EnqueueCommand {
@@ -132,11 +129,11 @@ fn coalescing_job_with_record(key: &Key, record: &str) -> EnqueueCommand {
     EnqueueCommand { idempotency_record: record, ..merging_job(key, MergeMode::Coalesce) }
 }
 
-/// Whether that was accepted under a key itself or not.
+/// Holds whether or not the target job has a record itself.
 async fn merged_record_lives_as_long_as_its_target_job(rig: &StoreHarness) {
-    for end in ["done", "redriven", "purged"] {
+    for ending in ["done", "redriven", "purged"] {
         for first_is_keyed in [false, true] {
-            let (key, run) = (Key::custom(&format!("{end} {first_is_keyed}")), new_token());
+            let (key, run) = (Key::custom(&format!("{ending} {first_is_keyed}")), new_token());
             let first = if first_is_keyed {
                 coalescing_job_with_record(&key, "own")
             } else {
@@ -147,33 +144,33 @@ async fn merged_record_lives_as_long_as_its_target_job(rig: &StoreHarness) {
             for merged in &merged {
                 assert_eq!(rig.enqueue(merged.clone()).await, EnqueueOutcome::Merged(id.clone()));
             }
-            let are_known = async |when: &str| {
+            let assert_known = async |when: &str| {
                 for record in ["one", "two"] {
-                    let told = rig.enqueue(coalescing_job_with_record(&key, record)).await;
+                    let outcome = rig.enqueue(coalescing_job_with_record(&key, record)).await;
                     assert_eq!(
-                        told,
+                        outcome,
                         EnqueueOutcome::Duplicate(id.clone()),
-                        "{end}, {record}: {when}"
+                        "{ending}, {record}: {when}"
                     );
                 }
             };
             rig.advance_past(SHORT_TIME * 2).await;
-            are_known("it waits").await;
+            assert_known("it waits").await;
             rig.start_run(&key, &id, &run).await;
             let dead = Settlement::Dead { reason: "auth", retention: LONG_TIME };
-            let verdict = if end == "done" { done_settlement() } else { dead };
-            assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
-            are_known("it is kept").await;
-            match end {
+            let settlement = if ending == "done" { done_settlement() } else { dead };
+            assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
+            assert_known("it is kept").await;
+            match ending {
                 "redriven" => {
                     assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
                     rig.advance_past(LONG_TIME).await;
-                    are_known("it waits again").await;
+                    assert_known("it waits again").await;
                     rig.cancel(&id).await;
                 }
                 "purged" => {
                     assert!(rig.purge(&id).await);
-                    are_known("it was purged").await;
+                    assert_known("it was purged").await;
                 }
                 _ => {}
             }
@@ -184,7 +181,7 @@ async fn merged_record_lives_as_long_as_its_target_job(rig: &StoreHarness) {
     }
 }
 
-/// What is written on a job has its bounds.
+/// The number of records stored with a job is limited.
 async fn merged_records_beyond_limit_keep_their_own_lifetime(rig: &StoreHarness) {
     let key = test_key();
     let id = enqueue_stored(rig, coalescing_job_with_record(&key, "0")).await;
@@ -203,7 +200,7 @@ async fn merged_records_beyond_limit_keep_their_own_lifetime(rig: &StoreHarness)
     );
 }
 
-/// Its answer was lost, and it comes again when that job runs.
+/// The reply to the enqueue was lost, and it is repeated while the job runs.
 async fn repeated_enqueue_merges_once(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
     let id = enqueue_stored(rig, merging_job(&key, MergeMode::Coalesce)).await;
@@ -212,7 +209,7 @@ async fn repeated_enqueue_merges_once(rig: &StoreHarness) {
     rig.start_run(&key, &id, &run).await;
     assert_eq!(rig.enqueue(twice).await, EnqueueOutcome::Merged(id.clone()));
     assert!(rig.finish_run(&key, &id, &run).await);
-    // Of the last, the second call finds the job.
+    // A repeated enqueue of the latest job finds that job.
     let (one, two) =
         (merging_job(&key, MergeMode::Supersede), merging_job(&key, MergeMode::Supersede));
     enqueue_stored(rig, one.clone()).await;
@@ -245,15 +242,15 @@ async fn superseding_job_reuses_storage_of_earlier_one(rig: &StoreHarness) {
     }
 }
 
-/// Whatever its delay is.
+/// Holds for any delay.
 async fn merge_group_lives_as_long_as_its_delayed_job(rig: &StoreHarness) {
     let hour = Duration::from_secs(60 * 60);
-    for (delay, later) in [(48 * hour, 71 * hour), (Duration::ZERO, 23 * hour)] {
+    for (delay, elapsed) in [(48 * hour, 71 * hour), (Duration::ZERO, 23 * hour)] {
         let key = Key::custom(&format!("{delay:?}"));
         let mut first = merging_job(&key, MergeMode::Coalesce);
         first.policy.delay = delay;
         let id = enqueue_stored(rig, first).await;
-        rig.advance(later).await;
+        rig.advance(elapsed).await;
         assert_eq!(
             rig.enqueue(merging_job(&key, MergeMode::Coalesce)).await,
             EnqueueOutcome::Merged(id)

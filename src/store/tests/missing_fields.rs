@@ -1,4 +1,4 @@
-//! Keys that were taken away in part: a field, or one of the keys of a job. Nothing stands still for it.
+//! Partly deleted data: a field, or one of the keys of a job. The queue must not stall.
 
 use bytes::Bytes;
 
@@ -47,8 +47,8 @@ async fn delayed_job_without_lock_field_is_deleted() {
     rig.advance_past(SHORT_TIME).await;
     rig.poll_due(key.shard(), 10).await;
     assert_eq!(shard_counts(&rig, &key).await, ["0", "0"]);
-    let left = rig.server().key_names().await;
-    assert!(!left.iter().any(|name| name.contains(id.as_str())), "{left:?}");
+    let leftover = rig.server().key_names().await;
+    assert!(!leftover.iter().any(|name| name.contains(id.as_str())), "{leftover:?}");
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn bytes_of_deleted_jobs_are_uncounted() {
         );
         assert_eq!(shard_counts(&rig, &key).await, ["0", "0"]);
     }
-    // Nor where another one is the last, and ends well.
+    // The counts stay right, too, if another job is the last one and succeeds.
     let (id, last) = (
         enqueue_stored(&rig, enqueue_command(&key)).await,
         enqueue_stored(&rig, enqueue_command(&key)).await,
@@ -92,22 +92,22 @@ async fn deleted_response_reads_as_none() {
     assert_eq!((job.state, job.response), (JobState::Done, None));
 }
 
-/// A retry finds that it has run.
+/// A retry finds that the request has run.
 #[tokio::test]
 async fn record_deleted_during_run_is_restored_at_finish() {
     let rig = StoreHarness::redis().await;
-    let (key, me) = (test_key(), new_token());
+    let (key, token) = (test_key(), new_token());
     let (id, mode, owner) = (JobId::new(&key), LockMode::Exclusive, String::new());
-    let (record, life) = ("idem".to_owned().into(), LONG_TIME);
+    let (record, retention) = ("idem".to_owned().into(), LONG_TIME);
     let call = DirectRunCommand {
         key: key.clone(),
-        token: me,
+        token,
         mode,
         record_name: record,
         id,
         owner,
-        retention: life,
-        lease: life,
+        retention,
+        lease: retention,
         retry_after_crash: false,
         limits: StorageLimits::NONE,
         fingerprint: None,
@@ -118,9 +118,9 @@ async fn record_deleted_during_run_is_restored_at_finish() {
     let record = names.iter().find(|name| name.contains("}:i:")).expect("it began");
     assert_eq!(rig.server().key_command::<i64>("DEL", record, &[]).await, 1);
     rig.backend().finish_direct(call.clone(), Some(Bytes::from_static(b"answer"))).await.unwrap();
-    let keyed = EnqueueCommand {
+    let command = EnqueueCommand {
         idempotency_record: Some(("idem".into(), "print".into(), LONG_TIME)),
         ..enqueue_command(&key)
     };
-    assert_eq!(rig.enqueue(keyed).await, EnqueueOutcome::Duplicate(call.id));
+    assert_eq!(rig.enqueue(command).await, EnqueueOutcome::Duplicate(call.id));
 }

@@ -1,8 +1,8 @@
-//! What every store must do, case by case, and what the stores must do alike.
+//! Tests of every store, case by case, and of the equivalence of the stores.
 //!
 //! A case is written once against a [`StoreHarness`](store_harness::StoreHarness) and runs on
-//! memory and on a Redis server of the tests' own. Time passes only when a case says so: on Redis
-//! by moving everything stored into the past (`shift_times.lua`), so no case sleeps.
+//! memory and on a Redis server of the tests. Time passes only when a case advances it. On Redis
+//! this moves all stored times into the past (`shift_times.lua`), so no case sleeps.
 
 #[cfg(feature = "redis")]
 mod backend_equivalence;
@@ -71,8 +71,8 @@ mod wakeup_delivery;
 mod webhook_jobs;
 mod writer_fairness;
 
-/// Makes each case a test on every store. A case that is not named here is an unused function, which
-/// the compiler tells.
+/// Makes each case a test on every store. A case that is not listed is an unused function, which
+/// the compiler reports.
 macro_rules! on_every_store {
     ($($case:ident),+ $(,)?) => {
         mod memory {
@@ -106,7 +106,8 @@ macro_rules! on_every_store {
             })+
         }
 
-        /// Other ways to one server. What a step does there is known by then: here the cases go one after the other.
+        /// Other connections to one server. The operations themselves are tested above, so these
+        /// cases run in one test, in sequence.
         #[cfg(feature = "redis")]
         mod other_connections {
             const CASES: &[(&str, $crate::store::tests::slow_case_retry::HarnessCase<'static>)] =
@@ -132,7 +133,7 @@ macro_rules! on_every_store {
     };
 }
 
-/// Makes each case a test on a Redis server, which alone can show it.
+/// Makes each case a test on a Redis server, for behavior of Redis alone.
 #[cfg(feature = "redis")]
 macro_rules! on_redis {
     ($($case:ident),+ $(,)?) => {

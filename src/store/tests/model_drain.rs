@@ -1,5 +1,6 @@
-//! The end of a random sequence: nobody does anything new, and every message is lost. Those who live go
-//! on as real clients do, by their timers alone: each is served, each job ends, and nothing is left.
+//! Drain at the end of a random sequence: there are no new requests, and every message is lost. The
+//! live clients continue by their timers alone, as real clients do. Each waiter must be served,
+//! each job must end, and no data may remain.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,24 +22,25 @@ use crate::{
     },
 };
 
-/// How soon those who live are served: the lease of a dead holder is over, dead places have cost an accept
-/// window each, and jobs nobody takes one.
+/// Time in which live waiters are served: the lease of a dead holder expires, and each dead queue
+/// entry and each job without a worker costs one offer timeout.
 const WAITER_DEADLINE: Duration = Duration::from_secs(12);
 
-/// How soon all jobs have run, once the shards of dead workers are free: as above, and their backoffs.
+/// Time in which all jobs have run after the shards of dead workers are free: as above, plus the
+/// backoffs.
 const JOB_DEADLINE: Duration = Duration::from_secs(18);
 
-/// As in the lock's line: the longest time between two looks.
+/// Longest time between two polls, as in the queue task.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// As the worker's: life of a watch, time between two signs of life.
+/// Lease and interval of the heartbeats, as of a worker.
 const HEARTBEAT_LEASE: Duration = Duration::from_secs(15);
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a lock is held, by whomever.
+/// Time for which every lock is held.
 const HOLD_TIME: Duration = Duration::from_millis(70);
 
-/// What somebody does next.
+/// Next step of a client or of the worker.
 enum DrainStep {
     PollLock(usize),
     Release(Key, LockToken, LockMode),
@@ -59,7 +61,7 @@ pub(super) struct ModelDrain<'a> {
     now: Duration,
 }
 
-/// `crashed`: whose processes have died, of the tokens that may wait.
+/// Drains the store. `crashed` has an entry per waiter: true if its process has died.
 pub(super) async fn drain_model(
     rig: &StoreHarness,
     clients: &mut SimulatedClients,
@@ -95,41 +97,41 @@ pub(super) async fn drain_model(
 impl ModelDrain<'_> {
     fn schedule_first_steps(&mut self, crashed: &[bool]) {
         self.schedule_after(Duration::ZERO, DrainStep::Heartbeat);
-        for (who, crashed) in crashed.iter().enumerate() {
-            let waiter = self.clients.waiters[who].clone();
+        for (waiter_index, crashed) in crashed.iter().enumerate() {
+            let waiter = self.clients.waiters[waiter_index].clone();
             let mode = waiter.held_mode();
-            let SimulatedWaiter { key, token: me, .. } = waiter;
+            let SimulatedWaiter { key, token, .. } = waiter;
             let lock = &self.model.locks[&key];
             if *crashed {
                 continue;
             }
-            if lock.is_held_by(&me) {
-                self.schedule_after(HOLD_TIME, DrainStep::Release(key, me, mode));
-            } else if lock.is_waiting(&me) {
-                self.schedule_after(POLL_INTERVAL, DrainStep::PollLock(who));
+            if lock.is_held_by(&token) {
+                self.schedule_after(HOLD_TIME, DrainStep::Release(key, token, mode));
+            } else if lock.is_waiting(&token) {
+                self.schedule_after(POLL_INTERVAL, DrainStep::PollLock(waiter_index));
             }
         }
     }
 
-    fn schedule_after(&mut self, after: Duration, next: DrainStep) {
+    fn schedule_after(&mut self, after: Duration, step: DrainStep) {
         self.scheduled_count += 1;
-        self.schedule.insert((self.now + after, self.scheduled_count), next);
+        self.schedule.insert((self.now + after, self.scheduled_count), step);
     }
 
-    /// Living waiters, and whether jobs wait.
+    /// Returns the number of live waiters and of pending jobs.
     fn pending_counts(&self) -> (usize, usize) {
-        let looks =
-            |next: &&DrainStep| matches!(next, DrainStep::PollLock(_) | DrainStep::Release(..));
+        let is_client_step =
+            |step: &&DrainStep| matches!(step, DrainStep::PollLock(_) | DrainStep::Release(..));
         let jobs = self.model.locks.values().map(|lock| lock.pending_jobs().count());
-        (self.schedule.values().filter(looks).count(), jobs.sum())
+        (self.schedule.values().filter(is_client_step).count(), jobs.sum())
     }
 
-    /// When the last shard that a dead worker watches is free.
+    /// Returns the time until the last shard that a dead worker watches is free.
     fn time_until_shards_are_free(&self) -> Duration {
         let locks = self.model.locks.values().map(|lock| lock.watched_until);
-        let others = self.model.worker_expiries.values().copied();
-        let ends = locks.chain(others).max().unwrap_or(0);
-        Duration::from_millis(ends.saturating_sub(self.model.now_ms))
+        let worker_expiries = self.model.worker_expiries.values().copied();
+        let last_expiry = locks.chain(worker_expiries).max().unwrap_or(0);
+        Duration::from_millis(last_expiry.saturating_sub(self.model.now_ms))
     }
 
     async fn call_and_check(&mut self, call: StoreCall) -> StoreReply {
@@ -140,16 +142,16 @@ impl ModelDrain<'_> {
     }
 
     async fn run_next_step(&mut self) {
-        let Some(((at, _), next)) = self.schedule.pop_first() else {
+        let Some(((time, _), step)) = self.schedule.pop_first() else {
             panic!("nobody does anything any more")
         };
-        let pass = at - self.now;
-        self.call_and_check(StoreCall::AdvanceTime(pass)).await;
-        self.now = at;
-        match next {
-            DrainStep::PollLock(who) => self.poll_lock(who).await,
-            DrainStep::Release(key, me, mode) => {
-                self.call_and_check(StoreCall::Release(key, me, mode)).await;
+        let elapsed = time - self.now;
+        self.call_and_check(StoreCall::AdvanceTime(elapsed)).await;
+        self.now = time;
+        match step {
+            DrainStep::PollLock(waiter_index) => self.poll_lock(waiter_index).await,
+            DrainStep::Release(key, token, mode) => {
+                self.call_and_check(StoreCall::Release(key, token, mode)).await;
             }
             DrainStep::Heartbeat => self.send_heartbeat().await,
             DrainStep::PollDue(shard) => self.poll_due(shard).await,
@@ -158,21 +160,25 @@ impl ModelDrain<'_> {
         }
     }
 
-    async fn poll_lock(&mut self, who: usize) {
-        let SimulatedWaiter { key, token: me, mode, .. } = self.clients.waiters[who].clone();
-        let call = self.clients.waiters[who].acquire_command(LONG_TIME, seconds_and_half(5));
+    async fn poll_lock(&mut self, waiter_index: usize) {
+        let SimulatedWaiter { key, token, mode, .. } = self.clients.waiters[waiter_index].clone();
+        let call =
+            self.clients.waiters[waiter_index].acquire_command(LONG_TIME, seconds_and_half(5));
         match self.call_and_check(StoreCall::Acquire(call)).await {
-            StoreReply::Acquired(AcquireReply::Busy { lease_remaining: left, .. }) => {
-                self.schedule_after(left.min(POLL_INTERVAL), DrainStep::PollLock(who));
+            StoreReply::Acquired(AcquireReply::Busy { lease_remaining, .. }) => {
+                self.schedule_after(
+                    lease_remaining.min(POLL_INTERVAL),
+                    DrainStep::PollLock(waiter_index),
+                );
             }
-            _ => self.schedule_after(HOLD_TIME, DrainStep::Release(key, me, mode)),
+            _ => self.schedule_after(HOLD_TIME, DrainStep::Release(key, token, mode)),
         }
     }
 
     async fn send_heartbeat(&mut self) {
-        let beat = StoreCall::Heartbeat(self.worker.clone(), HEARTBEAT_LEASE);
-        if let StoreReply::Heartbeat(beat) = self.call_and_check(beat).await {
-            self.own_shards = beat.own_shards;
+        let heartbeat = StoreCall::Heartbeat(self.worker.clone(), HEARTBEAT_LEASE);
+        if let StoreReply::Heartbeat(heartbeat) = self.call_and_check(heartbeat).await {
+            self.own_shards = heartbeat.own_shards;
         }
         let mut shards: Vec<u16> = self.clients.keys.iter().map(Key::shard).collect();
         shards.dedup();
@@ -183,9 +189,9 @@ impl ModelDrain<'_> {
         self.schedule_after(HEARTBEAT_INTERVAL, DrainStep::Heartbeat);
     }
 
-    /// One visit or run at a time is under way for a lock.
+    /// Returns true if a claim or a run of the lock is scheduled; there is at most one.
     fn is_claim_scheduled(&self, name: &Key) -> bool {
-        self.schedule.values().any(|next| match next {
+        self.schedule.values().any(|step| match step {
             DrainStep::ClaimHead(key) => key == name,
             DrainStep::Settle(run) => run.key == *name,
             _ => false,
@@ -227,14 +233,14 @@ impl ModelDrain<'_> {
     }
 
     async fn settle_run(&mut self, run: ClaimCommand) {
-        let ClaimCommand { key, id, token: me, .. } = run;
-        let verdict = settle_command(&key, &id, &me, done_settlement());
-        let stands = StoreReply::Settled(SettleOutcome::Settled(None));
-        assert_eq!(self.call_and_check(StoreCall::Settle(verdict)).await, stands);
+        let ClaimCommand { key, id, token, .. } = run;
+        let command = settle_command(&key, &id, &token, done_settlement());
+        let settled = StoreReply::Settled(SettleOutcome::Settled(None));
+        assert_eq!(self.call_and_check(StoreCall::Settle(command)).await, settled);
         self.schedule_after(OFFER_TIMEOUT, DrainStep::PollDue(key.shard()));
     }
 
-    /// What is left has an end; after it there is nothing.
+    /// Checks that all remaining data expires.
     async fn check_nothing_remains(&mut self) {
         let store = self.harness.memory_backend();
         assert_eq!(store.persistent_entry_count(), 0, "things without an end");
@@ -242,8 +248,8 @@ impl ModelDrain<'_> {
         for key in self.clients.keys.clone() {
             for _ in 0..64 {
                 self.harness.poll_due(key.shard(), 1).await;
-                let nothing = fixed_window_item("sweep", &key, (0, LONG_TIME), 0);
-                self.harness.charge(grouped_charge(vec![nothing])).await;
+                let empty_charge = fixed_window_item("sweep", &key, (0, LONG_TIME), 0);
+                self.harness.charge(grouped_charge(vec![empty_charge])).await;
             }
         }
         assert_eq!(store.stored_value_count(), 0, "nothing has an end any more");

@@ -1,4 +1,4 @@
-//! Readers and permits, where jobs wait too, and where somebody has meddled with the store.
+//! Shared holds and permits beside waiting jobs, and with damaged data.
 
 use super::{
     lock_mode_steps::wait_command_as,
@@ -35,15 +35,15 @@ async fn busy_claim_stops_readers_passing_the_job(rig: &StoreHarness) {
         assert_eq!(due, std::slice::from_ref(&key), "readers that overlap put it off");
         last = next;
     }
-    let visited = rig.claim(claim_command(&key, &id, &run)).await;
-    assert!(matches!(visited, ClaimOutcome::Busy(_)), "{visited:?}");
+    let outcome = rig.claim(claim_command(&key, &id, &run)).await;
+    assert!(matches!(outcome, ClaimOutcome::Busy(_)), "{outcome:?}");
     rig.expect_busy_as(Shared, &key, &new_token()).await;
     rig.release_as(Shared, &key, &last).await;
     assert_eq!(rig.start_run(&key, &id, &run).await, 1);
 }
 
-/// As `live_acquires_do_not_delay_skipped_job`, where those who come wait in line: each
-/// offer has an end that a worker must look at, but not instead of what is due.
+/// Like `live_acquires_do_not_delay_skipped_job`, with waiters in the queue. Each offer adds a time
+/// at which a worker must poll, but must not postpone the due time of the job.
 async fn moving_queue_does_not_delay_passed_job(rig: &StoreHarness) {
     let (key, mut holder, run) = (test_key(), new_token(), new_token());
     rig.register_worker().await;
@@ -53,51 +53,51 @@ async fn moving_queue_does_not_delay_passed_job(rig: &StoreHarness) {
     rig.let_offer_expire().await;
     holder = new_token();
     rig.acquire_exclusive(&key, &holder).await;
-    for turn in 0..5 {
+    for round in 0..5 {
         let next = new_token();
         rig.join_queue(&key, &next).await;
         rig.release(&key, &holder).await;
         let due = rig.poll_due(key.shard(), 10).await.locks;
-        assert_eq!(due, std::slice::from_ref(&key), "put off by offer {turn}");
+        assert_eq!(due, std::slice::from_ref(&key), "put off by offer {round}");
         rig.acquire_exclusive(&key, &next).await;
         holder = next;
     }
-    let visited = rig.claim(claim_command(&key, &id, &run)).await;
-    assert!(matches!(visited, ClaimOutcome::Busy(_)), "{visited:?}");
+    let outcome = rig.claim(claim_command(&key, &id, &run)).await;
+    assert!(matches!(outcome, ClaimOutcome::Busy(_)), "{outcome:?}");
     rig.release(&key, &holder).await;
     assert_eq!(rig.start_run(&key, &id, &run).await, 1);
 }
 
 async fn job_claimed_behind_waiter_is_not_due_at_once(rig: &StoreHarness) {
-    let (key, dead, waits, run) = (test_key(), new_token(), new_token(), new_token());
+    let (key, dead, waiter, run) = (test_key(), new_token(), new_token(), new_token());
     rig.register_worker().await;
     rig.acquire_with_lease(Exclusive, &key, &dead, SHORT_TIME).await;
-    rig.join_queue(&key, &waits).await;
+    rig.join_queue(&key, &waiter).await;
     let id = rig.enqueue_job(&key).await;
     rig.advance_past(SHORT_TIME).await;
     assert_eq!(rig.poll_due(key.shard(), 10).await.locks, std::slice::from_ref(&key));
-    let visited = rig.claim(claim_command(&key, &id, &run)).await;
-    assert_eq!(visited, ClaimOutcome::Busy(OFFER_TIMEOUT));
+    let outcome = rig.claim(claim_command(&key, &id, &run)).await;
+    assert_eq!(outcome, ClaimOutcome::Busy(OFFER_TIMEOUT));
     let due = rig.poll_due(key.shard(), 10).await;
     assert!(due.locks.is_empty(), "a worker would spin");
     assert!(due.next_due_in.is_some_and(|next| next <= OFFER_TIMEOUT), "{due:?}");
-    rig.acquire_exclusive(&key, &waits).await;
+    rig.acquire_exclusive(&key, &waiter).await;
 }
 
 async fn permits_pass_unclaimed_job_like_readers(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
     let [a, b, c] = [new_token(), new_token(), new_token()];
     rig.register_worker().await;
-    for me in [&a, &b] {
-        rig.acquire_as(Permits(3), &key, me).await;
+    for token in [&a, &b] {
+        rig.acquire_as(Permits(3), &key, token).await;
     }
     let id = rig.enqueue_job(&key).await;
     rig.expect_busy_as(Permits(3), &key, &c).await;
-    for me in [&a, &b] {
-        rig.release_as(Permits(3), &key, me).await;
+    for token in [&a, &b] {
+        rig.release_as(Permits(3), &key, token).await;
     }
     rig.let_offer_expire().await;
-    // Nobody took it: live ones go on, the first of them at once.
+    // No worker has taken the offer: live requests continue, the first one at once.
     rig.acquire_as(Permits(3), &key, &c).await;
     rig.acquire_as(Permits(3), &key, &a).await;
     rig.advance_past(LONG_TIME).await;
@@ -135,7 +135,7 @@ mod deleted_keys {
         let fence = rig.acquire_as(Shared, &key, &b).await;
         rig.join_queue(&key, &writer).await;
         delete_key(rig, &lock_key_name(&key, "h")).await;
-        let items = [&a, &b].map(|me| renewal_command_as(Shared, &key, me, LONG_TIME));
+        let items = [&a, &b].map(|token| renewal_command_as(Shared, &key, token, LONG_TIME));
         assert_eq!(rig.renew(items.into()).await, [false, false]);
         rig.expect_busy_as(Shared, &key, &a).await;
         assert!(rig.acquire_exclusive(&key, &writer).await > fence);
@@ -147,11 +147,12 @@ mod deleted_keys {
         rig.acquire_as(Shared, &key, &reader).await;
         let seq = rig.join_queue(&key, &writer).await;
         delete_key(rig, &lock_key_name(&key, "q")).await;
-        // The writer knows of its old place; without it a reader would be in.
-        let back = AcquireCommand { resume_seq: seq, ..wait_command_as(Exclusive, &key, &writer) };
-        match rig.acquire(back).await {
-            AcquireReply::Busy { seq: again, has_joined: true, queue_length: 1, .. } => {
-                assert_eq!(again, seq);
+        // The writer resumes its old sequence; otherwise a reader would be admitted before it.
+        let rejoin =
+            AcquireCommand { resume_seq: seq, ..wait_command_as(Exclusive, &key, &writer) };
+        match rig.acquire(rejoin).await {
+            AcquireReply::Busy { seq: entry_seq, has_joined: true, queue_length: 1, .. } => {
+                assert_eq!(entry_seq, seq);
             }
             other => panic!("{other:?}"),
         }
@@ -164,27 +165,28 @@ mod deleted_keys {
         let (key, holder, writer) = (test_key(), new_token(), new_token());
         let readers = [new_token(), new_token()];
         rig.acquire_exclusive(&key, &holder).await;
-        for me in &readers {
-            rig.join_queue_as(Shared, &key, me).await;
+        for token in &readers {
+            rig.join_queue_as(Shared, &key, token).await;
         }
         rig.join_queue(&key, &writer).await;
         delete_key(rig, &lock_key_name(&key, "l")).await;
         rig.release(&key, &holder).await;
-        for me in &readers {
-            rig.acquire_as(Shared, &key, me).await;
+        for token in &readers {
+            rig.acquire_as(Shared, &key, token).await;
         }
-        // One with an old sequence passes the writer: that is noted in a key which has an end.
+        // A reader with an old sequence overtakes the writer. The store notes that in a key with an
+        // expiry.
         let slow = new_token();
-        let past = AcquireCommand { resume_seq: 1, ..wait_command_as(Shared, &key, &slow) };
-        assert!(matches!(rig.acquire(past).await, AcquireReply::Granted { .. }));
-        for me in readers.iter().chain([&slow]) {
-            rig.release_as(Shared, &key, me).await;
+        let overtake = AcquireCommand { resume_seq: 1, ..wait_command_as(Shared, &key, &slow) };
+        assert!(matches!(rig.acquire(overtake).await, AcquireReply::Granted { .. }));
+        for token in readers.iter().chain([&slow]) {
+            rig.release_as(Shared, &key, token).await;
         }
         rig.acquire_exclusive(&key, &writer).await;
         rig.release(&key, &writer).await;
         rig.advance_past(LONG_TIME).await;
-        let left = rig.server().key_names().await;
-        let left: Vec<_> = left.iter().filter(|name| !is_permanent_key(name)).collect();
-        assert!(left.is_empty(), "{left:?}");
+        let leftover = rig.server().key_names().await;
+        let leftover: Vec<_> = leftover.iter().filter(|name| !is_permanent_key(name)).collect();
+        assert!(leftover.is_empty(), "{leftover:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! What operators may do to jobs of which something has vanished: none of it is in the way of others, and nothing of
-//! it counts for ever.
+//! Operations on jobs with missing keys. They must not block other jobs, and nothing of them may
+//! remain counted.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// Its request is there still, so it may be put back; what else its facts said is nobody's any more.
+/// The job's request still exists, so the job can be redriven; the rest of its record is lost.
 #[tokio::test]
 async fn redriven_job_without_record_runs() {
     let rig = StoreHarness::redis().await;
@@ -35,14 +35,14 @@ async fn redriven_job_without_record_runs() {
     assert_eq!(rig.redrive(&lost).await, Some(JobState::Queued));
     let next = enqueue_stored(&rig, enqueue_command(&key)).await;
     assert_eq!(rig.start_run(&key, &lost, &run).await, 1);
-    // The answer was lost on the way.
+    // The reply to the claim was lost, so it is repeated.
     assert!(matches!(rig.claim(claim_command(&key, &lost, &run)).await, ClaimOutcome::Claimed(_)));
     assert!(rig.finish_run(&key, &lost, &run).await);
     let run = new_token();
     assert_eq!(rig.start_run(&key, &next, &run).await, 1);
     assert!(rig.finish_run(&key, &next, &run).await);
     assert_eq!(shard_counts(&rig, &key).await, ["0", "0"]);
-    // The same, and it is not run any more.
+    // The same with a cancelled job instead of a run.
     let lost = enqueue_stored(&rig, enqueue_command(&key)).await;
     delete_key(&rig, &key, &format!("j:{lost}")).await;
     rig.claim(claim_command(&key, &lost, &new_token())).await;
@@ -61,7 +61,7 @@ async fn delayed_job_counts_stay_correct_after_job_is_lost() {
         ..delayed_enqueue_command(key, delay, None)
     };
     let lost = enqueue_stored(&rig, call(&one, SHORT_TIME)).await;
-    let waits = enqueue_stored(&rig, call(&one, LONG_TIME)).await;
+    let waiting = enqueue_stored(&rig, call(&one, LONG_TIME)).await;
     let other = enqueue_stored(&rig, call(&two, LONG_TIME)).await;
     delete_key(&rig, &one, &format!("j:{lost}")).await;
     rig.advance_past(SHORT_TIME).await;
@@ -74,7 +74,7 @@ async fn delayed_job_counts_stay_correct_after_job_is_lost() {
     );
     enqueue_stored(&rig, call(&two, LONG_TIME)).await;
     assert_eq!(rig.enqueue(call(&two, LONG_TIME)).await, EnqueueOutcome::Full);
-    for id in [waits, other] {
+    for id in [waiting, other] {
         assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
     }
     enqueue_stored(&rig, call(&one, LONG_TIME)).await;
@@ -82,7 +82,7 @@ async fn delayed_job_counts_stay_correct_after_job_is_lost() {
     assert_eq!(rig.enqueue(call(&one, LONG_TIME)).await, EnqueueOutcome::Full);
 }
 
-/// Runs all that is due in the shard, until nothing is.
+/// Runs the due jobs of a shard until none is left.
 async fn run_all_due_jobs(rig: &StoreHarness, shard: u16) {
     for _ in 0..20 {
         rig.let_offer_expire().await;
@@ -101,7 +101,7 @@ async fn run_all_due_jobs(rig: &StoreHarness, shard: u16) {
     panic!("there is no end to it");
 }
 
-/// What is counted of those that have ended is what the books say of each, for as long as there are any.
+/// Asserts that the total of ended bytes is the sum of the entries, unless there are no ended jobs.
 async fn assert_ended_bytes_match(rig: &StoreHarness, key: &Key, kind: &str) {
     let name = |name: &str| format!("{{{}}}:{name}", key.shard());
     if rig.server().key_command::<i64>("EXISTS", &name(kind), &[]).await == 0 {
@@ -110,10 +110,10 @@ async fn assert_ended_bytes_match(rig: &StoreHarness, key: &Key, kind: &str) {
     let sum = format!("{kind}_bytes");
     let sum: Vec<Option<i64>> =
         rig.server().key_command("HMGET", &name("f"), &[sum.as_str()]).await;
-    let each: Vec<String> =
+    let entries: Vec<String> =
         rig.server().key_command("HVALS", &name(&format!("{kind}bytes")), &[]).await;
     let bytes = |text: &String| text.split(' ').next().unwrap().parse::<i64>().unwrap();
-    assert_eq!(sum[0].unwrap_or(0), each.iter().map(bytes).sum::<i64>(), "{kind}");
+    assert_eq!(sum[0].unwrap_or(0), entries.iter().map(bytes).sum::<i64>(), "{kind}");
 }
 
 #[tokio::test]
@@ -121,10 +121,10 @@ async fn operations_on_jobs_with_missing_keys_block_no_others() {
     let rig = StoreHarness::redis().await;
     rig.register_worker().await;
     let key = test_key();
-    for vanished in ["j", "b", "t"] {
+    for missing_key in ["j", "b", "t"] {
         for state in ["in line", "late", "running", "dead"] {
-            for verb in ["redrive", "cancel", "purge"] {
-                let case = format!("{verb} of what is {state} without {vanished}");
+            for operation in ["redrive", "cancel", "purge"] {
+                let case = format!("{operation} of what is {state} without {missing_key}");
                 let delay = if state == "late" { SHORT_TIME } else { Duration::ZERO };
                 let owner = "ada".into();
                 let id = enqueue_stored(
@@ -139,13 +139,13 @@ async fn operations_on_jobs_with_missing_keys_block_no_others() {
                     let run = new_token();
                     rig.start_run(&key, &id, &run).await;
                     if state == "dead" {
-                        let verdict = Settlement::Dead { reason: "auth", retention: LONG_TIME };
-                        assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
+                        let settlement = Settlement::Dead { reason: "auth", retention: LONG_TIME };
+                        assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
                     }
                 }
-                delete_key(&rig, &key, &format!("{vanished}:{id}")).await;
+                delete_key(&rig, &key, &format!("{missing_key}:{id}")).await;
                 for _ in 0..2 {
-                    let _ = match verb {
+                    let _ = match operation {
                         "redrive" => rig.redrive(&id).await.is_some(),
                         "cancel" => rig.cancel(&id).await.is_some(),
                         _ => rig.purge(&id).await,
@@ -157,7 +157,7 @@ async fn operations_on_jobs_with_missing_keys_block_no_others() {
                 run_all_due_jobs(&rig, key.shard()).await;
                 assert_eq!(rig.job_state(&next).await, Some(JobState::Done), "{case}");
                 assert_eq!(shard_counts(&rig, &key).await, ["0", "0"], "{case}");
-                // Once more, when it has ended.
+                // Repeats the operations after the job has ended.
                 let _ = rig.redrive(&id).await;
                 run_all_due_jobs(&rig, key.shard()).await;
                 let _ = rig.purge(&id).await;

@@ -1,4 +1,4 @@
-//! Lists of the jobs that wait or run.
+//! Listings of queued and running jobs.
 
 use std::time::Duration;
 
@@ -25,17 +25,19 @@ on_every_store!(
     listed_pending_job_has_no_bodies,
 );
 
-/// The pages of so many, and what is in them.
-async fn read_pages(rig: &StoreHarness, most: usize) -> Vec<Vec<(JobId, JobView)>> {
-    let (mut from, mut pages) = (Some(PendingCursor::default()), Vec::new());
-    while let Some(mark) = from {
-        let page = rig.list_pending(test_key().shard(), mark, most).await;
-        assert!(page.jobs.len() <= most, "{}", page.jobs.len());
+/// Reads all pages of at most `page_size` jobs.
+async fn read_pages(rig: &StoreHarness, page_size: usize) -> Vec<Vec<(JobId, JobView)>> {
+    let (mut cursor, mut pages) = (Some(PendingCursor::default()), Vec::new());
+    while let Some(mark) = cursor {
+        let page = rig.list_pending(test_key().shard(), mark, page_size).await;
+        assert!(page.jobs.len() <= page_size, "{}", page.jobs.len());
         assert!(
-            page.next_mark.is_none_or(|next| next > mark || next.scan_cursor != mark.scan_cursor),
+            page.next_mark.is_none_or(
+                |next_mark| next_mark > mark || next_mark.scan_cursor != mark.scan_cursor
+            ),
             "it goes on"
         );
-        from = page.next_mark;
+        cursor = page.next_mark;
         pages.push(page.jobs);
     }
     pages
@@ -53,82 +55,82 @@ fn sorted_job_ids(mut jobs: Vec<(JobId, JobView)>) -> Vec<JobId> {
 async fn waiting_and_running_jobs_are_listed(rig: &StoreHarness) {
     let [one, two, three] = keys_of_one_shard::<3>();
     assert_eq!(read_all_pending(rig).await, []);
-    let (runs, waits) = (rig.enqueue_job(&one).await, rig.enqueue_job(&one).await);
+    let (running, waiting) = (rig.enqueue_job(&one).await, rig.enqueue_job(&one).await);
     let run = new_token();
-    rig.start_run(&one, &runs, &run).await;
+    rig.start_run(&one, &running, &run).await;
     let policy = JobPolicy { delay: LONG_TIME, ..enqueue_command(&two).policy };
     let delayed = EnqueueCommand { policy, ..enqueue_command(&two) };
-    let late = delayed.id.clone();
+    let delayed_id = delayed.id.clone();
     assert_eq!(rig.enqueue(delayed).await, EnqueueOutcome::Stored { position: 0 });
-    // One that others may pass while it waits for its retry.
+    // A failed job that others may overtake until its retry.
     let call = retryable_enqueue_command(&three);
     let policy = JobPolicy { on_failure: OnFailure::Skip, ..call.policy };
     let (call, failed) = (EnqueueCommand { policy, ..call }, new_token());
     let retried = call.id.clone();
     rig.enqueue(call).await;
     rig.start_run(&three, &retried, &failed).await;
-    let verdict = Settlement::Retry { delay: LONG_TIME, reason: "failed" };
-    assert!(rig.settle(settle_command(&three, &retried, &failed, verdict)).await);
-    // And two that have ended.
+    let settlement = Settlement::Retry { delay: LONG_TIME, reason: "failed" };
+    assert!(rig.settle(settle_command(&three, &retried, &failed, settlement)).await);
+    // Two ended jobs, which are not listed.
     let (ended, cancelled) = (rig.enqueue_job(&three).await, rig.enqueue_job(&three).await);
     assert_eq!(rig.cancel(&cancelled).await, Some(JobState::Cancelled));
     let run = new_token();
     rig.start_run(&three, &ended, &run).await;
     assert!(rig.finish_run(&three, &ended, &run).await);
 
-    let told = read_all_pending(rig).await;
-    assert_eq!(told.len(), 4, "{told:?}");
+    let listed = read_all_pending(rig).await;
+    assert_eq!(listed.len(), 4, "{listed:?}");
     for (id, state, position, lock, is_due) in [
-        (&runs, JobState::Running, Some(1), &one, true),
-        (&waits, JobState::Queued, Some(2), &one, true),
-        (&late, JobState::Queued, None, &two, false),
+        (&running, JobState::Running, Some(1), &one, true),
+        (&waiting, JobState::Queued, Some(2), &one, true),
+        (&delayed_id, JobState::Queued, None, &two, false),
         (&retried, JobState::Queued, None, &three, false),
     ] {
-        let (_, job) = told.iter().find(|(other, _)| other == id).expect("it is there");
+        let (_, job) = listed.iter().find(|(other, _)| other == id).expect("it is there");
         assert_eq!((job.state, job.position), (state, position), "{job:?}");
         assert_eq!(job.history.lock.as_ref(), Some(lock));
         assert_eq!(job.history.due_in.is_none(), is_due, "{job:?}");
-        // As by its id.
-        let alone = rig.job_view(id).await.expect("it is known");
+        // The listing agrees with a lookup by id.
+        let job_by_id = rig.job_view(id).await.expect("it is known");
         assert_eq!(
-            (alone.state, alone.position, alone.attempts, &alone.reason),
+            (job_by_id.state, job_by_id.position, job_by_id.attempts, &job_by_id.reason),
             (job.state, job.position, job.attempts, &job.reason)
         );
     }
-    let (_, job) = told.iter().find(|(other, _)| *other == retried).expect("it is there");
+    let (_, job) = listed.iter().find(|(other, _)| *other == retried).expect("it is there");
     assert_eq!((job.reason.as_deref(), job.attempts), (Some("failed"), 1));
-    let behind = |id| told.iter().position(|(other, _)| other == id);
-    assert!(behind(&runs) < behind(&waits), "in the order of their line");
+    let index_of = |id| listed.iter().position(|(other, _)| other == id);
+    assert!(index_of(&running) < index_of(&waiting), "in the order of their line");
 }
 
 async fn pages_of_any_size_list_each_job_once(rig: &StoreHarness) {
     let keys = keys_of_one_shard::<4>();
     let mut expected = Vec::new();
-    for (n, key) in keys.iter().enumerate() {
-        for _ in 0..3 * n {
+    for (index, key) in keys.iter().enumerate() {
+        for _ in 0..3 * index {
             expected.push(rig.enqueue_job(key).await);
         }
         let policy = JobPolicy { delay: LONG_TIME, ..enqueue_command(key).policy };
-        let late = EnqueueCommand { policy, ..enqueue_command(key) };
-        expected.push(late.id.clone());
-        rig.enqueue(late).await;
+        let delayed = EnqueueCommand { policy, ..enqueue_command(key) };
+        expected.push(delayed.id.clone());
+        rig.enqueue(delayed).await;
     }
     expected.sort();
-    for most in [1, 2, 3, 5, 22, 100] {
-        let pages = read_pages(rig, most).await;
-        // What is full may be all there is.
-        let (last, full) = pages.split_last().expect("one at least");
-        assert!(full.iter().all(|page| page.len() == most), "{most}");
-        assert!(last.len() <= most);
-        assert_eq!(sorted_job_ids(pages.concat()), expected, "by {most}");
+    for page_size in [1, 2, 3, 5, 22, 100] {
+        let pages = read_pages(rig, page_size).await;
+        // A full page may be the last one, so only the others must be full.
+        let (last, full_pages) = pages.split_last().expect("one at least");
+        assert!(full_pages.iter().all(|page| page.len() == page_size), "{page_size}");
+        assert!(last.len() <= page_size);
+        assert_eq!(sorted_job_ids(pages.concat()), expected, "by {page_size}");
     }
-    // Another shard has a list of its own.
-    let elsewhere = (test_key().shard() + 1) % 64;
-    let none = rig.list_pending(elsewhere, PendingCursor::default(), 100).await;
+    // Other shards have listings of their own.
+    let other_shard = (test_key().shard() + 1) % 64;
+    let none = rig.list_pending(other_shard, PendingCursor::default(), 100).await;
     assert_eq!((none.jobs.len(), none.next_mark), (0, None));
 }
 
-/// More than a server keeps in one piece, and than one step of its scan finds.
+/// More locks than Redis stores in a compact encoding, and than one scan step returns.
 async fn jobs_of_many_locks_are_all_listed(rig: &StoreHarness) {
     let keys = keys_of_one_shard::<300>();
     let mut expected = Vec::new();
@@ -139,36 +141,40 @@ async fn jobs_of_many_locks_are_all_listed(rig: &StoreHarness) {
         rig.enqueue(call).await;
     }
     expected.sort();
-    for most in [7, 100] {
-        assert_eq!(sorted_job_ids(read_pages(rig, most).await.concat()), expected, "by {most}");
+    for page_size in [7, 100] {
+        assert_eq!(
+            sorted_job_ids(read_pages(rig, page_size).await.concat()),
+            expected,
+            "by {page_size}"
+        );
     }
 }
 
 async fn unchanged_jobs_are_listed_while_others_change(rig: &StoreHarness) {
     let keys = keys_of_one_shard::<8>();
-    let put_in = async |keys: &[Key]| {
+    let enqueue_all = async |keys: &[Key]| {
         let mut ids = Vec::new();
         for key in keys {
             ids.push(rig.enqueue_job(key).await);
         }
         ids
     };
-    let goes = put_in(&keys).await;
-    let mut stays = put_in(&keys).await;
-    let (mut from, mut seen, mut n) = (Some(PendingCursor::default()), Vec::new(), 0);
-    while let Some(mark) = from {
+    let cancelled = enqueue_all(&keys).await;
+    let mut unchanged = enqueue_all(&keys).await;
+    let (mut cursor, mut listed, mut index) = (Some(PendingCursor::default()), Vec::new(), 0);
+    while let Some(mark) = cursor {
         let page = rig.list_pending(test_key().shard(), mark, 2).await;
-        seen.extend(page.jobs.into_iter().map(|(id, _)| id));
-        from = page.next_mark;
-        if let Some(id) = goes.get(n) {
+        listed.extend(page.jobs.into_iter().map(|(id, _)| id));
+        cursor = page.next_mark;
+        if let Some(id) = cancelled.get(index) {
             assert_eq!(rig.cancel(id).await, Some(JobState::Cancelled));
-            rig.enqueue_job(&keys[n]).await;
+            rig.enqueue_job(&keys[index]).await;
             rig.advance(Duration::from_millis(1)).await;
         }
-        n += 1;
+        index += 1;
     }
-    stays.retain(|id| !seen.contains(id));
-    assert_eq!(stays, [], "all of them were told");
+    unchanged.retain(|id| !listed.contains(id));
+    assert_eq!(unchanged, [], "all of them were told");
 }
 
 async fn listed_pending_job_has_no_bodies(rig: &StoreHarness) {

@@ -1,4 +1,4 @@
-//! Permits: at most so many at once.
+//! Permits: a limited number of concurrent holders.
 
 use super::{
     lock_mode_steps::{try_acquire_command_as, wait_command_as},
@@ -27,7 +27,7 @@ async fn holders_are_limited_to_permit_count(rig: &StoreHarness) {
     let (key, a, b, c) = (test_key(), new_token(), new_token(), new_token());
     rig.acquire_with_lease(TWO_PERMITS, &key, &a, SHORT_TIME).await;
     let fence = rig.acquire_as(TWO_PERMITS, &key, &b).await;
-    // The first that ends is the one it waits for.
+    // The remaining time is that of the lease that ends first.
     assert!(rig.expect_busy_as(TWO_PERMITS, &key, &c).await <= SHORT_TIME);
     assert!(rig.acquire_as(TWO_PERMITS, &key, &b).await > fence, "held already is not one more");
     assert_eq!(rig.release_as(TWO_PERMITS, &key, &a).await, ReleaseOutcome::Released);
@@ -45,8 +45,8 @@ async fn single_permit_is_exclusive(rig: &StoreHarness) {
 
 async fn unconfirmed_permit_offer_is_freed(rig: &StoreHarness) {
     let (key, a, b, dead, c) = (test_key(), new_token(), new_token(), new_token(), new_token());
-    for me in [&a, &b] {
-        rig.acquire_as(TWO_PERMITS, &key, me).await;
+    for token in [&a, &b] {
+        rig.acquire_as(TWO_PERMITS, &key, token).await;
     }
     rig.join_queue_as(TWO_PERMITS, &key, &dead).await;
     rig.release_as(TWO_PERMITS, &key, &b).await;
@@ -67,57 +67,60 @@ async fn permits_exclude_other_modes(rig: &StoreHarness) {
     rig.expect_busy_as(TWO_PERMITS, &key, &a).await;
 }
 
-/// As in a rolling deploy: each holder counts by its own number.
+/// As in a rolling deploy: each holder counts by its own limit.
 async fn each_holder_counts_by_its_own_permit_limit(rig: &StoreHarness) {
     let (key, c) = (test_key(), new_token());
     for (n, lease) in [(2, SHORT_TIME), (2, SHORT_TIME * 2), (3, SHORT_TIME * 3)] {
         rig.acquire_with_lease(Permits(n), &key, &new_token(), lease).await;
     }
     rig.expect_busy_as(Permits(3), &key, &c).await;
-    // One end is not enough for two permits: the second one's is.
-    let left = rig.expect_busy_as(TWO_PERMITS, &key, &c).await;
-    assert!(left > SHORT_TIME && left <= SHORT_TIME * 2, "{left:?}");
+    // Two permits are free only after the second lease has ended.
+    let lease_remaining = rig.expect_busy_as(TWO_PERMITS, &key, &c).await;
+    assert!(
+        lease_remaining > SHORT_TIME && lease_remaining <= SHORT_TIME * 2,
+        "{lease_remaining:?}"
+    );
     rig.advance_past(SHORT_TIME).await;
     rig.expect_busy_as(TWO_PERMITS, &key, &c).await;
     rig.acquire_as(Permits(3), &key, &c).await;
 }
 
 async fn queue_entry_keeps_its_own_permit_limit(rig: &StoreHarness) {
-    let (key, a, b, alone, c) = (test_key(), new_token(), new_token(), new_token(), new_token());
-    for me in [&a, &b] {
-        rig.acquire_as(Permits(3), &key, me).await;
+    let (key, a, b, single, c) = (test_key(), new_token(), new_token(), new_token(), new_token());
+    for token in [&a, &b] {
+        rig.acquire_as(Permits(3), &key, token).await;
     }
-    rig.join_queue_as(Permits(1), &key, &alone).await;
-    // The one at the head does not fit: those behind it wait, though they would.
+    rig.join_queue_as(Permits(1), &key, &single).await;
+    // The queue head does not fit. The waiters behind it wait, although they would fit.
     rig.join_queue_as(Permits(3), &key, &c).await;
     rig.release_as(Permits(3), &key, &a).await;
     rig.expect_busy_as(Permits(3), &key, &c).await;
-    rig.expect_busy_as(Permits(1), &key, &alone).await;
+    rig.expect_busy_as(Permits(1), &key, &single).await;
     rig.release_as(Permits(3), &key, &b).await;
-    // It is alone when it comes in; the others count by their own number.
-    rig.acquire_as(Permits(1), &key, &alone).await;
+    // It needs to be the only holder; the others count by their own limit.
+    rig.acquire_as(Permits(1), &key, &single).await;
     rig.acquire_as(Permits(3), &key, &c).await;
 }
 
 async fn waiter_of_lapsed_permit_offer_keeps_sequence(rig: &StoreHarness) {
     let (key, a, b) = (test_key(), new_token(), new_token());
     let (slow, next, writer) = (new_token(), new_token(), new_token());
-    for me in [&a, &b] {
-        rig.acquire_as(TWO_PERMITS, &key, me).await;
+    for token in [&a, &b] {
+        rig.acquire_as(TWO_PERMITS, &key, token).await;
     }
     let old = rig.join_queue_as(TWO_PERMITS, &key, &slow).await;
     rig.join_queue_as(TWO_PERMITS, &key, &next).await;
     rig.join_queue(&key, &writer).await;
     rig.release_as(TWO_PERMITS, &key, &a).await;
     rig.let_offer_expire().await;
-    // Its offer has lapsed, and that permit goes to the next.
+    // The offer has lapsed, and its permit goes to the next waiter.
     rig.expect_busy_as(TWO_PERMITS, &key, &a).await;
     rig.acquire_as(TWO_PERMITS, &key, &next).await;
-    let back = AcquireCommand { resume_seq: old, ..wait_command_as(TWO_PERMITS, &key, &slow) };
-    match rig.acquire(back).await {
-        AcquireReply::Busy { seq, queue_length: 2, lease_remaining: left, .. } => {
+    let rejoin = AcquireCommand { resume_seq: old, ..wait_command_as(TWO_PERMITS, &key, &slow) };
+    match rig.acquire(rejoin).await {
+        AcquireReply::Busy { seq, queue_length: 2, lease_remaining, .. } => {
             assert_eq!(seq, old);
-            assert!(left > SHORT_TIME && left <= LONG_TIME);
+            assert!(lease_remaining > SHORT_TIME && lease_remaining <= LONG_TIME);
         }
         other => panic!("{other:?}"),
     }

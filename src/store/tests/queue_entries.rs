@@ -1,4 +1,4 @@
-//! Waiting for a lock: the line of live places.
+//! The wait queue: order and expiry of queue entries.
 
 use super::{
     on_every_store,
@@ -17,7 +17,7 @@ on_every_store!(
     live_waiter_behind_expired_entries_is_not_passed,
 );
 
-/// The lock is held by `a`, and the offer to `b` has lapsed; its old sequence.
+/// Lets an offer to `b` lapse after `a` has released the lock. Returns the sequence of `b`.
 async fn let_offer_lapse(rig: &StoreHarness, a: &LockToken, b: &LockToken) -> u64 {
     let key = test_key();
     rig.acquire_exclusive(&key, a).await;
@@ -47,12 +47,12 @@ async fn expired_queue_entry_rejoins_at_tail(rig: &StoreHarness) {
     rig.acquire(AcquireCommand { lease: SHORT_TIME, ..try_acquire_command(&key, &a) }).await;
     let first = AcquireCommand { max_wait: Some(SHORT_TIME), ..try_acquire_command(&key, &b) };
     rig.acquire(first.clone()).await;
-    let waits = rig.join_queue(&key, &c).await;
+    let waiter_seq = rig.join_queue(&key, &c).await;
     rig.advance_past(SHORT_TIME).await;
     match rig.acquire(first).await {
-        AcquireReply::Busy { seq, lease_remaining: left, has_joined: true, .. } => {
-            assert!(seq > waits, "{seq} is not behind {waits}");
-            assert!(left <= OFFER_TIMEOUT);
+        AcquireReply::Busy { seq, lease_remaining, has_joined: true, .. } => {
+            assert!(seq > waiter_seq, "{seq} is not behind {waiter_seq}");
+            assert!(lease_remaining <= OFFER_TIMEOUT);
         }
         other => panic!("{other:?}"),
     }
@@ -67,14 +67,14 @@ async fn queue_entries_vanish_after_last_deadline(rig: &StoreHarness) {
         .await;
     rig.advance_past(SHORT_TIME).await;
     assert_eq!(rig.release(&key, &b).await, ReleaseOutcome::NotFound);
-    let asked = rig.acquire(try_acquire_command(&key, &c)).await;
-    assert!(matches!(asked, AcquireReply::Busy { queue_length: 1, .. }), "{asked:?}");
+    let reply = rig.acquire(try_acquire_command(&key, &c)).await;
+    assert!(matches!(reply, AcquireReply::Busy { queue_length: 1, .. }), "{reply:?}");
     assert!(rig.expect_busy(&key, &c).await > LONG_TIME / 2);
 }
 
-/// More than one step looks at.
+/// More expired entries than one operation removes.
 async fn live_waiter_behind_expired_entries_is_not_passed(rig: &StoreHarness) {
-    let (key, holder, me) = (test_key(), new_token(), new_token());
+    let (key, holder, token) = (test_key(), new_token(), new_token());
     rig.acquire(AcquireCommand { lease: SHORT_TIME, ..try_acquire_command(&key, &holder) }).await;
     for _ in 0..130 {
         rig.acquire(AcquireCommand {
@@ -83,9 +83,9 @@ async fn live_waiter_behind_expired_entries_is_not_passed(rig: &StoreHarness) {
         })
         .await;
     }
-    rig.join_queue(&key, &me).await;
+    rig.join_queue(&key, &token).await;
     rig.advance_past(SHORT_TIME).await;
     rig.expect_busy(&key, &new_token()).await;
     rig.expect_busy(&key, &new_token()).await;
-    rig.acquire_exclusive(&key, &me).await;
+    rig.acquire_exclusive(&key, &token).await;
 }

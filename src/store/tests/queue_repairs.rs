@@ -1,4 +1,4 @@
-//! What a store mends when somebody has meddled with it, and turns that must not be lost.
+//! Order of the queue: skipped jobs are served in time, and damaged data is repaired.
 
 use super::{
     on_every_store,
@@ -8,8 +8,8 @@ use crate::store::backend::{ClaimOutcome, OFFER_TIMEOUT};
 
 on_every_store!(live_acquires_do_not_delay_skipped_job, later_waiter_queues_behind_earlier_ones,);
 
-/// An offer to the job has lapsed, and live requests keep the lock busy: the worker's look stays due,
-/// since it ends the passing over.
+/// An offer to the job has lapsed, and live requests keep the lock busy. The worker's poll stays
+/// due, because it ends the overtaking.
 async fn live_acquires_do_not_delay_skipped_job(rig: &StoreHarness) {
     let (key, first, run) = (test_key(), new_token(), new_token());
     rig.register_worker().await;
@@ -17,18 +17,18 @@ async fn live_acquires_do_not_delay_skipped_job(rig: &StoreHarness) {
     let id = rig.enqueue_job(&key).await;
     rig.release(&key, &first).await;
     rig.let_offer_expire().await;
-    for turn in 0..5 {
+    for round in 0..5 {
         let live = new_token();
         rig.acquire_exclusive(&key, &live).await;
         let due = rig.poll_due(key.shard(), 10).await.locks;
-        assert_eq!(due, std::slice::from_ref(&key), "put off by number {turn}");
+        assert_eq!(due, std::slice::from_ref(&key), "put off by number {round}");
         rig.release(&key, &live).await;
     }
     let live = new_token();
     rig.acquire_exclusive(&key, &live).await;
-    let visited = rig.claim(claim_command(&key, &id, &run)).await;
-    assert!(matches!(visited, ClaimOutcome::Busy(_)), "{visited:?}");
-    // The visit has ended the passing over: now it is the job's turn.
+    let outcome = rig.claim(claim_command(&key, &id, &run)).await;
+    assert!(matches!(outcome, ClaimOutcome::Busy(_)), "{outcome:?}");
+    // The claim has ended the overtaking: the next offer goes to the job.
     rig.release(&key, &live).await;
     assert!(rig.expect_busy(&key, &new_token()).await <= OFFER_TIMEOUT);
     assert_eq!(rig.start_run(&key, &id, &run).await, 1);
@@ -91,8 +91,8 @@ mod deleted_keys {
         let fence = rig.acquire_exclusive(&key, &a).await;
         rig.join_queue(&key, &b).await;
         let job = rig.enqueue_job(&key).await;
-        let shared = shard_key_name(&key, "f");
-        assert_eq!(rig.server().key_command::<i64>("DEL", &shared, &[]).await, 1);
+        let shard_fields = shard_key_name(&key, "f");
+        assert_eq!(rig.server().key_command::<i64>("DEL", &shard_fields, &[]).await, 1);
         rig.join_queue(&key, &c).await;
         rig.release(&key, &a).await;
         rig.expect_busy(&key, &c).await;
@@ -110,45 +110,45 @@ mod deleted_keys {
         rig.register_worker().await;
         rig.acquire_exclusive(&key, &a).await;
         let id = rig.enqueue_job(&key).await;
-        let jobs = lock_key_name(&key, "g");
-        assert_eq!(rig.server().key_command::<i64>("DEL", &jobs, &[]).await, 1);
+        let job_queue = lock_key_name(&key, "g");
+        assert_eq!(rig.server().key_command::<i64>("DEL", &job_queue, &[]).await, 1);
         rig.release(&key, &a).await;
         rig.advance_past(LONG_TIME).await;
         let due = rig.poll_due(key.shard(), 10).await.locks;
         assert_eq!(due, std::slice::from_ref(&key));
-        let visited = rig.claim(claim_command(&key, &id, &new_token())).await;
-        assert_eq!(visited, ClaimOutcome::QueueEmpty);
+        let outcome = rig.claim(claim_command(&key, &id, &new_token())).await;
+        assert_eq!(outcome, ClaimOutcome::QueueEmpty);
         let due = rig.poll_due(key.shard(), 10).await;
         assert_eq!((due.locks.len(), due.next_due_in), (0, None));
         rig.advance_past(LONG_TIME).await;
-        let left = rig.server().key_names().await;
-        assert!(!left.contains(&lock_key_name(&key, "l")), "{left:?}");
-        // The lock itself is none the worse for it.
+        let leftover = rig.server().key_names().await;
+        assert!(!leftover.contains(&lock_key_name(&key, "l")), "{leftover:?}");
+        // The lock itself still works.
         rig.acquire_exclusive(&key, &new_token()).await;
     }
 
-    /// As a later version might have put it there: shared, say.
+    /// An entry as a later version may write it, with another mode.
     async fn queue_entry_of_unknown_mode_keeps_its_position(rig: &StoreHarness) {
         let (key, a, b, c) = (test_key(), new_token(), new_token(), new_token());
         rig.acquire_exclusive(&key, &a).await;
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let deadline = (since.unwrap() + LONG_TIME).as_millis();
-        let place = format!("{deadline}:z:{}", new_token().as_str());
-        let (line, seq) = (lock_key_name(&key, "q"), "7");
-        let added: i64 = rig.server().key_command("ZADD", &line, &[seq, &place]).await;
+        let unix_time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let deadline = (unix_time.unwrap() + LONG_TIME).as_millis();
+        let entry = format!("{deadline}:z:{}", new_token().as_str());
+        let (queue_key, seq) = (lock_key_name(&key, "q"), "7");
+        let added: i64 = rig.server().key_command("ZADD", &queue_key, &[seq, &entry]).await;
         assert_eq!(added, 1);
         rig.join_queue(&key, &b).await;
         rig.release(&key, &a).await;
-        // Free, and still nobody barges in: neither a try nor those in line.
+        // The lock is free, but neither a try-acquire nor a waiter may overtake the unknown entry.
         for _ in 0..3 {
             rig.expect_busy(&key, &c).await;
-            let asked = rig.acquire(wait_command(&key, &b)).await;
-            assert!(matches!(asked, AcquireReply::Busy { .. }), "{asked:?}");
+            let reply = rig.acquire(wait_command(&key, &b)).await;
+            assert!(matches!(reply, AcquireReply::Busy { .. }), "{reply:?}");
             rig.let_offer_expire().await;
         }
-        let first: Vec<String> = rig.server().key_command("ZRANGE", &line, &["0", "0"]).await;
+        let first: Vec<String> = rig.server().key_command("ZRANGE", &queue_key, &["0", "0"]).await;
         assert!(first[0].contains(":z:"), "it was dropped: {first:?}");
-        // Until its own deadline; then b, who has come back meanwhile, is the first.
+        // The entry expires at its own deadline. Then `b`, which has rejoined, is first.
         rig.advance_past(LONG_TIME).await;
         rig.acquire_exclusive(&key, &b).await;
     }

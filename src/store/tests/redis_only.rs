@@ -1,4 +1,4 @@
-//! What can only be seen on a Redis server.
+//! Behavior of Redis alone.
 
 use super::{
     on_redis,
@@ -43,15 +43,16 @@ async fn job_without_record_does_not_block_its_queue(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
     rig.register_worker().await;
     let (lost, next) = (rig.enqueue_job(&key).await, rig.enqueue_job(&key).await);
-    let facts = format!("{{{}}}:j:{lost}", key.shard());
-    assert_eq!(rig.server().key_command::<i64>("DEL", &facts, &[]).await, 1);
-    let visited = rig.claim(claim_command(&key, &lost, &run)).await;
-    assert_eq!(visited, ClaimOutcome::Ended(lost.clone()));
+    let job_record = format!("{{{}}}:j:{lost}", key.shard());
+    assert_eq!(rig.server().key_command::<i64>("DEL", &job_record, &[]).await, 1);
+    let outcome = rig.claim(claim_command(&key, &lost, &run)).await;
+    assert_eq!(outcome, ClaimOutcome::Ended(lost.clone()));
     assert_eq!(rig.job_view(&lost).await.unwrap().reason.as_deref(), Some("lost"));
     assert_eq!(rig.start_run(&key, &next, &run).await, 1);
     rig.finish_run(&key, &next, &run).await;
-    let shard = format!("{{{}}}:f", key.shard());
-    let counted: Vec<String> = rig.server().key_command("HMGET", &shard, &["jobs", "bytes"]).await;
+    let shard_fields = format!("{{{}}}:f", key.shard());
+    let counted: Vec<String> =
+        rig.server().key_command("HMGET", &shard_fields, &["jobs", "bytes"]).await;
     assert_eq!(counted, ["0", "0"], "the lost job still counts");
 }
 
@@ -60,8 +61,8 @@ async fn job_without_request_becomes_dead(rig: &StoreHarness) {
     let lost = rig.enqueue_job(&key).await;
     let request = format!("{{{}}}:b:{lost}", key.shard());
     assert_eq!(rig.server().key_command::<i64>("DEL", &request, &[]).await, 1);
-    let visited = rig.claim(claim_command(&key, &lost, &run)).await;
-    assert_eq!(visited, ClaimOutcome::Ended(lost.clone()));
+    let outcome = rig.claim(claim_command(&key, &lost, &run)).await;
+    assert_eq!(outcome, ClaimOutcome::Ended(lost.clone()));
     assert_eq!(rig.job_state(&lost).await, Some(JobState::Dead));
     rig.acquire_exclusive(&key, &run).await;
 }
@@ -70,8 +71,8 @@ async fn dead_job_without_request_is_not_redriven(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
     let id = rig.enqueue_job(&key).await;
     rig.start_run(&key, &id, &run).await;
-    let verdict = Settlement::Dead { reason: "auth", retention: LONG_TIME };
-    assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
+    let settlement = Settlement::Dead { reason: "auth", retention: LONG_TIME };
+    assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
     let request = format!("{{{}}}:b:{id}", key.shard());
     assert_eq!(rig.server().key_command::<i64>("DEL", &request, &[]).await, 1);
     assert_eq!(rig.redrive(&id).await, Some(JobState::Dead));
@@ -84,20 +85,21 @@ async fn settle_skips_next_jobs_without_keys(rig: &StoreHarness) {
     rig.register_worker().await;
     let first = rig.enqueue_job(&key).await;
     rig.start_run(&key, &first, &run).await;
-    let mut vanished = Vec::new();
+    let mut damaged = Vec::new();
     for kind in ["j", "b"] {
         let lost = rig.enqueue_job(&key).await;
         let name = format!("{{{}}}:{kind}:{lost}", key.shard());
         assert_eq!(rig.server().key_command::<i64>("DEL", &name, &[]).await, 1);
-        vanished.push(lost);
+        damaged.push(lost);
     }
     let last = rig.enqueue_job(&key).await;
     let next = Some(next_claim(&new_token()));
     let call =
         SettleCommand { next_claim: next, ..settle_command(&key, &first, &run, done_settlement()) };
-    // Who dies is told of: a visit does that, which is due now.
+    // A settlement must not bury the damaged jobs silently; a claim reports them, and their lock is
+    // due now.
     assert_eq!(rig.settle_and_claim(call).await, SettleOutcome::Settled(None));
-    for lost in vanished {
+    for lost in damaged {
         let ClaimOutcome::Ended(dead) = rig.claim(claim_command(&key, &lost, &new_token())).await
         else {
             panic!("{lost:?} has nothing to run");
@@ -105,8 +107,8 @@ async fn settle_skips_next_jobs_without_keys(rig: &StoreHarness) {
         assert_eq!(dead, lost);
     }
     rig.start_run(&key, &last, &new_token()).await;
-    let tally = rig.shard_stats(key.shard()).await;
-    assert_eq!((tally.pending, tally.dead), (1, 2), "{tally:?}");
+    let stats = rig.shard_stats(key.shard()).await;
+    assert_eq!((stats.pending, stats.dead), (1, 2), "{stats:?}");
 }
 
 async fn settle_restores_deleted_due_index(rig: &StoreHarness) {
@@ -121,7 +123,7 @@ async fn settle_restores_deleted_due_index(rig: &StoreHarness) {
     rig.start_run(&key, &next, &new_token()).await;
 }
 
-/// Waits for so long, and dies.
+/// Joins the queue for `SHORT_TIME`, without further polls.
 async fn join_queue_and_leave(rig: &StoreHarness, key: &Key) {
     rig.acquire(AcquireCommand {
         max_wait: Some(SHORT_TIME),
@@ -134,25 +136,25 @@ async fn expired_queue_entries_leave_no_fields_beside_jobs(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
     rig.acquire_exclusive(&key, &new_token()).await;
     let id = rig.enqueue_job(&key).await;
-    let facts = format!("{{{}}}:l:{key}", key.shard());
+    let queue_fields = format!("{{{}}}:l:{key}", key.shard());
     for _ in 0..3 {
         for _ in 0..5 {
             join_queue_and_leave(rig, &key).await;
         }
         rig.advance_past(SHORT_TIME).await;
     }
-    let fields: i64 = rig.server().key_command("HLEN", &facts, &[]).await;
+    let fields: i64 = rig.server().key_command("HLEN", &queue_fields, &[]).await;
     assert_eq!(fields, 5 + 1, "those of the latest line, and the bytes");
-    // What else is in there stays: the room it takes, and the backoff.
-    let bytes: String = rig.server().key_command("HGET", &facts, &["bytes"]).await;
+    // The other fields stay: bytes and backoff.
+    let bytes: String = rig.server().key_command("HGET", &queue_fields, &["bytes"]).await;
     assert_eq!(bytes, "7");
     rig.advance_past(LONG_TIME).await;
     rig.start_run(&key, &id, &run).await;
-    let verdict = Settlement::Retry { delay: LONG_TIME / 2, reason: "status 503" };
-    assert!(rig.settle(settle_command(&key, &id, &run, verdict)).await);
+    let settlement = Settlement::Retry { delay: LONG_TIME / 2, reason: "status 503" };
+    assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
     rig.acquire_exclusive(&key, &run).await;
     rig.join_queue(&key, &new_token()).await;
-    let fields: i64 = rig.server().key_command("HLEN", &facts, &[]).await;
+    let fields: i64 = rig.server().key_command("HLEN", &queue_fields, &[]).await;
     assert_eq!(fields, 1 + 2, "one place, bytes and backoff");
     let later = rig.claim(claim_command(&key, &id, &new_token())).await;
     assert!(matches!(later, ClaimOutcome::NotDue(_)), "{later:?}");
@@ -169,12 +171,12 @@ async fn queue_entry_fields_go_with_last_job(rig: &StoreHarness) {
     join_queue_and_leave(rig, &key).await;
     rig.advance_past(SHORT_TIME).await;
     rig.cancel(&id).await;
-    let left = rig.server().key_names().await;
-    let line = left.iter().any(|name| name.contains("}:l:"));
-    assert!(!line, "{left:?}");
+    let leftover = rig.server().key_names().await;
+    let has_queue_fields = leftover.iter().any(|name| name.contains("}:l:"));
+    assert!(!has_queue_fields, "{leftover:?}");
 }
 
-/// Keys that are left when all has ended: those that never expire by design.
+/// Returns true for keys that never expire by design.
 pub(super) fn is_permanent_key(name: &str) -> bool {
     ["{0}:meta", "{0}:workers"].contains(&name)
         || name.ends_with("}:f")
@@ -188,18 +190,17 @@ async fn ended_locks_and_jobs_leave_no_keys(rig: &StoreHarness) {
     rig.join_queue(&key, &b).await;
     let mut call = enqueue_command(&key);
     call.idempotency_record = Some(("idem".into(), "print".into(), LONG_TIME));
-    let ran = call.id.clone();
+    let finished = call.id.clone();
     rig.enqueue(call).await;
     let cancelled = rig.enqueue_job(&key).await;
     rig.cancel(&cancelled).await;
     rig.advance_past(SHORT_TIME).await;
     rig.release(&key, &b).await;
-    rig.start_run(&key, &ran, &run).await;
-    rig.finish_run(&key, &ran, &run).await;
-    // Whatever is still there has an end of its own, and nobody has to come for it.
-    // An index may outlive its last entry by an eighth.
+    rig.start_run(&key, &finished, &run).await;
+    rig.finish_run(&key, &finished, &run).await;
+    // All other keys expire by themselves. An index may outlive its last entry by an eighth.
     rig.advance_past(LONG_TIME * 2).await;
-    let left = rig.server().key_names().await;
-    let left: Vec<_> = left.iter().filter(|name| !is_permanent_key(name)).collect();
-    assert!(left.is_empty(), "{left:?}");
+    let leftover = rig.server().key_names().await;
+    let leftover: Vec<_> = leftover.iter().filter(|name| !is_permanent_key(name)).collect();
+    assert!(leftover.is_empty(), "{leftover:?}");
 }

@@ -1,4 +1,4 @@
-//! What wakes the agent.
+//! Wake-ups of the lease agent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,41 +17,41 @@ use crate::{
     },
 };
 
-fn new_lease(of: Duration) -> Arc<LockLease> {
+fn new_lease(lease: Duration) -> Arc<LockLease> {
     let terms = LeaseTerms {
-        lease: of,
+        lease,
         renews: true,
         max_hold: Duration::from_secs(60),
         job: None,
         mode: LockMode::Exclusive,
     };
-    let me = LockToken::new(&NodeId::new());
-    LockLease::new(&Key::custom("x"), &me, Instant::now() + of, terms, 0, None)
+    let token = LockToken::new(&NodeId::new());
+    LockLease::new(&Key::custom("x"), &token, Instant::now() + lease, terms, 0, None)
 }
 
-/// Each waking is another thread's, and dearer than the call that it is about.
+/// A wake-up crosses threads and costs more than the call that it is for.
 #[tokio::test(start_paused = true)]
 async fn brief_locks_wake_agent_only_once() {
-    let rounds = RenewalScheduler::new(Arc::new(MemoryBackend::new(Clock::system())));
-    assert_eq!(rounds.next_wakeup(), None);
-    let mut woken = 0;
+    let scheduler = RenewalScheduler::new(Arc::new(MemoryBackend::new(Clock::system())));
+    assert_eq!(scheduler.next_wakeup(), None);
+    let mut wakeup_count = 0;
     for _ in 0..100 {
-        let held = new_lease(Duration::from_secs(10));
-        rounds.track(&held);
-        rounds.untrack(&held);
+        let lease = new_lease(Duration::from_secs(10));
+        scheduler.track(&lease);
+        scheduler.untrack(&lease);
         tokio::time::advance(Duration::from_millis(1)).await;
-        if tokio::time::timeout(Duration::ZERO, rounds.rescheduled()).await.is_ok() {
-            woken += 1;
-            // As the agent does, when what it was woken for has gone.
-            rounds.next_wakeup();
+        if tokio::time::timeout(Duration::ZERO, scheduler.rescheduled()).await.is_ok() {
+            wakeup_count += 1;
+            // The agent does this when the lease that woke it is gone.
+            scheduler.next_wakeup();
         }
     }
-    assert_eq!(woken, 1);
-    // What is to be done sooner wakes it all the same.
+    assert_eq!(wakeup_count, 1);
+    // An earlier deadline still wakes it.
     let short = new_lease(Duration::from_millis(300));
-    rounds.track(&short);
-    rounds.rescheduled().await;
-    assert!(rounds.next_wakeup().is_some_and(|next| next <= Instant::now() + short.terms.lease));
+    scheduler.track(&short);
+    scheduler.rescheduled().await;
+    assert!(scheduler.next_wakeup().is_some_and(|next| next <= Instant::now() + short.terms.lease));
 }
 
 fn paused_runtime() -> tokio::runtime::Runtime {
@@ -59,46 +59,47 @@ fn paused_runtime() -> tokio::runtime::Runtime {
     builder.enable_time().start_paused(true).build().unwrap()
 }
 
-/// Whoever meets a server that may have lost it all may run where nothing else is ever polled.
+/// A task that detects a data loss may run on a runtime where nothing else is polled.
 #[test]
 fn recheck_runs_on_runtime_of_agent() {
     let memory = Arc::new(MemoryBackend::new(Clock::system()));
     let backend: Arc<dyn crate::store::backend::Backend> = memory.clone();
-    let rounds = Arc::new(RenewalScheduler::new(backend));
-    let (home, still) = (paused_runtime(), paused_runtime());
-    home.block_on(async {
-        let held = new_lease(Duration::from_secs(30));
-        let turn = HoldState::new(Arc::clone(&held), 1);
-        assert!(held.begin_hold(&turn));
-        let asked = AcquireCommand {
-            key: held.key.clone(),
-            token: held.token.clone(),
+    let scheduler = Arc::new(RenewalScheduler::new(backend));
+    let (agent_runtime, other_runtime) = (paused_runtime(), paused_runtime());
+    agent_runtime.block_on(async {
+        let lease = new_lease(Duration::from_secs(30));
+        let hold = HoldState::new(Arc::clone(&lease), 1);
+        assert!(lease.begin_hold(&hold));
+        let command = AcquireCommand {
+            key: lease.key.clone(),
+            token: lease.token.clone(),
             mode: LockMode::Exclusive,
             lease: Duration::from_secs(600),
             max_wait: None,
             resume_seq: 0,
             record_name: None,
         };
-        memory.acquire(asked).await.unwrap();
-        rounds.track(&held);
-        rounds.next_wakeup();
+        memory.acquire(command).await.unwrap();
+        scheduler.track(&lease);
+        scheduler.next_wakeup();
         std::thread::scope(|threads| {
-            // Ready at once: what was spawned there stays as it is.
-            threads.spawn(|| still.block_on(async { rounds.recheck_all() }));
+            // Ready at once, so tasks spawned on that runtime are never polled.
+            threads.spawn(|| other_runtime.block_on(async { scheduler.recheck_all() }));
         });
-        rounds.rescheduled().await;
-        assert!(rounds.next_wakeup().is_some_and(|next| next <= Instant::now()), "at once");
-        let until = held.valid_until();
+        scheduler.rescheduled().await;
+        assert!(scheduler.next_wakeup().is_some_and(|next| next <= Instant::now()), "at once");
+        let valid_until = lease.valid_until();
         tokio::time::advance(Duration::from_secs(1)).await;
-        rounds.tick();
+        scheduler.tick();
         tokio::time::sleep(Duration::from_millis(1)).await;
-        assert!(held.valid_until() > until, "long before its time");
-        assert!(rounds.next_wakeup().is_some_and(|next| next > Instant::now()), "once");
-        drop(turn);
+        assert!(lease.valid_until() > valid_until, "long before its time");
+        assert!(scheduler.next_wakeup().is_some_and(|next| next > Instant::now()), "once");
+        drop(hold);
     });
 }
 
-/// A guard may outlive the runtime that its agent was on, and who meets the new server may need no agent himself.
+/// A guard may outlive its agent's runtime, and the task that detects the new server may need no
+/// agent itself.
 #[test]
 fn recheck_runs_after_agent_runtime_ended() {
     let (store, faults) = faulty_store();
@@ -112,42 +113,42 @@ fn recheck_runs_after_agent_runtime_ended() {
     drop(guard);
 }
 
-/// The task of a renewal may be dropped before it was ever polled.
+/// A renewal task may be dropped before its first poll.
 #[test]
 fn renewal_dropped_with_runtime_runs_on_next_one() {
     for verify in [false, true] {
         let memory = Arc::new(MemoryBackend::new(Clock::system()));
         let backend: Arc<dyn crate::store::backend::Backend> = memory.clone();
-        let rounds = Arc::new(RenewalScheduler::new(backend));
-        let (held, _turn) = paused_runtime().block_on(async {
-            let held = new_lease(Duration::from_secs(30));
-            let turn = HoldState::new(Arc::clone(&held), 1);
-            assert!(held.begin_hold(&turn));
-            let asked = AcquireCommand {
-                key: held.key.clone(),
-                token: held.token.clone(),
+        let scheduler = Arc::new(RenewalScheduler::new(backend));
+        let (lease, _hold) = paused_runtime().block_on(async {
+            let lease = new_lease(Duration::from_secs(30));
+            let hold = HoldState::new(Arc::clone(&lease), 1);
+            assert!(lease.begin_hold(&hold));
+            let command = AcquireCommand {
+                key: lease.key.clone(),
+                token: lease.token.clone(),
                 mode: LockMode::Exclusive,
                 lease: Duration::from_secs(600),
                 max_wait: None,
                 resume_seq: 0,
                 record_name: None,
             };
-            memory.acquire(asked).await.unwrap();
-            rounds.track(&held);
+            memory.acquire(command).await.unwrap();
+            scheduler.track(&lease);
             tokio::time::advance(Duration::from_secs(11)).await;
             if verify {
-                rounds.recheck_all();
+                scheduler.recheck_all();
             } else {
-                rounds.tick();
+                scheduler.tick();
             }
-            (held, turn)
+            (lease, hold)
         });
-        let until = held.valid_until();
+        let valid_until = lease.valid_until();
         paused_runtime().block_on(async {
             tokio::time::advance(Duration::from_secs(15)).await;
-            rounds.tick();
+            scheduler.tick();
             tokio::time::sleep(Duration::from_millis(1)).await;
         });
-        assert!(held.valid_until() > until, "verify: {verify}");
+        assert!(lease.valid_until() > valid_until, "verify: {verify}");
     }
 }

@@ -1,7 +1,7 @@
-//! In front of a real server of its own: a command may be answered by what a test says instead.
+//! Proxy in front of a real server that replaces the replies to some commands.
 //!
-//! Such a command is replaced by a script that returns that answer. So it has its turn among the others, and the
-//! server has not run what was asked.
+//! Such a command is replaced by a script that returns the reply. So the reply keeps its position
+//! among the others, and the server does not run the original command.
 
 use std::sync::Arc;
 
@@ -20,43 +20,40 @@ pub(crate) struct ScriptedProxy {
     server: RedisServer,
 }
 
-/// A command, and where it came.
+/// A command and the connection on which it came.
 pub(crate) struct ProxiedCommand<'a> {
     pub(crate) args: &'a [&'a str],
-    /// Of the front.
+    /// Port of the proxy.
     pub(crate) proxy_port: u16,
-    /// Which of the sockets that were made to it.
+    /// Index of the connection to the proxy.
     pub(crate) connection_index: usize,
 }
 
-/// Instead of a command: this, written in Lua, is its answer.
-pub(crate) fn reply_script(answer: &str) -> Option<String> {
-    Some(format!("return {answer}"))
+/// Returns a script whose result is `reply`, written in Lua.
+pub(crate) fn reply_script(reply: &str) -> Option<String> {
+    Some(format!("return {reply}"))
 }
 
 impl ScriptedProxy {
-    /// `instead`: what a command is answered, if not by the server.
+    /// Starts a server and its proxy. `script_for` returns the script that replaces a command, if
+    /// any.
     pub(crate) async fn start(
-        instead: impl Fn(&ProxiedCommand<'_>) -> Option<String> + Send + Sync + 'static,
+        script_for: impl Fn(&ProxiedCommand<'_>) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
         let server = start_server().await;
-        let (_, behind) = server.host_and_port().expect("it listens on TCP");
+        let (_, server_port) = server.host_and_port().expect("it listens on TCP");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let instead = Arc::new(instead);
+        let script_for = Arc::new(script_for);
         crate::store::spawn(async move {
-            for socket in 0.. {
+            for connection_index in 0.. {
                 let Ok((client, _)) = listener.accept().await else { return };
-                let instead = Arc::clone(&instead);
+                let script_for = Arc::clone(&script_for);
                 crate::store::spawn(async move {
-                    let swap = |words: &[&str]| {
-                        instead(&ProxiedCommand {
-                            args: words,
-                            proxy_port: port,
-                            connection_index: socket,
-                        })
+                    let replace = |args: &[&str]| {
+                        script_for(&ProxiedCommand { args, proxy_port: port, connection_index })
                     };
-                    proxy_connection(client, behind, swap).await
+                    proxy_connection(client, server_port, replace).await
                 });
             }
         });
@@ -67,11 +64,11 @@ impl ScriptedProxy {
         self.port
     }
 
-    /// Of the server itself.
-    pub(crate) async fn query_server<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+    /// Sends a command to the server directly.
+    pub(crate) async fn query_server<T: redis::FromRedisValue>(&self, args: &[&str]) -> T {
         let mut connection = connect_to_server(&self.server).await.expect("it runs");
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
+        let mut command = redis::cmd(args[0]);
+        command.arg(&args[1..]);
         command.query_async(&mut connection).await.expect("the command is right")
     }
 }
@@ -79,53 +76,53 @@ impl ScriptedProxy {
 async fn proxy_connection(
     client: TcpStream,
     server: u16,
-    instead: impl Fn(&[&str]) -> Option<String>,
+    script_for: impl Fn(&[&str]) -> Option<String>,
 ) -> Option<()> {
-    let (client, mut back) = client.into_split();
-    let (mut answers, mut calls) =
+    let (client, mut to_client) = client.into_split();
+    let (mut replies, mut requests) =
         TcpStream::connect(("127.0.0.1", server)).await.ok()?.into_split();
-    let there = async {
+    let forward = async {
         let mut client = BufReader::new(client);
-        while let Some(mut words) = read_command(&mut client).await {
+        while let Some(mut args) = read_command(&mut client).await {
             let script = {
-                let told: Vec<_> = words.iter().map(|word| String::from_utf8_lossy(word)).collect();
-                instead(&told.iter().map(AsRef::as_ref).collect::<Vec<&str>>())
+                let texts: Vec<_> = args.iter().map(|arg| String::from_utf8_lossy(arg)).collect();
+                script_for(&texts.iter().map(AsRef::as_ref).collect::<Vec<&str>>())
             };
             if let Some(script) = script {
-                words = [&b"EVAL"[..], script.as_bytes(), b"0"].map(<[u8]>::to_vec).into();
+                args = [&b"EVAL"[..], script.as_bytes(), b"0"].map(<[u8]>::to_vec).into();
             }
-            calls.write_all(&encode_command(&words)).await.ok()?;
+            requests.write_all(&encode_command(&args)).await.ok()?;
         }
         None::<()>
     };
     tokio::select! {
-        _ = there => None,
-        _ = tokio::io::copy(&mut answers, &mut back) => None,
+        _ = forward => None,
+        _ = tokio::io::copy(&mut replies, &mut to_client) => None,
     }
 }
 
-fn encode_command(words: &CommandArgs) -> Vec<u8> {
-    let mut packed = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        packed.extend(format!("${}\r\n", word.len()).bytes());
-        packed.extend(word);
-        packed.extend(b"\r\n");
+fn encode_command(args: &CommandArgs) -> Vec<u8> {
+    let mut encoded = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        encoded.extend(format!("${}\r\n", arg.len()).bytes());
+        encoded.extend(arg);
+        encoded.extend(b"\r\n");
     }
-    packed
+    encoded
 }
 
-/// One command, or `None` at the end.
+/// Reads one command; `None` at the end of the connection.
 pub(crate) async fn read_command(
     client: &mut BufReader<impl AsyncRead + Unpin>,
 ) -> Option<CommandArgs> {
-    let mut words = Vec::new();
+    let mut args = Vec::new();
     for _ in 0..read_length(client).await? {
-        let mut word = vec![0; read_length(client).await? + 2];
-        client.read_exact(&mut word).await.ok()?;
-        word.truncate(word.len() - 2);
-        words.push(word);
+        let mut arg = vec![0; read_length(client).await? + 2];
+        client.read_exact(&mut arg).await.ok()?;
+        arg.truncate(arg.len() - 2);
+        args.push(arg);
     }
-    Some(words)
+    Some(args)
 }
 
 async fn read_length(client: &mut BufReader<impl AsyncRead + Unpin>) -> Option<usize> {

@@ -1,5 +1,5 @@
-//! A master that sentinels watch, for all tests of this process: nothing ends a static, so its processes end by
-//! themselves when this one has.
+//! A master with sentinels, shared by all tests of this process. A static is never dropped, so the
+//! servers end by themselves when this process has ended.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ pub(super) struct SentinelServers {
 }
 
 impl SentinelServers {
-    /// Which no test may treat badly.
+    /// Returns the shared servers. No test may disturb them.
     pub(super) async fn shared() -> &'static Self {
         SHARED_SENTINELS.get_or_init(Self::start).await
     }
@@ -30,20 +30,21 @@ impl SentinelServers {
         let mut server = supervised_server_command(&temporary_server_directory());
         server.args(["--port", &master.to_string(), "--bind", "127.0.0.1"]);
         server.args(["--save", "", "--appendonly", "no"]);
-        let mut keepers =
+        let mut processes =
             vec![server.spawn().expect("these tests need a shell and a redis-server")];
         let sentinels: Vec<u16> = (0..3).map(|_| free_port()).collect();
-        keepers.extend(sentinels.iter().map(|own| {
+        processes.extend(sentinels.iter().map(|sentinel_port| {
             let directory = temporary_server_directory();
             let mut sentinel = supervised_server_command(&directory);
-            sentinel.arg(write_config(&directory, *own, master)).arg("--sentinel");
+            sentinel.arg(write_config(&directory, *sentinel_port, master)).arg("--sentinel");
             sentinel.spawn().expect("these tests need a shell and a redis-server")
         }));
-        let all = Self { master_port: master, sentinel_ports: sentinels, _processes: keepers };
-        for port in std::iter::once(&all.master_port).chain(&all.sentinel_ports) {
+        let servers =
+            Self { master_port: master, sentinel_ports: sentinels, _processes: processes };
+        for port in std::iter::once(&servers.master_port).chain(&servers.sentinel_ports) {
             wait_until_listening(*port).await;
         }
-        all
+        servers
     }
 
     pub(super) fn master_port(&self) -> u16 {
@@ -57,11 +58,11 @@ impl SentinelServers {
     }
 }
 
-fn write_config(directory: &Path, own: u16, master: u16) -> PathBuf {
+fn write_config(directory: &Path, port: u16, master: u16) -> PathBuf {
     let file = directory.join("sentinel.conf");
-    // It stands still when the machine is busy, and is no worse for it.
+    // A high timeout, because the master may stall on a busy machine.
     let text = format!(
-        "port {own}\nbind 127.0.0.1\ndir {}\n\
+        "port {port}\nbind 127.0.0.1\ndir {}\n\
          sentinel monitor mymaster 127.0.0.1 {master} 2\n\
          sentinel down-after-milliseconds mymaster 60000\n",
         directory.display()
@@ -76,7 +77,7 @@ async fn wait_until_listening(port: u16) {
         if client.get_multiplexed_async_connection().await.is_ok() {
             return;
         }
-        // A process tells nobody when it starts to listen.
+        // A process does not report that it listens.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("redis-server on port {port} does not answer");

@@ -1,4 +1,4 @@
-//! The tests' own Redis server, and the ways to it.
+//! The Redis server of the tests, and the connections to it.
 
 use std::{
     process::Command,
@@ -16,14 +16,15 @@ use crate::store::Store;
 /// Port of a server that all test processes of a run share (`cargo xtask test`).
 const SERVER_PORT_VAR: &str = "LOCKGATE_TESTS_SINGLE";
 
-/// Of a server with default settings. To name the keys of a namespace takes time for each key of its database, so
-/// namespaces are spread over all but the first one, where other tests leave theirs.
+/// Number of databases of a server with default settings. Listing the keys of a namespace takes
+/// time for each key of its database, so namespaces are spread over all databases but the first,
+/// which other tests use.
 const DATABASE_COUNT: u128 = 16;
 
-/// One server for all tests that run at the same time; the last of them stops it.
+/// One server for all concurrent tests; the last of them stops it.
 static RUNNING_SERVER: LazyLock<Mutex<Weak<RedisServer>>> = LazyLock::new(Mutex::default);
 
-/// The server, seen through a namespace of its own.
+/// A namespace of its own on the server.
 pub(super) struct ServerNamespace {
     route: ConnectionRoute,
     url: String,
@@ -31,11 +32,11 @@ pub(super) struct ServerNamespace {
     connection: MultiplexedConnection,
 }
 
-/// Removes the keys with a prefix.
+/// Removes all keys with a prefix.
 pub(super) const DELETE_KEYS_SCRIPT: &str =
     "for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do redis.call('UNLINK', key) end";
 
-/// How a store gets to it.
+/// Kind of the connections of a store.
 enum ConnectionRoute {
     DirectUrl(
         #[expect(dead_code, reason = "it runs for as long as this")] Option<Arc<RedisServer>>,
@@ -50,24 +51,24 @@ impl ServerNamespace {
         Self::connect_by_route(ConnectionRoute::DirectUrl).await
     }
 
-    /// Its stores take their connections out of pools of the application's.
+    /// Returns a namespace whose stores use connection pools of the application.
     #[cfg(feature = "bb8-redis")]
     pub(super) async fn through_pool() -> Self {
         Self::connect_by_route(ConnectionRoute::Pool).await
     }
 
-    /// Its stores learn from sentinels where it is.
+    /// Returns a namespace whose stores find the server through sentinels.
     pub(super) async fn through_sentinels() -> Self {
         let sentinels = SentinelServers::shared().await;
         let client =
             redis::Client::open(("127.0.0.1", sentinels.master_port())).expect("an address");
-        let raw = connect_with_timeouts(&client).await.expect("it has just answered");
+        let connection = connect_with_timeouts(&client).await.expect("it has just answered");
         let namespace = uuid::Uuid::new_v4().simple().to_string();
-        Self { route: ConnectionRoute::Sentinels, url: sentinels.url(), namespace, connection: raw }
+        Self { route: ConnectionRoute::Sentinels, url: sentinels.url(), namespace, connection }
     }
 
     async fn connect_by_route(
-        way: impl FnOnce(Option<Arc<RedisServer>>) -> ConnectionRoute,
+        route: impl FnOnce(Option<Arc<RedisServer>>) -> ConnectionRoute,
     ) -> Self {
         let (process, host) = match std::env::var(SERVER_PORT_VAR) {
             Ok(port) => (None, format!("127.0.0.1:{port}")),
@@ -86,13 +87,9 @@ impl ServerNamespace {
         let namespace = uuid::Uuid::new_v4();
         let url = format!("redis://{host}/{}", 1 + namespace.as_u128() % (DATABASE_COUNT - 1));
         let client = redis::Client::open(url.as_str()).expect("an address");
-        let raw = connect_with_timeouts(&client).await.expect("the server has just answered");
-        Self {
-            route: way(process),
-            url,
-            namespace: namespace.simple().to_string(),
-            connection: raw,
-        }
+        let connection =
+            connect_with_timeouts(&client).await.expect("the server has just answered");
+        Self { route: route(process), url, namespace: namespace.simple().to_string(), connection }
     }
 
     pub(super) async fn connect_store(&self) -> Store {
@@ -102,12 +99,12 @@ impl ServerNamespace {
             ConnectionRoute::Pool(_) => {
                 let manager = bb8_redis::RedisConnectionManager::new(self.url.as_str());
                 let pool = bb8::Pool::builder().max_size(4).build(manager.expect("an address"));
-                // Messages know no databases.
+                // Pub/sub has no databases.
                 let (server, _) = self.url.rsplit_once('/').expect("a database");
                 Store::from_pool(pool.await.expect("it runs")).pubsub_url(server)
             }
         };
-        // Far more than a call takes: a loaded machine is no outage.
+        // Far more than a call takes, so that a loaded machine is not taken for an outage.
         let builder = builder.namespace(&self.namespace).call_timeout(Duration::from_secs(20));
         builder.connect().await.unwrap()
     }
@@ -116,54 +113,54 @@ impl ServerNamespace {
         format!("lg:1:{}:", self.namespace)
     }
 
-    /// Lets time pass, in ms: everything stored ends that much sooner. Below 0, it is as if the server's clock
-    /// were put back. (The clock itself can't be set.)
+    /// Lets time pass: all stored times move into the past by this many ms. A negative value acts
+    /// like a clock that was put back; the real clock cannot be set.
     pub(super) async fn shift_time(&self, ms: i64) {
-        let mut call = redis::cmd("EVAL");
-        call.arg(include_str!("shift_times.lua")).arg(0).arg(self.key_prefix());
-        call.arg(ms);
-        let () = call.query_async(&mut self.connection.clone()).await.unwrap();
+        let mut command = redis::cmd("EVAL");
+        command.arg(include_str!("shift_times.lua")).arg(0).arg(self.key_prefix());
+        command.arg(ms);
+        let () = command.query_async(&mut self.connection.clone()).await.unwrap();
     }
 
-    /// All that is stored in the namespace, a line a key, with times as moments.
+    /// Returns the content of the namespace, a line per key, with absolute times.
     pub(super) async fn dump_keys(&self) -> Vec<String> {
-        let mut call = redis::cmd("EVAL");
-        call.arg(include_str!("dump_namespace.lua")).arg(0).arg(self.key_prefix());
-        call.query_async(&mut self.connection.clone()).await.unwrap()
+        let mut command = redis::cmd("EVAL");
+        command.arg(include_str!("dump_namespace.lua")).arg(0).arg(self.key_prefix());
+        command.query_async(&mut self.connection.clone()).await.unwrap()
     }
 
     /// Removes all keys of the namespace.
     pub(super) async fn delete_all_keys(&self) {
-        let mut call = redis::cmd("EVAL");
-        call.arg(DELETE_KEYS_SCRIPT).arg(0).arg(self.key_prefix());
-        call.query_async::<()>(&mut self.connection.clone()).await.unwrap();
+        let mut command = redis::cmd("EVAL");
+        command.arg(DELETE_KEYS_SCRIPT).arg(0).arg(self.key_prefix());
+        command.query_async::<()>(&mut self.connection.clone()).await.unwrap();
     }
 
-    /// A plain command about one key of the namespace, given as `{shard}:kind..`.
+    /// Sends a plain command about one key of the namespace, given as `{shard}:kind..`.
     pub(super) async fn key_command<T: redis::FromRedisValue>(
         &self,
         verb: &str,
         key: &str,
-        rest: &[&str],
+        args: &[&str],
     ) -> T {
-        let mut call = redis::cmd(verb);
-        call.arg(self.key_prefix() + key).arg(rest);
-        call.query_async(&mut self.connection.clone()).await.unwrap()
+        let mut command = redis::cmd(verb);
+        command.arg(self.key_prefix() + key).arg(args);
+        command.query_async(&mut self.connection.clone()).await.unwrap()
     }
 
-    /// All scripts are gone, as after a restart.
+    /// Removes all scripts, as a restart does.
     pub(super) async fn flush_scripts(&self) {
-        let mut call = redis::cmd("SCRIPT");
-        call.arg("FLUSH");
-        call.query_async::<()>(&mut self.connection.clone()).await.unwrap();
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("FLUSH");
+        command.query_async::<()>(&mut self.connection.clone()).await.unwrap();
     }
 
-    /// All keys of the namespace, without its prefix.
+    /// Returns all keys of the namespace, without its prefix.
     pub(super) async fn key_names(&self) -> Vec<String> {
         let prefix = self.key_prefix();
-        let mut call = redis::cmd("KEYS");
-        call.arg(format!("{prefix}*"));
-        let keys: Vec<String> = call.query_async(&mut self.connection.clone()).await.unwrap();
+        let mut command = redis::cmd("KEYS");
+        command.arg(format!("{prefix}*"));
+        let keys: Vec<String> = command.query_async(&mut self.connection.clone()).await.unwrap();
         let mut names: Vec<_> = keys.iter().map(|k| k[prefix.len()..].to_owned()).collect();
         names.sort_unstable();
         names
@@ -171,9 +168,9 @@ impl ServerNamespace {
 }
 
 pub(super) async fn start_server() -> RedisServer {
-    let found = Command::new("redis-server").arg("--version").output();
+    let version = Command::new("redis-server").arg("--version").output();
     assert!(
-        found.is_ok(),
+        version.is_ok(),
         "these tests start a redis-server of their own: install Redis, or put it into PATH"
     );
     let mut server = RedisServer::new();
@@ -182,7 +179,7 @@ pub(super) async fn start_server() -> RedisServer {
             return server;
         }
         if server.process.try_wait().is_ok_and(|status| status.is_some()) {
-            // Another process was faster to take the port.
+            // Another process took the port first.
             server = RedisServer::new();
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -194,12 +191,12 @@ pub(super) async fn connect_to_server(server: &RedisServer) -> Option<Multiplexe
     connect_with_timeouts(&redis::Client::open(server.connection_info()).ok()?).await
 }
 
-/// A loaded machine is no outage here either.
+/// Connects with high timeouts, because a loaded machine is no outage.
 async fn connect_with_timeouts(client: &redis::Client) -> Option<MultiplexedConnection> {
-    let patient = AsyncConnectionConfig::new()
+    let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(20)))
         .set_response_timeout(Some(Duration::from_secs(20)));
-    let connection = client.get_multiplexed_async_connection_with_config(&patient);
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
     let mut connection = connection.await.ok()?;
     redis::cmd("PING").query_async::<()>(&mut connection).await.ok()?;
     Some(connection)

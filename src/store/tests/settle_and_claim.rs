@@ -1,4 +1,4 @@
-//! A settlement that begins the next run of its line, and the undo of a claim.
+//! A settlement that claims the next job of its queue, and the undo of a claim.
 
 use std::time::Duration;
 
@@ -33,11 +33,11 @@ on_every_store!(
 
 const RETRY_SETTLEMENT: Settlement = Settlement::Retry { delay: SHORT_TIME, reason: "status 503" };
 
-fn with_next_claim(call: SettleCommand, me: &LockToken) -> SettleCommand {
-    SettleCommand { next_claim: Some(next_claim(me)), ..call }
+fn with_next_claim(call: SettleCommand, token: &LockToken) -> SettleCommand {
+    SettleCommand { next_claim: Some(next_claim(token)), ..call }
 }
 
-/// The next run, which there must be.
+/// Settles and claims the next job, which must exist.
 async fn settle_and_claim_next(rig: &StoreHarness, call: SettleCommand) -> ClaimedRun {
     match rig.settle_and_claim(call).await {
         SettleOutcome::Settled(Some(run)) => run,
@@ -49,7 +49,7 @@ async fn assert_no_next_run(rig: &StoreHarness, call: SettleCommand) {
     assert_eq!(rig.settle_and_claim(call).await, SettleOutcome::Settled(None));
 }
 
-/// A worker, and jobs of a lock of which the first runs.
+/// Registers a worker, enqueues jobs of one lock, and starts the first.
 async fn enqueue_and_start_first<const N: usize>(
     rig: &StoreHarness,
     key: &Key,
@@ -64,40 +64,41 @@ async fn enqueue_and_start_first<const N: usize>(
     (ids.try_into().unwrap(), run)
 }
 
-/// Longer than the index of ended jobs is left untrimmed; in between the line is given up to whoever comes.
+/// More jobs than the index of ended jobs holds untrimmed. In between, the queue is released to
+/// other callers.
 async fn long_queue_runs_to_its_end(rig: &StoreHarness) {
     const N: usize = 40;
     let key = test_key();
-    let (ids, mut me) = enqueue_and_start_first::<N>(rig, &key).await;
-    for (n, pair) in ids.windows(2).enumerate() {
-        let call = settle_command(&key, &pair[0], &me, done_settlement());
-        me = new_token();
-        if n % 4 == 3 {
+    let (ids, mut token) = enqueue_and_start_first::<N>(rig, &key).await;
+    for (index, pair) in ids.windows(2).enumerate() {
+        let call = settle_command(&key, &pair[0], &token, done_settlement());
+        token = new_token();
+        if index % 4 == 3 {
             assert_no_next_run(rig, call).await;
-            assert_eq!(rig.start_run(&key, &pair[1], &me).await, 1);
+            assert_eq!(rig.start_run(&key, &pair[1], &token).await, 1);
         } else {
-            let run = settle_and_claim_next(rig, with_next_claim(call.clone(), &me)).await;
-            assert_eq!((&run.id, run.attempt, run.has_next), (&pair[1], 1, n + 2 < N));
-            let again = settle_and_claim_next(rig, with_next_claim(call, &me)).await;
-            assert!(again.id == run.id && again.fence > run.fence);
+            let run = settle_and_claim_next(rig, with_next_claim(call.clone(), &token)).await;
+            assert_eq!((&run.id, run.attempt, run.has_next), (&pair[1], 1, index + 2 < N));
+            let repeated = settle_and_claim_next(rig, with_next_claim(call, &token)).await;
+            assert!(repeated.id == run.id && repeated.fence > run.fence);
         }
         assert_eq!(rig.job_state(&pair[0]).await, Some(JobState::Done));
-        let past = rig.job_history(&pair[0]).await.unwrap();
+        let history = rig.job_history(&pair[0]).await.unwrap();
         assert!(
-            past.recent_runs.len() == 1 && past.recent_runs[0].ends_with(" done"),
+            history.recent_runs.len() == 1 && history.recent_runs[0].ends_with(" done"),
             "{:?}",
-            past.recent_runs
+            history.recent_runs
         );
-        // A look at all shards takes as long as some hundred steps.
-        if n % 8 < 2 {
-            let left: Vec<_> =
-                rig.run_check(false).await.faults().map(|found| found.kind).collect();
-            assert_eq!(left, [], "after {n}");
+        // A check of all shards takes as long as some hundred operations.
+        if index % 8 < 2 {
+            let findings: Vec<_> =
+                rig.run_check(false).await.faults().map(|finding| finding.kind).collect();
+            assert_eq!(findings, [], "after {index}");
         }
     }
-    assert!(rig.finish_run(&key, &ids[N - 1], &me).await);
-    let tally = rig.shard_stats(key.shard()).await;
-    assert_eq!((tally.pending, tally.bytes), (0, 0));
+    assert!(rig.finish_run(&key, &ids[N - 1], &token).await);
+    let stats = rig.shard_stats(key.shard()).await;
+    assert_eq!((stats.pending, stats.bytes), (0, 0));
 }
 
 async fn repeated_settle_returns_same_run(rig: &StoreHarness) {
@@ -111,20 +112,20 @@ async fn repeated_settle_returns_same_run(rig: &StoreHarness) {
         assert!(run.fence > fence);
         fence = run.fence;
     }
-    let past = rig.job_history(&one).await.unwrap();
-    assert_eq!(past.recent_runs.len(), 1, "{past:?}");
-    // Another token, or none, is not told of it.
+    let history = rig.job_history(&one).await.unwrap();
+    assert_eq!(history.recent_runs.len(), 1, "{history:?}");
+    // A call with another token, or without one, does not return the run.
     assert_no_next_run(
         rig,
         with_next_claim(settle_command(&key, &one, &first, done_settlement()), &new_token()),
     )
     .await;
     assert_no_next_run(rig, settle_command(&key, &one, &first, done_settlement())).await;
-    let me = call.next_claim.unwrap().token;
-    assert!(rig.finish_run(&key, &two, &me).await);
+    let token = call.next_claim.unwrap().token;
+    assert!(rig.finish_run(&key, &two, &token).await);
 }
 
-/// The call was sent twice, and its first copy comes when all it was about is over.
+/// The settlement was sent twice, and its first copy arrives when the next run has ended.
 async fn late_repeated_settle_claims_nothing(rig: &StoreHarness) {
     let key = test_key();
     let ([one, two, three], first) = enqueue_and_start_first::<3>(rig, &key).await;
@@ -134,7 +135,7 @@ async fn late_repeated_settle_claims_nothing(rig: &StoreHarness) {
     assert!(rig.finish_run(&key, &two, &second).await);
     assert_no_next_run(rig, call).await;
     assert_eq!(rig.job_state(&three).await, Some(JobState::Queued), "nobody would execute it");
-    // So does one for which nothing was there at first.
+    // The same for a settlement that found no next job at first.
     let third = new_token();
     rig.start_run(&key, &three, &third).await;
     let call =
@@ -146,11 +147,11 @@ async fn late_repeated_settle_claims_nothing(rig: &StoreHarness) {
 }
 
 async fn older_waiter_precedes_next_job(rig: &StoreHarness) {
-    let (key, live, run) = (test_key(), new_token(), new_token());
+    let (key, waiter, run) = (test_key(), new_token(), new_token());
     rig.register_worker().await;
     let one = rig.enqueue_job(&key).await;
     rig.start_run(&key, &one, &run).await;
-    rig.join_queue(&key, &live).await;
+    rig.join_queue(&key, &waiter).await;
     let two = rig.enqueue_job(&key).await;
     assert_no_next_run(
         rig,
@@ -158,12 +159,12 @@ async fn older_waiter_precedes_next_job(rig: &StoreHarness) {
     )
     .await;
     assert!(rig.expect_busy(&key, &new_token()).await <= OFFER_TIMEOUT, "it was offered it");
-    rig.acquire_exclusive(&key, &live).await;
-    rig.release(&key, &live).await;
+    rig.acquire_exclusive(&key, &waiter).await;
+    rig.release(&key, &waiter).await;
     rig.start_run(&key, &two, &run).await;
-    // One that stands behind the job does not keep it.
+    // A waiter behind the job does not hold it up.
     let three = rig.enqueue_job(&key).await;
-    rig.join_queue(&key, &live).await;
+    rig.join_queue(&key, &waiter).await;
     let next = settle_and_claim_next(
         rig,
         with_next_claim(settle_command(&key, &two, &run, done_settlement()), &new_token()),
@@ -184,7 +185,7 @@ async fn settle_without_worker_claims_nothing(rig: &StoreHarness) {
     assert_eq!(rig.job_state(&two).await, Some(JobState::Queued));
 }
 
-/// A job that lets the others pass while it waits for its retry.
+/// Returns a job that others may overtake while it waits for its retry.
 fn skippable_job(key: &Key) -> EnqueueCommand {
     let call = retryable_enqueue_command(key);
     let policy = JobPolicy { on_failure: OnFailure::Skip, max_attempts: 5, ..call.policy };
@@ -206,18 +207,20 @@ async fn later_jobs_pass_job_in_retry_delay(rig: &StoreHarness) {
     assert_eq!(next.await.id, other);
     let job = rig.job_view(&failing).await.unwrap();
     assert_eq!((job.state, job.position, job.attempts), (JobState::Queued, None, 1));
-    assert!(rig.job_history(&failing).await.unwrap().due_in.is_some_and(|left| left <= SHORT_TIME));
-    let tally = rig.shard_stats(key.shard()).await;
-    assert_eq!((tally.pending, tally.delayed, tally.bytes), (2, 1, 14));
-    // Repeated, it is the same.
+    assert!(
+        rig.job_history(&failing).await.unwrap().due_in.is_some_and(|delay| delay <= SHORT_TIME)
+    );
+    let stats = rig.shard_stats(key.shard()).await;
+    assert_eq!((stats.pending, stats.delayed, stats.bytes), (2, 1, 14));
+    // A repeated settlement changes nothing.
     assert_no_next_run(rig, settle_command(&key, &failing, &run, RETRY_SETTLEMENT)).await;
     assert!(rig.finish_run(&key, &other, &second).await);
-    // An uncharged one is passed as well.
+    // A job in an uncharged delay is overtaken as well.
     rig.advance_past(SHORT_TIME).await;
     rig.poll_due(key.shard(), 10).await;
     rig.start_run(&key, &failing, &second).await;
-    let back = Settlement::Postpone { delay: SHORT_TIME, reason: "busy" };
-    assert!(rig.settle(settle_command(&key, &failing, &second, back)).await);
+    let postpone = Settlement::Postpone { delay: SHORT_TIME, reason: "busy" };
+    assert!(rig.settle(settle_command(&key, &failing, &second, postpone)).await);
     let job = rig.backend().job_view(failing).await.unwrap().unwrap();
     assert_eq!((job.position, job.attempts, job.history.busy_count), (None, 1, 1));
 }
@@ -238,15 +241,18 @@ async fn passed_job_returns_to_its_position(rig: &StoreHarness) {
     for (id, position) in positions {
         assert_eq!(rig.job_view(id).await.unwrap().position, position);
     }
-    // The run that began meanwhile is told of, undone and settled, though it is not the first any more.
+    // The run that began meanwhile is reported, undone and settled, although its job is no longer
+    // first.
     assert_eq!(settle_and_claim_next(rig, call).await.id, two);
     assert!(rig.unclaim(&key, &second, None).await);
     assert_eq!(rig.job_state(&two).await, Some(JobState::Queued));
-    let again = new_token();
-    rig.start_run(&key, &failing, &again).await;
+    let retry_token = new_token();
+    rig.start_run(&key, &failing, &retry_token).await;
     rig.advance_past(Duration::ZERO).await;
-    let call =
-        with_next_claim(settle_command(&key, &failing, &again, done_settlement()), &new_token());
+    let call = with_next_claim(
+        settle_command(&key, &failing, &retry_token, done_settlement()),
+        &new_token(),
+    );
     let next = settle_and_claim_next(rig, call);
     assert_eq!(next.await.id, two);
 }
@@ -270,7 +276,8 @@ async fn expired_job_is_skipped_by_settle(rig: &StoreHarness) {
     assert_eq!(rig.poll_due(key.shard(), 10).await.locks, []);
 }
 
-/// Whoever buries it tells of it: the worker of another run would not.
+/// The claim that makes a job a dead letter reports it. The worker that settles another job would
+/// not.
 async fn crashed_job_is_left_to_a_claim(rig: &StoreHarness) {
     let (key, run, dying, second) = (test_key(), new_token(), new_token(), new_token());
     rig.register_worker().await;
@@ -331,18 +338,18 @@ async fn settle_after_lease_end_reports_run_lost(rig: &StoreHarness) {
     rig.claim(ClaimCommand { lease: SHORT_TIME, ..claim_command(&key, &id, &paused) }).await;
     rig.advance_past(SHORT_TIME).await;
     assert_eq!(rig.start_run(&key, &id, &other).await, 2);
-    let verdict =
+    let command =
         with_next_claim(settle_command(&key, &id, &paused, done_settlement()), &new_token());
-    assert_eq!(rig.settle_and_claim(verdict).await, SettleOutcome::RunLost);
+    assert_eq!(rig.settle_and_claim(command).await, SettleOutcome::RunLost);
     assert!(!rig.unclaim(&key, &paused, None).await);
-    let NextClaim { token: me, .. } = next_claim(&new_token());
+    let NextClaim { token, .. } = next_claim(&new_token());
     let run = settle_and_claim_next(
         rig,
-        with_next_claim(settle_command(&key, &id, &other, done_settlement()), &me),
+        with_next_claim(settle_command(&key, &id, &other, done_settlement()), &token),
     )
     .await;
     assert_eq!(run.id, next);
-    let past = rig.job_history(&id).await.unwrap();
-    let outcomes = past.recent_runs.iter().map(|run| run.splitn(4, ' ').last().unwrap());
-    assert_eq!((past.crash_count, Vec::from_iter(outcomes)), (1, vec!["crashed", "done"]));
+    let history = rig.job_history(&id).await.unwrap();
+    let outcomes = history.recent_runs.iter().map(|run| run.splitn(4, ' ').last().unwrap());
+    assert_eq!((history.crash_count, Vec::from_iter(outcomes)), (1, vec!["crashed", "done"]));
 }

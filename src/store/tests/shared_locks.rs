@@ -1,4 +1,5 @@
-//! Readers and writers: who is in together, and who waits for whom.
+//! Shared locks: which readers and writers may hold the lock together, and in which order they
+//! wait.
 
 use super::{
     lock_mode_steps::{renewal_command_as, try_acquire_command_as, wait_command_as},
@@ -27,7 +28,8 @@ async fn each_reader_has_its_own_lease(rig: &StoreHarness) {
     let renewed = rig.renew(vec![renewal_command_as(Exclusive, &key, &long, LONG_TIME)]).await;
     assert_eq!(renewed, [false], "another mode is another hold");
     rig.advance_past(SHORT_TIME).await;
-    let items = [&long, &short].map(|me| renewal_command_as(Shared, &key, me, SHORT_TIME * 2));
+    let items =
+        [&long, &short].map(|token| renewal_command_as(Shared, &key, token, SHORT_TIME * 2));
     assert_eq!(rig.renew(items.into()).await, [true, false], "nobody keeps another one alive");
     assert_eq!(rig.release_as(Shared, &key, &short).await, ReleaseOutcome::AlreadyExpired);
     assert!(rig.expect_busy(&key, &writer).await <= SHORT_TIME * 2);
@@ -39,8 +41,8 @@ async fn repeated_shared_acquire_grants_larger_fence(rig: &StoreHarness) {
     let (key, a, b) = (test_key(), new_token(), new_token());
     rig.acquire_as(Shared, &key, &a).await;
     let first = rig.acquire_as(Shared, &key, &b).await;
-    let again = rig.acquire_as(Shared, &key, &b).await;
-    assert!(again > first + SPARE_FENCES, "{again} after {first}");
+    let second = rig.acquire_as(Shared, &key, &b).await;
+    assert!(second > first + SPARE_FENCES, "{second} after {first}");
     rig.release_as(Shared, &key, &a).await;
     assert_eq!(rig.release_as(Shared, &key, &b).await, ReleaseOutcome::Released);
     rig.acquire_exclusive(&key, &new_token()).await;
@@ -59,39 +61,39 @@ async fn new_reader_queues_behind_waiting_writer(rig: &StoreHarness) {
     rig.acquire_as(Shared, &key, &late).await;
 }
 
-/// Joins one after the other; the tokens.
+/// Joins the queue with these modes in order. Returns the tokens.
 pub(super) async fn join_queue_in_order<const N: usize>(
     rig: &StoreHarness,
     modes: [LockMode; N],
 ) -> [LockToken; N] {
-    let line = [(); N].map(|()| new_token());
-    for (mode, me) in modes.into_iter().zip(&line) {
-        rig.join_queue_as(mode, &test_key(), me).await;
+    let tokens = [(); N].map(|()| new_token());
+    for (mode, token) in modes.into_iter().zip(&tokens) {
+        rig.join_queue_as(mode, &test_key(), token).await;
     }
-    line
+    tokens
 }
 
-/// All of them by the one step that gives it back. Whoever looks moves the line on, too: were a few let in by each step, one
-/// look would not be enough for so many.
+/// The release admits all of them. Each later operation also advances the queue; but if each
+/// admitted only a few, one would not suffice for this number.
 async fn consecutive_waiters_of_one_mode_enter_together(rig: &StoreHarness) {
     for mode in [Shared, Permits(7), Permits(9)] {
         let (key, holder) = (test_key(), new_token());
         rig.acquire_exclusive(&key, &holder).await;
-        let run = join_queue_in_order(rig, [mode; 7]).await;
+        let waiters = join_queue_in_order(rig, [mode; 7]).await;
         let [writer] = join_queue_in_order(rig, [Exclusive]).await;
         assert_eq!(rig.release(&key, &holder).await, ReleaseOutcome::Released);
         match rig.acquire(wait_command_as(Exclusive, &key, &writer)).await {
-            AcquireReply::Busy { queue_length: 1, lease_remaining: left, .. } => {
-                assert!(left <= OFFER_TIMEOUT, "{left:?}");
+            AcquireReply::Busy { queue_length: 1, lease_remaining, .. } => {
+                assert!(lease_remaining <= OFFER_TIMEOUT, "{lease_remaining:?}");
             }
             other => panic!("{mode:?}: {other:?}"),
         }
-        for me in run.iter().rev() {
-            rig.acquire_as(mode, &key, me).await;
+        for token in waiters.iter().rev() {
+            rig.acquire_as(mode, &key, token).await;
         }
-        for me in &run {
+        for token in &waiters {
             rig.expect_busy(&key, &writer).await;
-            assert_eq!(rig.release_as(mode, &key, me).await, ReleaseOutcome::Released);
+            assert_eq!(rig.release_as(mode, &key, token).await, ReleaseOutcome::Released);
         }
         rig.acquire_exclusive(&key, &writer).await;
         assert_eq!(rig.release(&key, &writer).await, ReleaseOutcome::Released);
@@ -108,14 +110,15 @@ async fn timed_out_writer_admits_readers_behind_it(rig: &StoreHarness) {
     .await;
     let [a, b] = join_queue_in_order(rig, [Shared, Shared]).await;
     rig.advance_past(SHORT_TIME).await;
-    // Nobody was told. Whoever looks first is in, also if it is not the first of them.
+    // No wake-up was sent. The first reader that polls is admitted, even if it is not the first in
+    // the queue.
     match rig.acquire(wait_command_as(Shared, &key, &b)).await {
         AcquireReply::Granted { queue_length: 0, .. } => {}
         other => panic!("{other:?}"),
     }
     match rig.acquire(try_acquire_command_as(Exclusive, &key, &writer)).await {
-        AcquireReply::Busy { queue_length: 0, lease_remaining: left, .. } => {
-            assert!(left > SHORT_TIME);
+        AcquireReply::Busy { queue_length: 0, lease_remaining, .. } => {
+            assert!(lease_remaining > SHORT_TIME);
         }
         other => panic!("{other:?}"),
     }
@@ -127,7 +130,7 @@ async fn shared_holder_cannot_upgrade(rig: &StoreHarness) {
     let (reader, writer) = (LockToken::new(&node), LockToken::new(&node));
     rig.acquire_as(Shared, &key, &reader).await;
     assert!(rig.expect_busy(&key, &writer).await > SHORT_TIME);
-    // Not by its own token either.
+    // Its own token does not help either.
     assert!(rig.expect_busy(&key, &reader).await > SHORT_TIME);
     assert_eq!(rig.release_as(Shared, &key, &reader).await, ReleaseOutcome::Released);
     rig.acquire_exclusive(&key, &writer).await;

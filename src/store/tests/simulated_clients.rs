@@ -1,4 +1,4 @@
-//! What clients make of a [`ClientOperation`]: their tokens, and what they know of their places,
+//! Clients that apply a [`ClientOperation`]: their tokens, and their knowledge of queue entries,
 //! jobs and runs.
 
 use std::time::Duration;
@@ -27,16 +27,16 @@ use crate::{
 pub(super) const NODE_COUNT: usize = 3;
 pub(super) const LOCK_COUNT: usize = 2;
 pub(super) const TOKEN_COUNT: usize = NODE_COUNT * LOCK_COUNT * 2;
-/// From a token to the other one of its process for the same lock.
+/// Offset from a token to the sibling token of its process for the same lock.
 pub(super) const SIBLING_OFFSET: usize = NODE_COUNT * LOCK_COUNT;
 
-/// A token that may wait, and what its process knows of its place.
+/// A token that may wait, and what its process knows of its queue entry.
 #[derive(Clone)]
 pub(super) struct SimulatedWaiter {
     pub(super) key: Key,
     pub(super) token: LockToken,
     pub(super) mode: LockMode,
-    /// It has made a shared hold of an exclusive one.
+    /// True if it has downgraded an exclusive hold to a shared one.
     is_downgraded: bool,
     resume_seq: u64,
     join_count: u32,
@@ -55,18 +55,18 @@ impl SimulatedWaiter {
         }
     }
 
-    /// The mode of what it has.
+    /// Returns the mode of its hold.
     pub(super) fn held_mode(&self) -> LockMode {
         if self.is_downgraded { LockMode::Shared } else { self.mode }
     }
 
-    /// As in a lock's line: after a lapsed offer it comes back to its old place, once.
+    /// Like the queue task: after a lapsed offer it resumes its old sequence, once.
     pub(super) fn observe_reply(&mut self, reply: &AcquireReply) {
         match *reply {
-            AcquireReply::Busy { seq, has_joined: joined, .. } if seq > 0 => {
-                // It has a place of its own mode now, and gives back that one.
+            AcquireReply::Busy { seq, has_joined, .. } if seq > 0 => {
+                // The queue entry has the original mode, and a release refers to it.
                 self.is_downgraded = false;
-                self.join_count += u32::from(joined);
+                self.join_count += u32::from(has_joined);
                 self.resume_seq = if self.join_count < 2 { seq } else { 0 };
             }
             AcquireReply::Granted { .. } => (self.join_count, self.resume_seq) = (0, 0),
@@ -75,7 +75,7 @@ impl SimulatedWaiter {
     }
 }
 
-/// What all of them know: it depends on the moves and on the replies alone.
+/// Shared state of the clients. It depends on the operations and the replies alone.
 pub(super) struct SimulatedClients {
     pub(super) keys: [Key; LOCK_COUNT],
     subjects: [Key; 2],
@@ -83,25 +83,25 @@ pub(super) struct SimulatedClients {
     pub(super) waiters: Vec<SimulatedWaiter>,
     pub(super) jobs: Vec<JobId>,
     runs: Vec<ClaimCommand>,
-    /// Who were last told that they have the lock.
+    /// Tokens that last received a grant, per lock.
     held_tokens: [Vec<LockToken>; LOCK_COUNT],
     last_enqueue: Option<EnqueueCommand>,
     last_settlement: Option<SettleCommand>,
 }
 
 impl SimulatedClients {
-    /// Two locks, in one shard or in two.
+    /// Creates clients of two locks in one shard or in two.
     pub(super) fn new(one_shard: bool, modes: &[LockMode]) -> Self {
         let [first, second] = keys_of_one_shard::<2>();
-        let elsewhere = Key::custom("elsewhere");
-        assert_ne!(first.shard(), elsewhere.shard());
+        let other_shard_key = Key::custom("elsewhere");
+        assert_ne!(first.shard(), other_shard_key.shard());
         let subjects = [first.clone(), second.clone()];
-        let keys = [first, if one_shard { second } else { elsewhere }];
+        let keys = [first, if one_shard { second } else { other_shard_key }];
         let nodes = Vec::from_iter((0..NODE_COUNT).map(|_| NodeId::new()));
-        let waiters = (0..TOKEN_COUNT).map(|n| SimulatedWaiter {
-            key: keys[n % LOCK_COUNT].clone(),
-            token: LockToken::new(&nodes[n % NODE_COUNT]),
-            mode: modes[n],
+        let waiters = (0..TOKEN_COUNT).map(|index| SimulatedWaiter {
+            key: keys[index % LOCK_COUNT].clone(),
+            token: LockToken::new(&nodes[index % NODE_COUNT]),
+            mode: modes[index],
             is_downgraded: false,
             resume_seq: 0,
             join_count: 0,
@@ -119,48 +119,48 @@ impl SimulatedClients {
         }
     }
 
-    /// What the move comes to; `None` if there is nothing yet that it could be about.
+    /// Resolves an operation to a call; `None` if it has no target yet.
     pub(super) async fn resolve_operation(
         &self,
         rig: &StoreHarness,
-        made: &ClientOperation,
+        operation: &ClientOperation,
     ) -> Option<StoreCall> {
-        Some(match made.clone() {
-            ClientOperation::TryAcquire(who, k) => {
-                StoreCall::Acquire(self.try_acquire_command(who, k, None))
+        Some(match operation.clone() {
+            ClientOperation::TryAcquire(index, k) => {
+                StoreCall::Acquire(self.try_acquire_command(index, k, None))
             }
-            ClientOperation::TryAcquireWithRecord(who, k, name) => {
-                StoreCall::Acquire(self.try_acquire_command(who, k, Some(name)))
+            ClientOperation::TryAcquireWithRecord(index, k, name) => {
+                StoreCall::Acquire(self.try_acquire_command(index, k, Some(name)))
             }
-            ClientOperation::AcquireOrWait(who, k, wait) => StoreCall::Acquire(
-                self.waiters[who].acquire_command(seconds_and_half(wait), seconds_and_half(k)),
+            ClientOperation::AcquireOrWait(index, k, wait) => StoreCall::Acquire(
+                self.waiters[index].acquire_command(seconds_and_half(wait), seconds_and_half(k)),
             ),
-            ClientOperation::Withdraw(who) => {
-                let waiter = self.waiters[who].clone();
+            ClientOperation::Withdraw(index) => {
+                let waiter = self.waiters[index].clone();
                 let mode = waiter.held_mode();
                 StoreCall::Release(waiter.key, waiter.token, mode)
             }
             ClientOperation::Release(lock, n) => {
-                let me = nth_latest(&self.held_tokens[lock], n)?;
-                let mode = self.find_waiter(&me)?.held_mode();
-                StoreCall::Release(self.keys[lock].clone(), me, mode)
+                let token = nth_latest(&self.held_tokens[lock], n)?;
+                let mode = self.find_waiter(&token)?.held_mode();
+                StoreCall::Release(self.keys[lock].clone(), token, mode)
             }
-            ClientOperation::ReleaseAndReacquire(who, k, wait) => {
-                let next = &self.waiters[(who + SIBLING_OFFSET) % TOKEN_COUNT];
-                let waiter = &self.waiters[who];
+            ClientOperation::ReleaseAndReacquire(index, k, wait) => {
+                let next = &self.waiters[(index + SIBLING_OFFSET) % TOKEN_COUNT];
+                let waiter = &self.waiters[index];
                 let next = next.acquire_command(seconds_and_half(wait), seconds_and_half(k));
                 StoreCall::ReleaseAndReacquire(waiter.token.clone(), waiter.held_mode(), next)
             }
-            ClientOperation::RefreshGrant(who) => {
-                let SimulatedWaiter { key, token: me, .. } = self.waiters[who].clone();
-                StoreCall::RefreshGrant(key, me)
+            ClientOperation::RefreshGrant(index) => {
+                let SimulatedWaiter { key, token, .. } = self.waiters[index].clone();
+                StoreCall::RefreshGrant(key, token)
             }
-            ClientOperation::Downgrade(who, k) => {
-                let SimulatedWaiter { key, token: me, .. } = self.waiters[who].clone();
-                StoreCall::Downgrade(key, me, seconds_and_half(k))
+            ClientOperation::Downgrade(index, k) => {
+                let SimulatedWaiter { key, token, .. } = self.waiters[index].clone();
+                StoreCall::Downgrade(key, token, seconds_and_half(k))
             }
-            ClientOperation::Renew(who, k) => {
-                let waiter = self.waiters[who].clone();
+            ClientOperation::Renew(index, k) => {
+                let waiter = self.waiters[index].clone();
                 let mode = waiter.held_mode();
                 renew_call(waiter.key, waiter.token, mode, None, k)
             }
@@ -182,35 +182,29 @@ impl SimulatedClients {
                 let run = nth_latest(&self.runs, run)?;
                 StoreCall::Claim(ClaimCommand { lease, ..run })
             }
-            ClientOperation::Settle(run, verdict, next) => {
-                let ClaimCommand { key, id, token: me, .. } = nth_latest(&self.runs, run)?;
+            ClientOperation::Settle(run, settlement, next) => {
+                let ClaimCommand { key, id, token, .. } = nth_latest(&self.runs, run)?;
                 let next = next.map(|k| {
-                    let ClaimCommand { token: me, lease, retention, .. } =
+                    let ClaimCommand { token, lease, retention, .. } =
                         self.claim_command(&key, id.clone(), k);
-                    NextClaim { token: me, lease, retention }
+                    NextClaim { token, lease, retention }
                 });
-                StoreCall::Settle(SettleCommand {
-                    key,
-                    id,
-                    token: me,
-                    settlement: verdict,
-                    next_claim: next,
-                })
+                StoreCall::Settle(SettleCommand { key, id, token, settlement, next_claim: next })
             }
             ClientOperation::RepeatSettle => StoreCall::Settle(self.last_settlement.clone()?),
-            ClientOperation::Unclaim(run, known) => {
-                let ClaimCommand { key, id, token: me, .. } = nth_latest(&self.runs, run)?;
-                StoreCall::Unclaim(key, me, known.then_some(id))
+            ClientOperation::Unclaim(run, with_job) => {
+                let ClaimCommand { key, id, token, .. } = nth_latest(&self.runs, run)?;
+                StoreCall::Unclaim(key, token, with_job.then_some(id))
             }
             ClientOperation::Redrive(job) => StoreCall::Redrive(nth_latest(&self.jobs, job)?),
             ClientOperation::Purge(job) => StoreCall::Purge(nth_latest(&self.jobs, job)?),
             ClientOperation::ReleaseRun(run) => {
-                let ClaimCommand { key, token: me, .. } = nth_latest(&self.runs, run)?;
-                StoreCall::Release(key, me, LockMode::Exclusive)
+                let ClaimCommand { key, token, .. } = nth_latest(&self.runs, run)?;
+                StoreCall::Release(key, token, LockMode::Exclusive)
             }
             ClientOperation::RenewRun(run, k) => {
-                let ClaimCommand { key, id, token: me, .. } = nth_latest(&self.runs, run)?;
-                renew_call(key, me, LockMode::Exclusive, Some(id), k)
+                let ClaimCommand { key, id, token, .. } = nth_latest(&self.runs, run)?;
+                renew_call(key, token, LockMode::Exclusive, Some(id), k)
             }
             ClientOperation::Cancel(job) => StoreCall::Cancel(nth_latest(&self.jobs, job)?),
             ClientOperation::Charge(items) => StoreCall::Charge(grouped_charge(
@@ -235,17 +229,17 @@ impl SimulatedClients {
             (StoreCall::Acquire(call), StoreReply::Acquired(reply)) => {
                 self.observe_acquire(call, reply);
             }
-            (StoreCall::Release(_, me, _), _) => self.observe_release(me),
+            (StoreCall::Release(_, token, _), _) => self.observe_release(token),
             (
-                StoreCall::ReleaseAndReacquire(me, _, next),
+                StoreCall::ReleaseAndReacquire(token, _, next),
                 StoreReply::ReleasedAndReacquired(_, reply),
             ) => {
-                self.observe_release(me);
+                self.observe_release(token);
                 self.observe_acquire(next, reply);
             }
-            (StoreCall::Downgrade(_, me, _), StoreReply::Downgraded(done)) => {
-                let of = self.waiters.iter_mut().filter(|waiter| waiter.token == *me);
-                of.for_each(|waiter| waiter.is_downgraded |= done);
+            (StoreCall::Downgrade(_, token, _), StoreReply::Downgraded(done)) => {
+                let downgraded = self.waiters.iter_mut().filter(|waiter| waiter.token == *token);
+                downgraded.for_each(|waiter| waiter.is_downgraded |= done);
             }
             (StoreCall::Enqueue(call), StoreReply::Enqueued(reply)) => {
                 if matches!(reply, EnqueueOutcome::Stored { .. }) && !self.jobs.contains(&call.id) {
@@ -256,10 +250,10 @@ impl SimulatedClients {
             (StoreCall::Settle(call), StoreReply::Settled(reply)) => {
                 self.last_settlement = Some(call.clone());
                 if let (Some(next), SettleOutcome::Settled(Some(run))) = (&call.next_claim, reply) {
-                    let NextClaim { token: me, lease, retention } = next.clone();
+                    let NextClaim { token, lease, retention } = next.clone();
                     let (key, id) = (call.key.clone(), run.id.clone());
-                    self.runs.retain(|run| run.token != me);
-                    self.runs.push(ClaimCommand { key, id, token: me, lease, retention });
+                    self.runs.retain(|run| run.token != token);
+                    self.runs.push(ClaimCommand { key, id, token, lease, retention });
                 }
             }
             (StoreCall::Claim(call), StoreReply::Claimed(ClaimOutcome::Claimed(_))) => {
@@ -274,48 +268,56 @@ impl SimulatedClients {
         if let AcquireReply::Granted { .. } = reply {
             let lock = self.keys.iter().position(|key| *key == call.key);
             let held = &mut self.held_tokens[lock.expect("a lock of ours")];
-            held.retain(|me| *me != call.token);
+            held.retain(|token| *token != call.token);
             held.push(call.token.clone());
         }
-        let mut all = self.waiters.iter_mut();
-        let waiter = all.find(|waiter| waiter.token == call.token).expect("a token of ours");
+        let mut waiters = self.waiters.iter_mut();
+        let waiter = waiters.find(|waiter| waiter.token == call.token).expect("a token of ours");
         if call.max_wait.is_some() {
             waiter.observe_reply(reply);
         }
     }
 
-    fn observe_release(&mut self, me: &LockToken) {
-        let gone = self.waiters.iter_mut().filter(|waiter| waiter.token == *me);
-        gone.for_each(|waiter| {
+    fn observe_release(&mut self, token: &LockToken) {
+        let released = self.waiters.iter_mut().filter(|waiter| waiter.token == *token);
+        released.for_each(|waiter| {
             (waiter.join_count, waiter.resume_seq, waiter.is_downgraded) = (0, 0, false);
         });
     }
 
-    /// The sequences they would come back to.
+    /// Returns the sequences that the waiters would resume.
     pub(super) fn resume_sequences(&self) -> Vec<u64> {
         self.waiters.iter().map(|waiter| waiter.resume_seq).collect()
     }
 
-    /// What else they know, as far as it is asked for: the latest holder of a lock, and the last two runs.
+    /// Returns the other state that influences operations: the latest holder of each lock, and the
+    /// last two runs.
     pub(super) fn state_summary(&self) -> String {
         let joins: Vec<_> = self.waiters.iter().map(|waiter| waiter.join_count.min(2)).collect();
-        let held =
-            self.held_tokens.each_ref().map(|all| all.last().map(|me| self.token_number(me)));
+        let held = self
+            .held_tokens
+            .each_ref()
+            .map(|tokens| tokens.last().map(|token| self.token_number(token)));
         let runs: Vec<_> =
             self.runs.iter().rev().take(2).map(|run| self.job_number(&run.id)).collect();
         format!(" knows {joins:?} {held:?} {runs:?}")
     }
 
-    fn find_waiter(&self, me: &LockToken) -> Option<&SimulatedWaiter> {
-        self.waiters.iter().find(|waiter| waiter.token == *me)
+    fn find_waiter(&self, token: &LockToken) -> Option<&SimulatedWaiter> {
+        self.waiters.iter().find(|waiter| waiter.token == *token)
     }
 
-    fn try_acquire_command(&self, who: usize, k: u64, record: Option<u8>) -> AcquireCommand {
+    fn try_acquire_command(
+        &self,
+        waiter_index: usize,
+        k: u64,
+        record: Option<u8>,
+    ) -> AcquireCommand {
         AcquireCommand {
             max_wait: None,
             resume_seq: 0,
             record_name: record.map(|name| name.to_string().into()),
-            ..self.waiters[who].acquire_command(LONG_TIME, seconds_and_half(k))
+            ..self.waiters[waiter_index].acquire_command(LONG_TIME, seconds_and_half(k))
         }
     }
 
@@ -349,7 +351,7 @@ impl SimulatedClients {
             },
             merge: job
                 .merge
-                .map(|(group, wins)| MergePolicy { group: group.to_string().into(), mode: wins }),
+                .map(|(group, mode)| MergePolicy { group: group.to_string().into(), mode }),
             idempotency_record: job.record.map(record),
             limits: StorageLimits {
                 resource_jobs: 4,
@@ -381,12 +383,12 @@ impl ModelClientNumbers for SimulatedClients {
     }
 }
 
-fn renew_call(key: Key, me: LockToken, mode: LockMode, job: Option<JobId>, k: u64) -> StoreCall {
+fn renew_call(key: Key, token: LockToken, mode: LockMode, job: Option<JobId>, k: u64) -> StoreCall {
     let lease = seconds_and_half(k);
-    StoreCall::Renew(LeaseRenewal { key, token: me, mode, lease, job })
+    StoreCall::Renew(LeaseRenewal { key, token, mode, lease, job })
 }
 
-/// Counted from the latest.
-fn nth_latest<T: Clone>(all: &[T], n: usize) -> Option<T> {
-    (n < all.len()).then(|| all[all.len() - 1 - n].clone())
+/// Returns the `n`th item, counted from the latest.
+fn nth_latest<T: Clone>(items: &[T], n: usize) -> Option<T> {
+    (n < items.len()).then(|| items[items.len() - 1 - n].clone())
 }

@@ -3,10 +3,10 @@
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-/// Spawns a boxed future. Tokio's task machinery is compiled for each type that is spawned, twice:
-/// for the scheduler of one thread and for that of many.
+/// Spawns a boxed future. Tokio's task code is compiled for each spawned type, twice: for the
+/// single-threaded and the multi-threaded scheduler.
 pub(crate) fn spawn<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
+    future: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {
-    tokio::spawn(Box::pin(work) as BoxFuture<'static, T>)
+    tokio::spawn(Box::pin(future) as BoxFuture<'static, T>)
 }

@@ -1,4 +1,4 @@
-//! Bounds on what may be stored, and what counts towards them.
+//! Limits of stored jobs and bytes, and what counts towards them.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ const LARGE_LIMITS: StorageLimits = StorageLimits {
     ..StorageLimits::NONE
 };
 
-/// Stores a request of ten bytes.
+/// Enqueues a job of ten bytes.
 async fn enqueue_ten_bytes(rig: &StoreHarness, key: &Key, caps: StorageLimits) -> EnqueueOutcome {
     rig.enqueue(ten_byte_job(key, caps, "")).await
 }
@@ -65,8 +65,8 @@ async fn pending_jobs_and_bytes_are_limited(rig: &StoreHarness) {
         ("bytes of a shard", StorageLimits { shard_bytes: 20, ..LARGE_LIMITS }),
     ];
     let [one, two] = keys_of_one_shard::<2>();
-    let elsewhere = (0..).map(|n: u32| Key::custom(&n.to_string()));
-    let other = elsewhere.into_iter().find(|key| key.shard() != one.shard()).unwrap();
+    let other_keys = (0..).map(|n: u32| Key::custom(&n.to_string()));
+    let other = other_keys.into_iter().find(|key| key.shard() != one.shard()).unwrap();
     for (bound, caps) in bounds {
         let of_shard = bound.ends_with("shard");
         assert_eq!(
@@ -118,7 +118,7 @@ async fn refused_enqueue_stores_nothing(rig: &StoreHarness) {
 
 async fn every_job_end_frees_its_storage(rig: &StoreHarness) {
     let key = test_key();
-    let all = StorageLimits {
+    let resource_and_shard = StorageLimits {
         resource_jobs: 2,
         resource_bytes: 20,
         shard_jobs: 2,
@@ -126,7 +126,7 @@ async fn every_job_end_frees_its_storage(rig: &StoreHarness) {
         ..StorageLimits::NONE
     };
     for caps in [
-        all,
+        resource_and_shard,
         StorageLimits { owner_jobs: 2, ..StorageLimits::NONE },
         StorageLimits { owner_bytes: 20, ..StorageLimits::NONE },
     ] {
@@ -137,28 +137,29 @@ async fn every_job_end_frees_its_storage(rig: &StoreHarness) {
     }
 }
 
-/// Or whoever says whom to call could fill the queue for all others.
+/// Otherwise a client with webhooks could fill the queue for all others.
 async fn webhook_counts_for_owner_of_its_job(rig: &StoreHarness) {
     let [one, two] = keys_of_one_shard::<2>();
     let caps = StorageLimits { owner_jobs: 1, ..StorageLimits::NONE };
     let job = ten_byte_job(&one, caps, "ada");
     let (id, key) = (job.id.clone(), Key::for_webhook(job.id.as_str(), one.shard()));
-    let (call, envelope) = (JobId::new(&key), Bytes::from_static(b"call"));
-    let told = WebhookJobSpec { id: call.clone(), key: key.clone(), envelope, max_attempts: 3 };
-    let stored = rig.enqueue(EnqueueCommand { webhook: Some(told), ..job }).await;
+    let (webhook_id, envelope) = (JobId::new(&key), Bytes::from_static(b"call"));
+    let webhook =
+        WebhookJobSpec { id: webhook_id.clone(), key: key.clone(), envelope, max_attempts: 3 };
+    let stored = rig.enqueue(EnqueueCommand { webhook: Some(webhook), ..job }).await;
     assert_eq!(stored, EnqueueOutcome::Stored { position: 1 });
     rig.register_worker().await;
     rig.cancel(&id).await;
-    assert_eq!(rig.job_state(&call).await, Some(JobState::Queued));
+    assert_eq!(rig.job_state(&webhook_id).await, Some(JobState::Queued));
     assert_eq!(enqueue_ten_bytes_for(rig, &two, caps, "ada").await, EnqueueOutcome::Full);
     assert_eq!(
         enqueue_ten_bytes_for(rig, &two, caps, "eve").await,
         EnqueueOutcome::Stored { position: 1 }
     );
     let run = new_token();
-    rig.start_run(&key, &call, &run).await;
+    rig.start_run(&key, &webhook_id, &run).await;
     assert_eq!(enqueue_ten_bytes_for(rig, &two, caps, "ada").await, EnqueueOutcome::Full);
-    assert!(rig.finish_run(&key, &call, &run).await);
+    assert!(rig.finish_run(&key, &webhook_id, &run).await);
     assert_eq!(
         enqueue_ten_bytes_for(rig, &two, caps, "ada").await,
         EnqueueOutcome::Stored { position: 2 }
@@ -173,31 +174,31 @@ async fn check_storage_after_each_end(rig: &StoreHarness, key: &Key, caps: Stora
     for _ in 0..2 {
         assert!(matches!(store(rig, key, caps).await, EnqueueOutcome::Stored { .. }));
     }
-    for end in ["done", "dead", "crashed", "cancelled", "done"] {
-        assert_eq!(store(rig, key, caps).await, EnqueueOutcome::Full, "before {end}");
+    for ending in ["done", "dead", "crashed", "cancelled", "done"] {
+        assert_eq!(store(rig, key, caps).await, EnqueueOutcome::Full, "before {ending}");
         let id = rig.heads(std::slice::from_ref(key)).await[0].clone().unwrap();
         let run = new_token();
-        if end == "cancelled" {
+        if ending == "cancelled" {
             rig.cancel(&id).await;
         } else {
             rig.claim(ClaimCommand { lease: SHORT_TIME, ..claim_command(key, &id, &run) }).await;
         }
-        match end {
+        match ending {
             "done" => assert!(rig.finish_run(key, &id, &run).await),
             "dead" => {
-                let verdict = Settlement::Dead { reason: "auth", retention: LONG_TIME };
-                assert!(rig.settle(settle_command(key, &id, &run, verdict)).await);
+                let settlement = Settlement::Dead { reason: "auth", retention: LONG_TIME };
+                assert!(rig.settle(settle_command(key, &id, &run, settlement)).await);
             }
             "crashed" => {
                 rig.advance_past(SHORT_TIME).await;
-                let visited = rig.claim(claim_command(key, &id, &new_token())).await;
-                assert_eq!(visited, ClaimOutcome::Ended(id.clone()));
+                let outcome = rig.claim(claim_command(key, &id, &new_token())).await;
+                assert_eq!(outcome, ClaimOutcome::Ended(id.clone()));
             }
             _ => {}
         }
         ids.insert(id);
         let stored = store(rig, key, caps).await;
-        assert_eq!(stored, EnqueueOutcome::Stored { position: 2 }, "after {end}");
+        assert_eq!(stored, EnqueueOutcome::Stored { position: 2 }, "after {ending}");
     }
     assert_eq!(ids.len(), 5);
 }
@@ -209,10 +210,10 @@ async fn jobs_per_owner_are_limited(rig: &StoreHarness) {
         enqueue_ten_bytes_for(rig, &one, caps, "ada").await,
         EnqueueOutcome::Stored { position: 1 }
     );
-    let late = ten_byte_job(&two, caps, "ada");
-    let policy = JobPolicy { delay: SHORT_TIME, ..late.policy };
+    let delayed = ten_byte_job(&two, caps, "ada");
+    let policy = JobPolicy { delay: SHORT_TIME, ..delayed.policy };
     assert_eq!(
-        rig.enqueue(EnqueueCommand { policy, ..late }).await,
+        rig.enqueue(EnqueueCommand { policy, ..delayed }).await,
         EnqueueOutcome::Stored { position: 0 }
     );
     assert_eq!(enqueue_ten_bytes_for(rig, &one, caps, "ada").await, EnqueueOutcome::Full);
@@ -262,7 +263,7 @@ async fn repeated_enqueue_counts_once_for_owner(rig: &StoreHarness) {
     }
     let other = ten_byte_job(&key, call.limits, "ada");
     assert_eq!(rig.enqueue(other.clone()).await, EnqueueOutcome::Stored { position: 2 });
-    // Cancelled twice is cancelled once.
+    // A repeated cancel counts once.
     for _ in 0..2 {
         rig.cancel(&call.id).await;
     }
@@ -277,8 +278,8 @@ async fn redriven_job_counts_for_owner(rig: &StoreHarness) {
     rig.register_worker().await;
     rig.enqueue(call.clone()).await;
     rig.start_run(&key, &call.id, &run).await;
-    let verdict = Settlement::Dead { reason: "auth", retention: LONG_TIME };
-    assert!(rig.settle(settle_command(&key, &call.id, &run, verdict)).await);
+    let settlement = Settlement::Dead { reason: "auth", retention: LONG_TIME };
+    assert!(rig.settle(settle_command(&key, &call.id, &run, settlement)).await);
     assert_eq!(rig.redrive(&call.id).await, Some(JobState::Queued));
     assert_eq!(enqueue_ten_bytes_for(rig, &key, call.limits, "ada").await, EnqueueOutcome::Full);
     rig.cancel(&call.id).await;

@@ -1,4 +1,4 @@
-//! A step of any kind, and its reply.
+//! `StoreCall` and `StoreReply`: an operation of any kind, and its reply.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::{
     },
 };
 
-/// A move with everything looked up.
+/// An operation with all arguments resolved.
 #[derive(Debug, Clone)]
 pub(super) enum StoreCall {
     Acquire(AcquireCommand),
     Release(Key, LockToken, LockMode),
-    /// Gives back and asks for the next, in one call.
+    /// Releases, and acquires for a sibling token, in one call.
     ReleaseAndReacquire(LockToken, LockMode, AcquireCommand),
     RefreshGrant(Key, LockToken),
     Downgrade(Key, LockToken, Duration),
@@ -62,18 +62,18 @@ impl StoreCall {
     pub(super) async fn run_on(self, rig: &StoreHarness) -> StoreReply {
         match self {
             Self::Acquire(call) => StoreReply::Acquired(rig.acquire(call).await),
-            Self::Release(key, me, mode) => {
-                StoreReply::Released(rig.release_as(mode, &key, &me).await)
+            Self::Release(key, token, mode) => {
+                StoreReply::Released(rig.release_as(mode, &key, &token).await)
             }
-            Self::ReleaseAndReacquire(me, mode, next) => {
-                let (gave_back, acquired) = rig.release_and_reacquire(&me, mode, next).await;
-                StoreReply::ReleasedAndReacquired(gave_back, acquired)
+            Self::ReleaseAndReacquire(token, mode, next) => {
+                let (released, acquired) = rig.release_and_reacquire(&token, mode, next).await;
+                StoreReply::ReleasedAndReacquired(released, acquired)
             }
-            Self::RefreshGrant(key, me) => {
-                StoreReply::GrantRefreshed(rig.refresh_grant(&key, &me).await)
+            Self::RefreshGrant(key, token) => {
+                StoreReply::GrantRefreshed(rig.refresh_grant(&key, &token).await)
             }
-            Self::Downgrade(key, me, lease) => {
-                StoreReply::Downgraded(rig.downgrade(&key, &me, lease).await)
+            Self::Downgrade(key, token, lease) => {
+                StoreReply::Downgraded(rig.downgrade(&key, &token, lease).await)
             }
             Self::Renew(item) => StoreReply::Renewed(rig.renew(vec![item]).await),
             Self::Enqueue(call) => StoreReply::Enqueued(rig.enqueue(call).await),
@@ -82,16 +82,16 @@ impl StoreCall {
             Self::Cancel(id) => StoreReply::Cancelled(rig.cancel(&id).await),
             Self::Charge(call) => StoreReply::Charged(rig.charge(call).await),
             Self::Heartbeat(node, lease) => {
-                let mut beat = rig.heartbeat(&node, lease).await;
-                beat.peers.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
-                StoreReply::Heartbeat(beat)
+                let mut heartbeat = rig.heartbeat(&node, lease).await;
+                heartbeat.peers.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+                StoreReply::Heartbeat(heartbeat)
             }
             Self::SetPaused(paused) => {
                 rig.set_jobs_paused(paused).await;
                 StoreReply::PauseChanged
             }
-            Self::Unclaim(key, me, id) => {
-                StoreReply::Unclaimed(rig.unclaim(&key, &me, id.as_ref()).await)
+            Self::Unclaim(key, token, id) => {
+                StoreReply::Unclaimed(rig.unclaim(&key, &token, id.as_ref()).await)
             }
             Self::Redrive(id) => StoreReply::Redriven(rig.redrive(&id).await),
             Self::Purge(id) => StoreReply::Purged(rig.purge(&id).await),

@@ -1,4 +1,4 @@
-//! A store and its clock, and shorthands for the steps.
+//! `StoreHarness`: a store with a clock that tests control, and its operations.
 
 mod command_builders;
 mod operations;
@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// A time that no case lets pass by chance, and one that is over soon.
+/// A time that no case exceeds by chance, and one that passes soon.
 pub(super) const LONG_TIME: Duration = Duration::from_secs(600);
 pub(super) const SHORT_TIME: Duration = Duration::from_secs(2);
 
@@ -35,7 +35,7 @@ pub(super) struct StoreHarness {
     store: Store,
     memory: Option<Arc<MemoryBackend>>,
     clock: HarnessClock,
-    /// Milliseconds by which a server's data were moved into the past.
+    /// Time by which a server's data were moved into the past, in ms.
     shifted_ms: AtomicI64,
 }
 
@@ -43,7 +43,7 @@ fn to_millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap()
 }
 
-/// What is due in a shard, and when to look again.
+/// Due locks of a shard, and the time until the next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DuePoll {
     pub(super) locks: Vec<Key>,
@@ -60,7 +60,7 @@ enum HarnessClock {
 
 impl StoreHarness {
     pub(super) fn memory() -> Self {
-        // The models begin then, too.
+        // Start time of the models as well.
         let clock = Clock::manual_at(Duration::from_secs(1_700_000_000));
         let memory = Arc::new(MemoryBackend::new(clock.clone()));
         Self {
@@ -76,13 +76,13 @@ impl StoreHarness {
         Self::from_server(super::server_namespace::ServerNamespace::on_shared_server().await).await
     }
 
-    /// By connections of a pool of the application's.
+    /// Connects through a connection pool of the application.
     #[cfg(feature = "bb8-redis")]
     pub(super) async fn pool() -> Self {
         Self::from_server(super::server_namespace::ServerNamespace::through_pool().await).await
     }
 
-    /// Where sentinels say.
+    /// Connects through sentinels.
     #[cfg(feature = "redis")]
     pub(super) async fn sentinels() -> Self {
         Self::from_server(super::server_namespace::ServerNamespace::through_sentinels().await).await
@@ -91,17 +91,17 @@ impl StoreHarness {
     #[cfg(feature = "redis")]
     async fn from_server(server: super::server_namespace::ServerNamespace) -> Self {
         let store = server.connect_store().await;
-        let time = HarnessClock::ShiftedServer(server);
-        Self { store, memory: None, clock: time, shifted_ms: AtomicI64::new(0) }
+        let clock = HarnessClock::ShiftedServer(server);
+        Self { store, memory: None, clock, shifted_ms: AtomicI64::new(0) }
     }
 
-    /// Three nodes that share the shards.
+    /// Connects to a cluster of three nodes.
     #[cfg(feature = "redis")]
     pub(super) async fn cluster() -> Self {
-        let space = super::test_cluster::ClusterNamespace::new().await;
-        let store = space.connect_store().await;
-        let time = HarnessClock::ShiftedCluster(space);
-        Self { store, memory: None, clock: time, shifted_ms: AtomicI64::new(0) }
+        let namespace = super::test_cluster::ClusterNamespace::new().await;
+        let store = namespace.connect_store().await;
+        let clock = HarnessClock::ShiftedCluster(namespace);
+        Self { store, memory: None, clock, shifted_ms: AtomicI64::new(0) }
     }
 
     #[cfg(feature = "redis")]
@@ -117,7 +117,7 @@ impl StoreHarness {
     #[cfg(feature = "redis")]
     pub(super) fn cluster_namespace(&self) -> &super::test_cluster::ClusterNamespace {
         match &self.clock {
-            HarnessClock::ShiftedCluster(space) => space,
+            HarnessClock::ShiftedCluster(namespace) => namespace,
             HarnessClock::Manual(_) | HarnessClock::ShiftedServer(_) => {
                 panic!("a case for a cluster alone")
             }
@@ -133,14 +133,14 @@ impl StoreHarness {
                 self.shifted_ms.fetch_add(to_millis(time), Ordering::SeqCst);
             }
             #[cfg(feature = "redis")]
-            HarnessClock::ShiftedCluster(space) => {
-                space.shift_time(to_millis(time)).await;
+            HarnessClock::ShiftedCluster(namespace) => {
+                namespace.shift_time(to_millis(time)).await;
                 self.shifted_ms.fetch_add(to_millis(time), Ordering::SeqCst);
             }
         }
     }
 
-    /// The store's clock is put back.
+    /// Puts the store's clock back.
     pub(super) async fn rewind_clock(&self, time: Duration) {
         match &self.clock {
             HarnessClock::Manual(clock) => {
@@ -153,24 +153,25 @@ impl StoreHarness {
                 self.shifted_ms.fetch_sub(to_millis(time), Ordering::SeqCst);
             }
             #[cfg(feature = "redis")]
-            HarnessClock::ShiftedCluster(space) => {
-                space.shift_time(-to_millis(time)).await;
+            HarnessClock::ShiftedCluster(namespace) => {
+                namespace.shift_time(-to_millis(time)).await;
                 self.shifted_ms.fetch_sub(to_millis(time), Ordering::SeqCst);
             }
         }
     }
 
-    /// Removes all it has stored. Time passes on a server by naming all keys of a database, whoever they belong to.
+    /// Removes all stored data. Time is advanced by listing all keys of a database, including those
+    /// of other namespaces.
     #[cfg(feature = "redis")]
     pub(super) async fn delete_all_keys(&self) {
         match &self.clock {
             HarnessClock::Manual(_) => {}
             HarnessClock::ShiftedServer(server) => server.delete_all_keys().await,
-            HarnessClock::ShiftedCluster(space) => space.delete_all_keys().await,
+            HarnessClock::ShiftedCluster(namespace) => namespace.delete_all_keys().await,
         }
     }
 
-    /// Lets what was given `time` end: a little more than that passes.
+    /// Advances time by a little more than `time`, so that everything with this lifetime ends.
     pub(super) async fn advance_past(&self, time: Duration) {
         self.advance(time + Duration::from_millis(10)).await;
     }
@@ -185,9 +186,9 @@ impl StoreHarness {
     }
 
     #[expect(clippy::unused_async, reason = "a store may need its runtime to listen")]
-    pub(super) async fn subscribe_node(&self, node: &NodeId, hints: &Arc<WakeupListeners>) {
-        if let Some(listens) = self.backend().subscribe(node.clone(), hints) {
-            drop(crate::store::spawn(listens));
+    pub(super) async fn subscribe_node(&self, node: &NodeId, listeners: &Arc<WakeupListeners>) {
+        if let Some(subscription) = self.backend().subscribe(node.clone(), listeners) {
+            drop(crate::store::spawn(subscription));
         }
     }
 
@@ -195,17 +196,18 @@ impl StoreHarness {
         self.memory.as_ref().expect("a case for memory alone")
     }
 
-    /// Puts so many jobs among a shard's dead ones, of which nothing else is kept. They are forgotten after all others.
-    pub(super) async fn fill_dead_index(&self, shard: u16, number: u64) {
+    /// Adds entries without records to a shard's index of dead letters. They expire after all
+    /// others.
+    pub(super) async fn fill_dead_index(&self, shard: u16, count: u64) {
         const FIRST_EXPIRY_US: u64 = 9_000_000_000_000_000;
         if let Some(memory) = &self.memory {
-            return memory.fill_dead_index(shard, FIRST_EXPIRY_US..FIRST_EXPIRY_US + number);
+            return memory.fill_dead_index(shard, FIRST_EXPIRY_US..FIRST_EXPIRY_US + count);
         }
         let rows = Vec::from_iter(
-            (0..number).map(|n| (FIRST_EXPIRY_US.to_string(), format!("{shard:02x}{n:032x}"))),
+            (0..count).map(|n| (FIRST_EXPIRY_US.to_string(), format!("{shard:02x}{n:032x}"))),
         );
         for rows in rows.chunks(100) {
-            let rows = Vec::from_iter(rows.iter().flat_map(|(at, id)| [at.as_str(), id]));
+            let rows = Vec::from_iter(rows.iter().flat_map(|(expiry, id)| [expiry.as_str(), id]));
             let added: i64 = match &self.clock {
                 HarnessClock::Manual(_) => panic!("that is the embedded store"),
                 #[cfg(feature = "redis")]
@@ -213,29 +215,29 @@ impl StoreHarness {
                     server.key_command("ZADD", &format!("{{{shard}}}:dead"), &rows).await
                 }
                 #[cfg(feature = "redis")]
-                HarnessClock::ShiftedCluster(space) => {
-                    space.shard_command(shard, "ZADD", "dead", &rows).await
+                HarnessClock::ShiftedCluster(namespace) => {
+                    namespace.shard_command(shard, "ZADD", "dead", &rows).await
                 }
             };
             assert_eq!(added, 100);
         }
     }
 
-    /// How many things the embedded store keeps.
+    /// Returns the number of values in the embedded store.
     pub(super) fn stored_value_count(&self) -> usize {
         self.memory_backend().stored_value_count()
     }
 
-    /// Whether whoever sends a message learns how many hear it.
+    /// Returns true if the sender of a message learns the number of receivers.
     pub(super) async fn reports_receiver_count(&self) -> bool {
         #[cfg(feature = "redis")]
-        if let HarnessClock::ShiftedCluster(space) = &self.clock {
-            return space.supports_sharded_pubsub().await;
+        if let HarnessClock::ShiftedCluster(namespace) = &self.clock {
+            return namespace.supports_sharded_pubsub().await;
         }
         true
     }
 
-    /// Whether listening begins with a Resync.
+    /// Returns true if a subscription begins with a resync.
     pub(super) fn resyncs_on_subscribe(&self) -> bool {
         !matches!(self.clock, HarnessClock::Manual(_))
     }

@@ -1,4 +1,4 @@
-//! The embedded store against a plain model: what clients are told must be possible, and fair.
+//! The embedded store against a plain model: its replies must be possible and fair.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -28,14 +28,14 @@ use crate::{
     },
 };
 
-/// The model: each lock, and what is not about one.
+/// Model of a store: its locks, and everything that is not part of one.
 pub(super) struct StoreModel {
     pub(super) now_ms: u64,
     pub(super) locks: HashMap<Key, ReplyModel>,
-    /// By policy, subject and tag: spent, and the end.
+    /// Spent units and end of each window, by policy, subject and tag.
     windows: HashMap<(Arc<str>, Key, Key), (u64, u64)>,
     shard_owners: HashMap<u16, (NodeId, u64)>,
-    /// Shards that were given up, and until when somebody is expected.
+    /// Shards that were given up, and the end of the time in which another worker may take them.
     vacated_shards: HashMap<u16, u64>,
     pub(super) worker_expiries: HashMap<NodeId, u64>,
     is_paused: bool,
@@ -45,7 +45,7 @@ impl StoreModel {
     pub(super) fn new(keys: &[Key]) -> Self {
         let locks = keys.iter().map(|key| (key.clone(), ReplyModel::default()));
         let mut model = Self {
-            // As the rig's clock.
+            // Start time of the harness.
             now_ms: 1_700_000_000_000,
             locks: locks.collect(),
             windows: HashMap::new(),
@@ -75,22 +75,22 @@ impl StoreModel {
             (StoreCall::Acquire(c), StoreReply::Acquired(r)) => {
                 self.lock_mut(&c.key).check_acquire(c, r);
             }
-            (StoreCall::Release(key, me, mode), StoreReply::Released(r)) => {
-                self.lock_mut(key).check_release(me, *mode, *r);
+            (StoreCall::Release(key, token, mode), StoreReply::Released(r)) => {
+                self.lock_mut(key).check_release(token, *mode, *r);
             }
             (
-                StoreCall::ReleaseAndReacquire(me, mode, next),
-                StoreReply::ReleasedAndReacquired(r, then),
+                StoreCall::ReleaseAndReacquire(token, mode, next),
+                StoreReply::ReleasedAndReacquired(r, acquired),
             ) => {
                 let lock = self.lock_mut(&next.key);
-                lock.check_release(me, *mode, *r);
-                lock.check_acquire(next, then);
+                lock.check_release(token, *mode, *r);
+                lock.check_acquire(next, acquired);
             }
-            (StoreCall::RefreshGrant(key, me), StoreReply::GrantRefreshed(r)) => {
-                self.lock_mut(key).check_refresh(me, *r);
+            (StoreCall::RefreshGrant(key, token), StoreReply::GrantRefreshed(r)) => {
+                self.lock_mut(key).check_refresh(token, *r);
             }
-            (StoreCall::Downgrade(key, me, lease), StoreReply::Downgraded(r)) => {
-                self.lock_mut(key).check_downgrade(me, *lease, *r);
+            (StoreCall::Downgrade(key, token, lease), StoreReply::Downgraded(r)) => {
+                self.lock_mut(key).check_downgrade(token, *lease, *r);
             }
             (StoreCall::Renew(c), StoreReply::Renewed(r)) => {
                 self.lock_mut(&c.key).check_renewal(&c.token, c.mode, c.lease, r == &[true]);
@@ -105,8 +105,8 @@ impl StoreModel {
             (StoreCall::Settle(c), StoreReply::Settled(r)) => {
                 self.lock_mut(&c.key).check_settle(c, r);
             }
-            (StoreCall::Unclaim(key, me, id), StoreReply::Unclaimed(r)) => {
-                self.lock_mut(key).check_unclaim(me, id.as_ref(), *r);
+            (StoreCall::Unclaim(key, token, id), StoreReply::Unclaimed(r)) => {
+                self.lock_mut(key).check_unclaim(token, id.as_ref(), *r);
             }
             (StoreCall::Redrive(id), StoreReply::Redriven(r)) => match self.lock_of_job(id) {
                 Some(lock) => lock.check_redrive(id, *r),
@@ -146,7 +146,7 @@ impl StoreModel {
         self.sync_shard_state();
     }
 
-    /// What locks of a shard have in common.
+    /// Copies the state that all locks of a shard share.
     fn sync_shard_state(&mut self) {
         let mut fences = HashMap::<u16, u64>::new();
         for (key, lock) in &self.locks {
@@ -155,47 +155,47 @@ impl StoreModel {
         }
         for (key, lock) in &mut self.locks {
             let watch = self.shard_owners.get(&key.shard());
-            let live = watch.filter(|(_, until)| *until > self.now_ms);
-            lock.is_watched = live.is_some();
+            let live_watch = watch.filter(|(_, until)| *until > self.now_ms);
+            lock.is_watched = live_watch.is_some();
             lock.is_between_workers =
                 self.vacated_shards.get(&key.shard()).is_some_and(|until| *until > self.now_ms);
-            // Given up: what was offered just before is still offered.
-            let ended = lock.watched_until.min(self.now_ms);
-            lock.watched_until = live.map_or(ended, |(_, until)| *until);
+            // After a worker has given up a shard, an offer made just before still stands.
+            let last_end = lock.watched_until.min(self.now_ms);
+            lock.watched_until = live_watch.map_or(last_end, |(_, until)| *until);
             lock.highest_fence = fences[&key.shard()];
             lock.now_ms = self.now_ms;
             lock.reset_order_if_free();
         }
     }
 
-    /// Jobs and bytes of the key's shard, bytes of its line.
+    /// Returns the jobs and bytes of the key's shard, and the bytes of its queue.
     fn pending_usage(&self, key: &Key) -> [u64; 3] {
         let mut sums = [0; 3];
         for (other, lock) in &self.locks {
             for job in lock.pending_jobs().filter(|_| other.shard() == key.shard()) {
                 sums[0] += 1;
                 sums[1] += job.envelope_bytes;
-                let stands = other == key && job.delayed_until.is_none();
-                sums[2] += if stands { job.envelope_bytes } else { 0 };
+                let is_queued = other == key && job.delayed_until.is_none();
+                sums[2] += if is_queued { job.envelope_bytes } else { 0 };
             }
         }
         sums
     }
 
-    /// All or none, and never more than the limit; a refused call begins no window. A window is cut to that
-    /// of whoever asks.
+    /// Checks a charge: all or none, and never beyond the limit. A refused call begins no window. A
+    /// window is shortened to that of the current rule.
     fn check_charge(&mut self, call: &ChargeCommand, reply: &ChargeOutcome) {
         let name =
             |item: &ChargeItem| (Arc::clone(&item.policy), item.subject.clone(), call.tag.clone());
         let mut after = self.windows.clone();
         after.retain(|_, (_, end)| *end > self.now_ms);
         for item in &*call.items {
-            // Asked for by two rules, a counter has the longer window.
-            let same = call.items.iter().filter(|other| name(other) == name(item));
-            let longest = same.map(|other| other.rule.window()).max().unwrap_or_default();
-            let whole = self.expiry_after(longest);
-            let window = after.entry(name(item)).or_insert((0, whole));
-            window.1 = window.1.min(whole);
+            // If two rules name one counter, the longer window applies.
+            let same_counter = call.items.iter().filter(|other| name(other) == name(item));
+            let longest = same_counter.map(|other| other.rule.window()).max().unwrap_or_default();
+            let expiry = self.expiry_after(longest);
+            let window = after.entry(name(item)).or_insert((0, expiry));
+            window.1 = window.1.min(expiry);
         }
         self.windows.clone_from(&after);
         self.windows.retain(|_, (spent, _)| *spent > 0);
@@ -204,23 +204,23 @@ impl StoreModel {
             QuotaRule::Fixed { limit, .. } => limit,
             other => panic!("none of these: {other:?}"),
         };
-        // What asks for nothing refuses nothing.
-        let asks = |item: &&ChargeItem| {
+        // An item with a cost of zero refuses nothing.
+        let is_charged = |item: &&ChargeItem| {
             call.items.iter().any(|other| name(other) == name(item) && other.cost > 0)
         };
-        let fits = call.items.iter().filter(asks).all(|i| after[&name(i)].0 <= limit(i));
+        let fits = call.items.iter().filter(is_charged).all(|i| after[&name(i)].0 <= limit(i));
         assert_eq!(reply.admitted, u32::from(fits));
         if fits {
             after.retain(|_, (spent, _)| *spent > 0);
             self.windows = after;
         }
-        for (item, state) in call.items.iter().zip(&reply.snapshots) {
-            let all = call.items.iter().filter(|other| name(other) == name(item));
-            let limit = all.map(limit).min().unwrap_or(0);
+        for (item, snapshot) in call.items.iter().zip(&reply.snapshots) {
+            let same_counter = call.items.iter().filter(|other| name(other) == name(item));
+            let limit = same_counter.map(limit).min().unwrap_or(0);
             let window = self.windows.get(&name(item));
-            assert_eq!(state.remaining, limit.saturating_sub(window.map_or(0, |w| w.0)));
+            assert_eq!(snapshot.remaining, limit.saturating_sub(window.map_or(0, |w| w.0)));
             if let Some((_, end)) = window {
-                assert_eq!(state.reset_after, Duration::from_millis(end - self.now_ms));
+                assert_eq!(snapshot.reset_after, Duration::from_millis(end - self.now_ms));
             }
         }
     }
@@ -228,18 +228,18 @@ impl StoreModel {
     fn check_heartbeat(&mut self, node: &NodeId, lease: Duration, reply: &Heartbeat) {
         let now = self.now_ms;
         self.worker_expiries.retain(|other, until| *until > now && other != node);
-        let mut others = Vec::from_iter(self.worker_expiries.keys().cloned());
-        others.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
-        assert_eq!((&reply.peers, reply.is_paused), (&others, self.is_paused));
-        let mut most = 0;
+        let mut peers = Vec::from_iter(self.worker_expiries.keys().cloned());
+        peers.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+        assert_eq!((&reply.peers, reply.is_paused), (&peers, self.is_paused));
+        let mut share = 0;
         if !lease.is_zero() {
             self.worker_expiries.insert(node.clone(), self.expiry_after(lease));
-            most = usize::from(SHARD_COUNT).div_ceil(self.worker_expiries.len());
+            share = usize::from(SHARD_COUNT).div_ceil(self.worker_expiries.len());
         }
         self.update_vacated_shards(node, reply);
         self.shard_owners.retain(|_, (watcher, until)| *until > now && watcher != node);
-        let room = usize::from(SHARD_COUNT) - self.shard_owners.len();
-        assert_eq!(reply.own_shards.len(), if self.is_paused { 0 } else { most.min(room) });
+        let unowned = usize::from(SHARD_COUNT) - self.shard_owners.len();
+        assert_eq!(reply.own_shards.len(), if self.is_paused { 0 } else { share.min(unowned) });
         for shard in &reply.own_shards {
             let watch = (node.clone(), self.expiry_after(lease));
             let other = self.shard_owners.insert(*shard, watch);
@@ -252,35 +252,36 @@ impl StoreModel {
         }
     }
 
-    /// What this worker had and has no more is left to the others, if there are any.
+    /// Shards that this worker has given up are left to the others, if there are any.
     fn update_vacated_shards(&mut self, node: &NodeId, reply: &Heartbeat) {
-        let (now, end) = (self.now_ms, self.expiry_after(SHARD_VACANCY_GRACE));
+        let (now, expiry) = (self.now_ms, self.expiry_after(SHARD_VACANCY_GRACE));
         self.vacated_shards.retain(|shard, _| {
             !self.worker_expiries.is_empty() && !reply.own_shards.contains(shard)
         });
-        let live = self
+        let live_watches = self
             .shard_owners
             .iter()
             .filter(|(_, (watcher, until))| *until > now && watcher == node);
-        let given = live.map(|(shard, _)| *shard).filter(|shard| !reply.own_shards.contains(shard));
+        let vacated =
+            live_watches.map(|(shard, _)| *shard).filter(|shard| !reply.own_shards.contains(shard));
         if !reply.peers.is_empty() && !self.is_paused {
-            self.vacated_shards.extend(given.map(|shard| (shard, end)));
+            self.vacated_shards.extend(vacated.map(|shard| (shard, expiry)));
         }
     }
 
-    /// What the store shows of every job, and what it counts.
+    /// Checks the store's view of every job, and its counts.
     pub(super) async fn check_store_state(&mut self, rig: &StoreHarness) {
         for lock in self.locks.values_mut() {
             let ids: BTreeSet<JobId> = lock.jobs.iter().map(|job| job.id.clone()).collect();
-            let mut all = Vec::with_capacity(ids.len());
+            let mut views = Vec::with_capacity(ids.len());
             for id in ids {
-                let told = rig.backend().job_view(id.clone()).await.unwrap();
-                lock.adopt_uncertain_ending(&id, told.as_ref());
-                all.push((id, told));
+                let view = rig.backend().job_view(id.clone()).await.unwrap();
+                lock.adopt_uncertain_ending(&id, view.as_ref());
+                views.push((id, view));
             }
-            // What is learned of one job moves those behind it.
-            for (id, told) in all {
-                assert_eq!(told, lock.expected_view(&id));
+            // A resolved job moves the jobs behind it, so all views are compared afterwards.
+            for (id, view) in views {
+                assert_eq!(view, lock.expected_view(&id));
             }
         }
         for key in self.locks.keys() {
@@ -289,18 +290,18 @@ impl StoreModel {
     }
 }
 
-/// Makes the moves, with everything checked after each; then lets everybody come to an end.
+/// Applies the operations with all checks after each, then drains the store.
 async fn run_operations(
     one_shard: bool,
     modes: &[LockMode],
-    made: &[ClientOperation],
+    operations: &[ClientOperation],
     crashed: &[bool],
 ) {
     let rig = StoreHarness::memory();
     let mut clients = SimulatedClients::new(one_shard, modes);
     let mut model = StoreModel::new(&clients.keys);
-    for made in made {
-        let Some(call) = clients.resolve_operation(&rig, made).await else {
+    for operation in operations {
+        let Some(call) = clients.resolve_operation(&rig, operation).await else {
             continue;
         };
         let reply = call.clone().run_on(&rig).await;
@@ -318,10 +319,10 @@ proptest! {
     fn random_client_operations_match_model(
         one_shard: bool,
         token_modes in token_modes(),
-        made in operation_sequences(60),
+        operations in operation_sequences(60),
         crashed in prop::collection::vec(prop::bool::weighted(0.3), 12),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(run_operations(one_shard, &token_modes, &made, &crashed));
+        runtime.block_on(run_operations(one_shard, &token_modes, &operations, &crashed));
     }
 }

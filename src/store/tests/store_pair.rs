@@ -1,8 +1,8 @@
-//! Both stores at once, the embedded one and Redis, by the same moves.
+//! `StorePair`: the embedded store and Redis, with the same operations on both.
 //!
-//! On Redis real time passes besides. It may take part of the 300 ms of an offer, and moves every
-//! deadline by as much, but no further than the half second that each of them is away from a tie. A run
-//! that took longer says nothing, and is made again.
+//! On Redis, real time passes as well. It may use up part of the 300 ms of an offer, and moves
+//! every deadline by as much, but by less than the half second between each deadline and a tie. A
+//! slower run is inconclusive and is repeated.
 
 use std::{
     collections::HashMap,
@@ -17,16 +17,16 @@ use super::{
 };
 use crate::store::backend::{AcquireReply, LockMode};
 
-/// Most real time of one run, and by how much what is left of a time may differ.
+/// Longest real time of one run, and tolerance of remaining times.
 pub(super) const MAX_REAL_TIME: Duration = Duration::from_millis(250);
 
-/// What was not started waits for one millisecond, which has passed on Redis whenever somebody looks.
+/// An unclaimed job is due after a millisecond, which has always passed on Redis at the next poll.
 const UNCLAIM_DELAY: Duration = Duration::from_millis(2);
 
-/// Runs of one case that were too slow, after which the machine is to blame.
+/// Number of slow runs of one case after which the machine is too busy.
 pub(super) const MAX_RUNS: usize = 20;
 
-/// The sequence a reply tells.
+/// Returns the sequence in a reply.
 fn reply_sequence(reply: &StoreReply) -> Option<u64> {
     match reply {
         StoreReply::Acquired(AcquireReply::Busy { seq, .. })
@@ -35,25 +35,25 @@ fn reply_sequence(reply: &StoreReply) -> Option<u64> {
     }
 }
 
-/// A client that comes back gives the sequence it was told by that store.
-fn with_redis_sequence(mut call: StoreCall, seqs: &HashMap<u64, u64>) -> StoreCall {
+/// Replaces the sequence that a client resumes by the one that Redis returned for it.
+fn with_redis_sequence(mut call: StoreCall, redis_sequences: &HashMap<u64, u64>) -> StoreCall {
     if let StoreCall::Acquire(acquire) | StoreCall::ReleaseAndReacquire(_, _, acquire) = &mut call {
-        acquire.resume_seq = seqs.get(&acquire.resume_seq).copied().unwrap_or(0);
+        acquire.resume_seq = redis_sequences.get(&acquire.resume_seq).copied().unwrap_or(0);
     }
     call
 }
 
-/// Both stores, and clients who make the same moves on them.
+/// Both stores, and clients that call both of them.
 pub(super) struct StorePair {
     pub(super) memory: StoreHarness,
     pub(super) redis: StoreHarness,
     pub(super) clients: SimulatedClients,
-    /// The sequences that the one store told, and those of the other for them.
+    /// Redis sequences by sequence of the embedded store.
     redis_sequences: HashMap<u64, u64>,
     started: Instant,
 }
 
-/// A call, and what each of them said.
+/// A call and the replies of both stores.
 pub(super) type CallWithReplies = (StoreCall, [StoreReply; 2]);
 
 impl StorePair {
@@ -64,27 +64,27 @@ impl StorePair {
         Self { memory, redis, clients, redis_sequences: HashMap::new(), started: Instant::now() }
     }
 
-    /// Whether so much real time has passed that it says nothing.
+    /// Returns true if the run took so long that it is inconclusive.
     pub(super) fn is_too_slow(&self) -> bool {
         self.started.elapsed() > MAX_REAL_TIME
     }
 
-    /// `None` if there is nothing yet that the move could be about.
-    pub(super) async fn apply(&mut self, made: &ClientOperation) -> Option<CallWithReplies> {
-        let made = self.apply_without_delay(made).await?;
-        if let StoreCall::Unclaim(..) = made.0 {
+    /// Applies an operation; `None` if it has no target yet.
+    pub(super) async fn apply(&mut self, operation: &ClientOperation) -> Option<CallWithReplies> {
+        let result = self.apply_without_delay(operation).await?;
+        if let StoreCall::Unclaim(..) = result.0 {
             self.memory.advance(UNCLAIM_DELAY).await;
             self.redis.advance(UNCLAIM_DELAY).await;
         }
-        Some(made)
+        Some(result)
     }
 
-    /// The same, and no time passes.
+    /// Like `apply`, without a delay after it.
     pub(super) async fn apply_without_delay(
         &mut self,
-        made: &ClientOperation,
+        operation: &ClientOperation,
     ) -> Option<CallWithReplies> {
-        let call = self.clients.resolve_operation(&self.memory, made).await?;
+        let call = self.clients.resolve_operation(&self.memory, operation).await?;
         let reply = call.clone().run_on(&self.memory).await;
         let other =
             with_redis_sequence(call.clone(), &self.redis_sequences).run_on(&self.redis).await;
@@ -96,7 +96,7 @@ impl StorePair {
     }
 }
 
-/// Until a run was not too slow; false if all of so many were.
+/// Repeats a case until a run is in time. Returns false if none of `runs` was.
 pub(super) async fn retry_until_in_time(
     runs: usize,
     one_shard: bool,
@@ -104,11 +104,12 @@ pub(super) async fn retry_until_in_time(
     mut run: impl AsyncFnMut(&mut StorePair) -> bool,
 ) -> bool {
     for _ in 0..runs {
-        let mut both = StorePair::new(one_shard, modes).await;
-        let well = run(&mut both).await;
-        // Time passes by naming all keys of the server: those of a thousand runs would make each one slow.
-        both.redis.server().delete_all_keys().await;
-        if well {
+        let mut stores = StorePair::new(one_shard, modes).await;
+        let is_in_time = run(&mut stores).await;
+        // Time is advanced by listing all keys of the server; the keys of a thousand runs would
+        // make that slow.
+        stores.redis.server().delete_all_keys().await;
+        if is_in_time {
             return true;
         }
     }

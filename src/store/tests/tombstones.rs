@@ -1,4 +1,4 @@
-//! Tombstones of evicted and purged jobs, fairness among owners, and bounds on idempotency records.
+//! Tombstones of evicted and purged jobs, fairness among owners, and limits of idempotency records.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -38,7 +38,7 @@ enum JobEnding {
     DirectRun,
 }
 
-/// A 16th of what a shard keeps, as a response of a megabyte is by default.
+/// A 16th of a shard's limit, as a response of a megabyte is by default.
 const LARGE_BYTES: u64 = 1 << 14;
 
 fn ended_bytes_limit(bytes: u64) -> StorageLimits {
@@ -68,9 +68,9 @@ fn direct_run_command(
 
 async fn begin_direct_run(rig: &StoreHarness, call: &DirectRunCommand) -> BeginDirectOutcome {
     rig.acquire_exclusive(&call.key, &call.token).await;
-    let began = rig.backend().begin_direct(call.clone()).await.unwrap();
+    let outcome = rig.backend().begin_direct(call.clone()).await.unwrap();
     rig.release(&call.key, &call.token).await;
-    began
+    outcome
 }
 
 fn enqueue_command_with_record(
@@ -88,61 +88,63 @@ fn enqueue_command_with_record(
     }
 }
 
-/// A job of this owner that has ended so, with so many bytes kept of it.
+/// Runs a job of an owner to this ending, with this number of kept bytes.
 async fn run_to_end(
     rig: &StoreHarness,
     key: &Key,
-    (owner, how): (&str, JobEnding),
+    (owner, ending): (&str, JobEnding),
     bytes: u64,
     caps: StorageLimits,
 ) -> JobId {
-    let kept = Bytes::from(vec![b'x'; usize::try_from(bytes).unwrap()]);
-    if how == JobEnding::DirectRun {
+    let body = Bytes::from(vec![b'x'; usize::try_from(bytes).unwrap()]);
+    if ending == JobEnding::DirectRun {
         let call = direct_run_command(key, owner, caps, &new_token().as_str().replace(':', ""));
         assert_eq!(begin_direct_run(rig, &call).await, BeginDirectOutcome::Started);
-        assert!(rig.backend().finish_direct(call.clone(), Some(kept)).await.unwrap());
+        assert!(rig.backend().finish_direct(call.clone(), Some(body)).await.unwrap());
         return call.id;
     }
     let mut call = EnqueueCommand { limits: caps, owner: owner.into(), ..enqueue_command(key) };
-    let verdict = if how == JobEnding::Dead {
-        call.envelope = kept;
+    let settlement = if ending == JobEnding::Dead {
+        call.envelope = body;
         Settlement::Dead { reason: "auth", retention: LONG_TIME }
     } else {
-        Settlement::Done { response: kept, status: 200, retention: LONG_TIME }
+        Settlement::Done { response: body, status: 200, retention: LONG_TIME }
     };
     let (id, run) = (call.id.clone(), new_token());
     assert!(matches!(rig.enqueue(call).await, EnqueueOutcome::Stored { .. }));
     rig.start_run(key, &id, &run).await;
-    assert!(rig.settle(settle_command(key, &id, &run, verdict)).await);
+    assert!(rig.settle(settle_command(key, &id, &run, settlement)).await);
     id
 }
 
-/// Whether each of them is kept whole; of the others there are tombstones.
+/// Returns which of the jobs are kept in full; the others must be tombstones.
 async fn are_fully_kept(rig: &StoreHarness, ids: &[JobId]) -> Vec<bool> {
-    let mut kept = Vec::new();
+    let mut are_kept = Vec::new();
     for id in ids {
-        kept.push(!rig.is_tombstone(id).await);
+        are_kept.push(!rig.is_tombstone(id).await);
         assert!(rig.job_view(id).await.is_some(), "nothing is left of it");
     }
     assert!(rig.run_check(false).await.is_clean(), "{}", rig.run_check(false).await);
-    kept
+    are_kept
 }
 
-/// 17 large responses are more than a shard keeps.
+/// 17 large responses exceed the limit of a shard.
 async fn large_owner_evicts_no_jobs_of_small_owner(rig: &StoreHarness) {
     let mut shards = HashSet::new();
     let keys = (0..).map(|n: u32| Key::custom(&n.to_string()));
     let mut keys = keys.filter(|key| shards.insert(key.shard()));
-    for how in [JobEnding::Done, JobEnding::Dead, JobEnding::DirectRun] {
+    for ending in [JobEnding::Done, JobEnding::Dead, JobEnding::DirectRun] {
         for owners in [["ada", "bob"], ["", "bob"], ["ada", ""]] {
             let key = keys.next().expect("there are 64 shards");
-            let ([mine, stranger], caps) = (owners, ended_bytes_limit(16 * LARGE_BYTES));
-            let mut ids = vec![run_to_end(rig, &key, (mine, how), 1000, caps).await];
+            let ([small_owner, large_owner], caps) = (owners, ended_bytes_limit(16 * LARGE_BYTES));
+            let mut ids = vec![run_to_end(rig, &key, (small_owner, ending), 1000, caps).await];
             for _ in 0..17 {
-                let _ = run_to_end(rig, &key, (stranger, how), LARGE_BYTES, caps).await;
+                let _ = run_to_end(rig, &key, (large_owner, ending), LARGE_BYTES, caps).await;
             }
             for _ in 0..3 {
-                ids.push(run_to_end(rig, &key, (mine, how), LARGE_BYTES / 100, caps).await);
+                ids.push(
+                    run_to_end(rig, &key, (small_owner, ending), LARGE_BYTES / 100, caps).await,
+                );
             }
             assert_eq!(are_fully_kept(rig, &ids).await, [true; 4], "{owners:?}");
         }
@@ -155,12 +157,13 @@ async fn jobs_of_largest_owner_are_evicted_first(rig: &StoreHarness) {
     for owner in ["ada", "bob", "bob", "bob", "ada", "eve", ""] {
         ids.push(run_to_end(rig, &key, (owner, JobEnding::Done), 100, caps).await);
     }
-    // Bob's first for Ada's second, which are two each; Bob's second, of two that are the largest, for Eve's; and Ada's
-    // first, of the largest that is left, for the one without an owner.
+    // Ada and Bob own two jobs each: Bob's first is evicted for Ada's second. Two owners are the
+    // largest: Bob's second is evicted for Eve's. Ada is the largest: her first is evicted for the
+    // job without an owner.
     assert_eq!(are_fully_kept(rig, &ids).await, [false, false, false, true, true, true, true]);
 }
 
-/// Of what is below that nothing goes, also where it is the oldest.
+/// No job of an owner below its equal share is evicted, even if it is the oldest.
 async fn owner_below_equal_share_keeps_its_jobs(rig: &StoreHarness) {
     let (key, caps) = (test_key(), ended_bytes_limit(6 * (ENDED_JOB_OVERHEAD + 100)));
     let mut ids = Vec::new();
@@ -176,17 +179,22 @@ async fn owner_below_equal_share_keeps_its_jobs(rig: &StoreHarness) {
 
 async fn evicted_job_leaves_tombstone_until_retention_ends(rig: &StoreHarness) {
     let (key, caps) = (test_key(), ended_bytes_limit(0));
-    for how in [JobEnding::Done, JobEnding::Dead, JobEnding::DirectRun] {
-        let first = run_to_end(rig, &key, ("ada", how), 100, caps).await;
+    for ending in [JobEnding::Done, JobEnding::Dead, JobEnding::DirectRun] {
+        let first = run_to_end(rig, &key, ("ada", ending), 100, caps).await;
         let before = rig.backend().job_view(first.clone()).await.unwrap().unwrap();
-        let _ = run_to_end(rig, &key, ("ada", how), 100, caps).await;
+        let _ = run_to_end(rig, &key, ("ada", ending), 100, caps).await;
         rig.advance_past(LONG_TIME / 2).await;
-        let tomb = rig.backend().job_view(first.clone()).await.unwrap().unwrap();
+        let tombstone = rig.backend().job_view(first.clone()).await.unwrap().unwrap();
         assert!(
-            tomb.is_tombstone && tomb.response.is_none() && tomb.history.recent_runs.is_empty()
+            tombstone.is_tombstone
+                && tombstone.response.is_none()
+                && tombstone.history.recent_runs.is_empty()
         );
-        assert_eq!((&*tomb.owner, tomb.state), ("ada", before.state));
-        assert_eq!((tomb.reason, tomb.history.ended_us), (before.reason, before.history.ended_us));
+        assert_eq!((&*tombstone.owner, tombstone.state), ("ada", before.state));
+        assert_eq!(
+            (tombstone.reason, tombstone.history.ended_us),
+            (before.reason, before.history.ended_us)
+        );
         assert_eq!(rig.backend().job_envelope(first.clone()).await.unwrap(), None);
         for _ in 0..2 {
             assert_eq!(rig.cancel(&first).await, Some(before.state));
@@ -201,11 +209,11 @@ async fn evicted_job_leaves_tombstone_until_retention_ends(rig: &StoreHarness) {
 
 async fn retry_of_evicted_or_purged_request_does_not_run(rig: &StoreHarness) {
     let caps = ended_bytes_limit(0);
-    for (name, at_once, purged) in
+    for (name, is_direct, is_purged) in
         [("a", false, false), ("b", false, true), ("c", true, false), ("d", true, true)]
     {
         let key = Key::custom(name);
-        let id = if at_once {
+        let id = if is_direct {
             let call = direct_run_command(&key, "ada", caps, "idem");
             assert_eq!(begin_direct_run(rig, &call).await, BeginDirectOutcome::Started);
             assert!(rig.backend().finish_direct(call.clone(), Some("x".into())).await.unwrap());
@@ -217,7 +225,7 @@ async fn retry_of_evicted_or_purged_request_does_not_run(rig: &StoreHarness) {
             assert!(rig.finish_run(&key, &call.id, &run).await);
             call.id
         };
-        if purged {
+        if is_purged {
             assert!(rig.purge(&id).await);
         } else {
             let _ = run_to_end(rig, &key, ("ada", JobEnding::Done), 100, caps).await;
@@ -231,7 +239,7 @@ async fn retry_of_evicted_or_purged_request_does_not_run(rig: &StoreHarness) {
     }
 }
 
-/// Also where no request was ever deferred.
+/// Holds in a shard without any deferred job, too.
 async fn direct_runs_obey_ended_bytes_limit(rig: &StoreHarness) {
     let (key, caps) = (test_key(), ended_bytes_limit(2 * (ENDED_JOB_OVERHEAD + 100)));
     let mut ids = Vec::new();
@@ -250,21 +258,24 @@ async fn record_limit_refuses_new_keys_and_keeps_old(rig: &StoreHarness) {
     rig.cancel(&first.id).await;
     assert_eq!(begin_direct_run(rig, &second).await, BeginDirectOutcome::Started);
     assert!(rig.backend().finish_direct(second.clone(), Some("x".into())).await.unwrap());
-    // Both ways, and nothing of it is left.
+    // Both kinds of requests are refused and leave no data.
     let third = enqueue_command_with_record(&key, "ada", caps, "three");
     let refused = rig.enqueue(third.clone()).await;
-    let EnqueueOutcome::TooManyRecords(left) = refused else { panic!("{refused:?}") };
-    assert!(left <= LONG_TIME && left > LONG_TIME / 2, "until the first ends: {left:?}");
+    let EnqueueOutcome::TooManyRecords(retry_after) = refused else { panic!("{refused:?}") };
+    assert!(
+        retry_after <= LONG_TIME && retry_after > LONG_TIME / 2,
+        "until the first ends: {retry_after:?}"
+    );
     let refused = begin_direct_run(rig, &direct_run_command(&key, "ada", caps, "three")).await;
     assert!(
-        matches!(refused, BeginDirectOutcome::TooManyRecords(left) if left > LONG_TIME / 2),
+        matches!(refused, BeginDirectOutcome::TooManyRecords(after) if after > LONG_TIME / 2),
         "{refused:?}"
     );
     assert_eq!(rig.job_view(&third.id).await, None);
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [None]);
-    // Old ones are known, also to the other way, and others have a bound of their own.
-    let known = rig.enqueue(enqueue_command_with_record(&key, "ada", caps, "one")).await;
-    assert_eq!(known, EnqueueOutcome::Duplicate(first.id.clone()));
+    // Known records are found by both kinds of requests, and other owners have limits of their own.
+    let repeated = rig.enqueue(enqueue_command_with_record(&key, "ada", caps, "one")).await;
+    assert_eq!(repeated, EnqueueOutcome::Duplicate(first.id.clone()));
     assert_eq!(
         begin_direct_run(rig, &direct_run_command(&key, "ada", caps, "two")).await,
         BeginDirectOutcome::RecordTaken(second.id)
@@ -280,7 +291,7 @@ async fn record_limit_refuses_new_keys_and_keeps_old(rig: &StoreHarness) {
         );
         rig.cancel(&call.id).await;
     }
-    // Without a key there is nothing to be remembered.
+    // Requests without an idempotency key need no record.
     let plain = EnqueueCommand { limits: caps, owner: "ada".into(), ..enqueue_command(&key) };
     assert!(matches!(rig.enqueue(plain).await, EnqueueOutcome::Stored { .. }));
     assert!(rig.run_check(false).await.is_clean());
@@ -309,11 +320,12 @@ async fn lookup_and_merge_need_no_new_record(rig: &StoreHarness) {
         ..enqueue_command(&key)
     };
     assert_eq!(rig.enqueue(plain).await, EnqueueOutcome::Merged(first.id.clone()));
-    // As a layer looks up what it can't store: not there, and no refusal of its own.
-    let look = enqueue_command_with_record(&key, "ada", StorageLimits::uniform(0), "two");
-    assert_eq!(rig.enqueue(look).await, EnqueueOutcome::Full);
-    let look = enqueue_command_with_record(&key, "ada", StorageLimits::uniform(0), "one");
-    assert_eq!(rig.enqueue(look).await, EnqueueOutcome::Duplicate(first.id));
+    // A lookup by a layer that cannot store the request: the limits refuse it, and the record limit
+    // does not.
+    let lookup = enqueue_command_with_record(&key, "ada", StorageLimits::uniform(0), "two");
+    assert_eq!(rig.enqueue(lookup).await, EnqueueOutcome::Full);
+    let lookup = enqueue_command_with_record(&key, "ada", StorageLimits::uniform(0), "one");
+    assert_eq!(rig.enqueue(lookup).await, EnqueueOutcome::Duplicate(first.id));
 }
 
 async fn forgotten_record_frees_its_place(rig: &StoreHarness) {
@@ -326,7 +338,7 @@ async fn forgotten_record_frees_its_place(rig: &StoreHarness) {
         assert!(rig.backend().finish_direct(call.clone(), None).await.unwrap());
         assert_eq!(rig.job_view(&call.id).await, None);
     }
-    // A dead one that is put back keeps its key for as long as it waits.
+    // A redriven dead letter keeps its record while it waits.
     let (call, run) = (enqueue_command_with_record(&key, "ada", caps, "three"), new_token());
     assert!(matches!(rig.enqueue(call.clone()).await, EnqueueOutcome::Stored { .. }));
     rig.start_run(&key, &call.id, &run).await;

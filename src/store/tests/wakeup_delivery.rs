@@ -1,4 +1,4 @@
-//! Who is told of what. A hint may come late or never; here the ones that must be sent are awaited.
+//! Delivery of wake-ups. Wake-ups may be late or lost; these tests await those that must be sent.
 
 use std::{sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ on_every_store!(
     retry_beside_overdue_lock_notifies_shard_worker,
 );
 
-/// A process that listens.
+/// A process with a subscription.
 struct WakeupSubscriber {
     node: NodeId,
     wakeups: Arc<WakeupListeners>,
@@ -57,22 +57,22 @@ const WAKEUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl WakeupSubscriber {
     async fn new(rig: &StoreHarness) -> Self {
-        let (node, hints) = (NodeId::new(), Arc::new(WakeupListeners::default()));
-        let mut work = hints.subscribe_work();
-        rig.subscribe_node(&node, &hints).await;
-        // Where messages travel, it takes a while until they are subscribed to.
+        let (node, wakeups) = (NodeId::new(), Arc::new(WakeupListeners::default()));
+        let mut worker_messages = wakeups.subscribe_work();
+        rig.subscribe_node(&node, &wakeups).await;
+        // On a server, a subscription takes a while to become active.
         if rig.resyncs_on_subscribe() {
             assert_eq!(
-                timeout(WAKEUP_TIMEOUT, work.recv()).await.unwrap(),
+                timeout(WAKEUP_TIMEOUT, worker_messages.recv()).await.unwrap(),
                 Some(WakeupMessage::Resync)
             );
         }
-        Self { node, wakeups: hints, worker_messages: work }
+        Self { node, wakeups, worker_messages }
     }
 
-    /// Who waits for a job for the first time is told to look again once changes are subscribed to.
+    /// The first subscription to job changes triggers a resync when it becomes active.
     async fn subscribe_to_job_changes(&mut self, rig: &StoreHarness) {
-        let _bell = self.wakeups.subscribe_job(&JobId::new(&test_key()));
+        let _poll = self.wakeups.subscribe_job(&JobId::new(&test_key()));
         if rig.resyncs_on_subscribe() {
             assert_eq!(
                 timeout(WAKEUP_TIMEOUT, self.worker_messages.recv()).await.unwrap(),
@@ -85,53 +85,54 @@ impl WakeupSubscriber {
         LockToken::new(&self.node)
     }
 
-    /// But that workers have come.
+    /// Returns the next message, except for changes of workers.
     async fn next_message(&mut self) -> WakeupMessage {
         loop {
             let next = timeout(WAKEUP_TIMEOUT, self.worker_messages.recv()).await;
             match next.expect("no hint came").unwrap() {
                 WakeupMessage::WorkersChanged => {}
-                hint => return hint,
+                message => return message,
             }
         }
     }
 }
 
-async fn assert_notified(bell: &Notify) {
-    timeout(WAKEUP_TIMEOUT, bell.notified()).await.expect("it was not told");
+async fn assert_notified(notify: &Notify) {
+    timeout(WAKEUP_TIMEOUT, notify.notified()).await.expect("it was not told");
 }
 
 async fn queue_head_is_notified_of_offer(rig: &StoreHarness) {
     let (key, holder) = (test_key(), new_token());
     let (b, c) = (WakeupSubscriber::new(rig).await, WakeupSubscriber::new(rig).await);
     rig.acquire_exclusive(&key, &holder).await;
-    let (to_b, to_c) = (b.new_token(), c.new_token());
-    rig.join_queue(&key, &to_b).await;
-    rig.join_queue(&key, &to_c).await;
-    let (bell, other) = (b.wakeups.subscribe_offers(&to_b), c.wakeups.subscribe_offers(&to_c));
+    let (token_b, token_c) = (b.new_token(), c.new_token());
+    rig.join_queue(&key, &token_b).await;
+    rig.join_queue(&key, &token_c).await;
+    let (notify_b, notify_c) =
+        (b.wakeups.subscribe_offers(&token_b), c.wakeups.subscribe_offers(&token_c));
     rig.release(&key, &holder).await;
-    assert_notified(&bell).await;
-    assert!(other.notified().now_or_never().is_none(), "it wakes exactly one process");
-    rig.acquire_exclusive(&key, &to_b).await;
-    rig.release(&key, &to_b).await;
-    assert_notified(&other).await;
+    assert_notified(&notify_b).await;
+    assert!(notify_c.notified().now_or_never().is_none(), "it wakes exactly one process");
+    rig.acquire_exclusive(&key, &token_b).await;
+    rig.release(&key, &token_b).await;
+    assert_notified(&notify_c).await;
 }
 
 async fn next_waiter_is_notified_after_offer_lapses(rig: &StoreHarness) {
     let key = test_key();
     let b = WakeupSubscriber::new(rig).await;
-    let (me, dead) = (b.new_token(), new_token());
+    let (token, dead) = (b.new_token(), new_token());
     rig.acquire(AcquireCommand { lease: SHORT_TIME, ..try_acquire_command(&key, &new_token()) })
         .await;
     rig.join_queue(&key, &dead).await;
-    rig.join_queue(&key, &me).await;
+    rig.join_queue(&key, &token).await;
     rig.advance_past(SHORT_TIME).await;
-    let bell = b.wakeups.subscribe_offers(&me);
+    let notify = b.wakeups.subscribe_offers(&token);
     rig.expect_busy(&key, &new_token()).await;
     rig.let_offer_expire().await;
     rig.expect_busy(&key, &new_token()).await;
-    assert_notified(&bell).await;
-    rig.acquire_exclusive(&key, &me).await;
+    assert_notified(&notify).await;
+    rig.acquire_exclusive(&key, &token).await;
 }
 
 async fn shard_worker_is_notified_of_offered_job(rig: &StoreHarness) {
@@ -145,7 +146,7 @@ async fn shard_worker_is_notified_of_offered_job(rig: &StoreHarness) {
     rig.finish_run(&key, &first, &run).await;
     rig.acquire_exclusive(&key, &holder).await;
     let second = rig.enqueue_job(&key).await;
-    // Held, with an end: that is when to look, if no release comes before it.
+    // The lock is held. A worker must poll when its lease ends, unless a release comes first.
     assert_eq!(worker.next_message().await, WakeupMessage::ShardDue(key.shard()));
     rig.release(&key, &holder).await;
     assert_eq!(worker.next_message().await, WakeupMessage::JobOffer(key, second));
@@ -160,19 +161,22 @@ async fn shard_worker_is_notified_of_earlier_due_time(rig: &StoreHarness) {
     rig.release(&key, &holder).await;
     assert_eq!(worker.next_message().await, WakeupMessage::JobOffer(key.clone(), id.clone()));
     rig.start_run(&key, &id, &run).await;
-    let later = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
-    rig.settle(settle_command(&key, &id, &run, later)).await;
-    // The lock is taken while the jobs wait: they are due when its lease ends, and sooner once it is
-    // given back.
+    let retry = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
+    rig.settle(settle_command(&key, &id, &run, retry)).await;
+    // The lock is acquired during the backoff. The jobs are due when its lease ends, or at its
+    // release.
     rig.acquire_exclusive(&key, &holder).await;
     rig.release(&key, &holder).await;
     assert_eq!(worker.next_message().await, WakeupMessage::ShardDue(key.shard()));
 }
 
-/// The first run of a line, and the next one, which begins as the first is settled.
+/// Covers the first run of a queue, and the next one, which begins with the settlement of the
+/// first.
 async fn shard_worker_is_notified_of_lease_below_heartbeat(rig: &StoreHarness) {
-    for (lease, told) in [(Duration::from_millis(9_999), true), (Duration::from_secs(10), false)] {
-        let key = Key::custom(&format!("{told}"));
+    for (lease, is_notified) in
+        [(Duration::from_millis(9_999), true), (Duration::from_secs(10), false)]
+    {
+        let key = Key::custom(&format!("{is_notified}"));
         let mut worker = WakeupSubscriber::new(rig).await;
         rig.heartbeat(&worker.node, LONG_TIME).await;
         let (first, second) = (rig.enqueue_job(&key).await, rig.enqueue_job(&key).await);
@@ -183,10 +187,10 @@ async fn shard_worker_is_notified_of_lease_below_heartbeat(rig: &StoreHarness) {
         let run = worker.new_token();
         let claimed = rig.claim(ClaimCommand { lease, ..claim_command(&key, &first, &run) }).await;
         assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
-        if told {
+        if is_notified {
             assert_eq!(worker.next_message().await, WakeupMessage::ShardDue(key.shard()));
         }
-        // What comes next is of the release.
+        // The next message comes from the release.
         rig.finish_run(&key, &first, &run).await;
         assert_eq!(worker.next_message().await, WakeupMessage::JobOffer(key, second));
         rig.heartbeat(&worker.node, Duration::ZERO).await;
@@ -194,8 +198,8 @@ async fn shard_worker_is_notified_of_lease_below_heartbeat(rig: &StoreHarness) {
 }
 
 async fn shard_worker_is_notified_of_earlier_delay_or_deadline(rig: &StoreHarness) {
-    let (key, elsewhere) = (test_key(), Key::custom("elsewhere"));
-    assert_ne!(key.shard(), elsewhere.shard());
+    let (key, other) = (test_key(), Key::custom("elsewhere"));
+    assert_ne!(key.shard(), other.shard());
     let mut worker = WakeupSubscriber::new(rig).await;
     rig.heartbeat(&worker.node, LONG_TIME).await;
     for delay in [LONG_TIME, LONG_TIME * 2, SHORT_TIME] {
@@ -203,83 +207,83 @@ async fn shard_worker_is_notified_of_earlier_delay_or_deadline(rig: &StoreHarnes
         call.policy.delay = delay;
         rig.enqueue(call).await;
     }
-    let mut call = enqueue_command(&elsewhere);
+    let mut call = enqueue_command(&other);
     (call.policy.delay, call.policy.deadline) = (LONG_TIME, Some(SHORT_TIME));
     rig.enqueue(call).await;
-    // Of the longer one nobody has to hear. Messages of several shards have no order among them.
-    let mut told = Vec::new();
-    while told.len() < 4 {
+    // The later due time needs no message. Messages of several shards have no order.
+    let mut notified = Vec::new();
+    while notified.len() < 4 {
         match worker.next_message().await {
-            WakeupMessage::ShardDue(shard) => told.push(shard),
-            hint => panic!("{hint:?}"),
+            WakeupMessage::ShardDue(shard) => notified.push(shard),
+            message => panic!("{message:?}"),
         }
     }
-    told.sort_unstable();
-    let mut due = [key.shard(), key.shard(), elsewhere.shard(), elsewhere.shard()];
+    notified.sort_unstable();
+    let mut due = [key.shard(), key.shard(), other.shard(), other.shard()];
     due.sort_unstable();
-    assert_eq!(told, due);
+    assert_eq!(notified, due);
 }
 
 async fn all_processes_are_notified_of_job_changes(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
-    let mut ears = [WakeupSubscriber::new(rig).await, WakeupSubscriber::new(rig).await];
-    for ear in &mut ears {
-        ear.subscribe_to_job_changes(rig).await;
+    let mut subscribers = [WakeupSubscriber::new(rig).await, WakeupSubscriber::new(rig).await];
+    for subscriber in &mut subscribers {
+        subscriber.subscribe_to_job_changes(rig).await;
     }
-    let listen = |id: &JobId| {
-        ears.each_ref().map(|ear| {
-            let watch = ear.wakeups.subscribe_job(id);
-            (watch.subscribe_changes(), watch)
+    let subscribe = |id: &JobId| {
+        subscribers.each_ref().map(|subscriber| {
+            let poll = subscriber.wakeups.subscribe_job(id);
+            (poll.subscribe_changes(), poll)
         })
     };
     let id = rig.enqueue_job(&key).await;
     let other = rig.enqueue_job(&key).await;
-    let quiet = listen(&other);
-    let told = listen(&id);
+    let unchanged = subscribe(&other);
+    let changed = subscribe(&id);
     rig.start_run(&key, &id, &run).await;
-    assert_all_changed(told).await;
-    let told = listen(&id);
+    assert_all_changed(changed).await;
+    let changed = subscribe(&id);
     rig.settle(settle_command(&key, &id, &run, done_settlement())).await;
-    assert_all_changed(told).await;
-    assert!(quiet.iter().all(|(changes, _)| !changes.has_changed().expect("it is there")));
-    drop(quiet);
-    let told = listen(&other);
+    assert_all_changed(changed).await;
+    assert!(unchanged.iter().all(|(changes, _)| !changes.has_changed().expect("it is there")));
+    drop(unchanged);
+    let changed = subscribe(&other);
     rig.cancel(&other).await;
-    assert_all_changed(told).await;
+    assert_all_changed(changed).await;
     let crashed = rig.enqueue_job(&key).await;
-    let told = listen(&crashed);
+    let changed = subscribe(&crashed);
     rig.start_run(&key, &crashed, &run).await;
-    assert_all_changed(told).await;
+    assert_all_changed(changed).await;
     rig.release(&key, &run).await;
-    let told = listen(&crashed);
+    let changed = subscribe(&crashed);
     rig.claim(claim_command(&key, &crashed, &new_token())).await;
-    assert_all_changed(told).await;
+    assert_all_changed(changed).await;
 }
 
-async fn assert_all_changed(listening: [(watch::Receiver<u64>, Arc<SharedJobPoll>); 2]) {
-    for (mut changes, _watch) in listening {
-        let told = timeout(WAKEUP_TIMEOUT, changes.changed()).await.expect("it was not told");
-        told.expect("it is there");
+async fn assert_all_changed(subscriptions: [(watch::Receiver<u64>, Arc<SharedJobPoll>); 2]) {
+    for (mut changes, _poll) in subscriptions {
+        let result = timeout(WAKEUP_TIMEOUT, changes.changed()).await.expect("it was not told");
+        result.expect("it is there");
     }
 }
 
-async fn assert_all_notified(bells: [Arc<Notify>; 2]) {
-    for bell in bells {
-        assert_notified(&bell).await;
+async fn assert_all_notified(notifies: [Arc<Notify>; 2]) {
+    for notify in notifies {
+        assert_notified(&notify).await;
     }
 }
 
 async fn worker_wakeup_reaches_only_its_target(rig: &StoreHarness) {
     let (key, mut worker) = (test_key(), WakeupSubscriber::new(rig).await);
     let mut other = WakeupSubscriber::new(rig).await;
-    let hint = WakeupMessage::JobOffer(key.clone(), JobId::new(&key));
-    rig.backend().send_wakeup(worker.node.clone(), hint.clone()).await.unwrap();
-    assert_eq!(worker.next_message().await, hint);
-    // What is nobody else's business is not passed on.
+    let message = WakeupMessage::JobOffer(key.clone(), JobId::new(&key));
+    rig.backend().send_wakeup(worker.node.clone(), message.clone()).await.unwrap();
+    assert_eq!(worker.next_message().await, message);
+    // A resync is for the store's own use and is not delivered to a worker by another node.
     rig.backend().send_wakeup(worker.node.clone(), WakeupMessage::Resync).await.unwrap();
-    let hint = WakeupMessage::JobOffer(key.clone(), JobId::new(&key));
-    rig.backend().send_wakeup(worker.node.clone(), hint.clone()).await.unwrap();
-    assert_eq!(worker.next_message().await, hint);
+    let message = WakeupMessage::JobOffer(key.clone(), JobId::new(&key));
+    rig.backend().send_wakeup(worker.node.clone(), message.clone()).await.unwrap();
+    assert_eq!(worker.next_message().await, message);
     assert!(other.worker_messages.try_recv().is_err());
 }
 
@@ -292,31 +296,31 @@ async fn shard_worker_is_notified_of_retry_delay(rig: &StoreHarness) {
     let mut worker = WakeupSubscriber::new(rig).await;
     rig.heartbeat(&worker.node, LONG_TIME).await;
     rig.start_run(&key, &id, &run).await;
-    let later = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
-    rig.settle(settle_command(&key, &id, &run, later)).await;
+    let retry = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
+    rig.settle(settle_command(&key, &id, &run, retry)).await;
     assert_eq!(worker.next_message().await, WakeupMessage::ShardDue(key.shard()));
 }
 
 async fn store_keeps_no_dropped_subscriber_alive(rig: &StoreHarness) {
     let (key, holder) = (Key::custom("x"), new_token());
-    let ear = WakeupSubscriber::new(rig).await;
-    let me = ear.new_token();
+    let subscriber = WakeupSubscriber::new(rig).await;
+    let token = subscriber.new_token();
     rig.acquire_exclusive(&key, &holder).await;
-    rig.acquire(wait_command(&key, &me)).await;
-    let gone = Arc::downgrade(&ear.wakeups);
-    drop(ear);
+    rig.acquire(wait_command(&key, &token)).await;
+    let listeners = Arc::downgrade(&subscriber.wakeups);
+    drop(subscriber);
     rig.release(&key, &holder).await;
-    assert!(gone.upgrade().is_none(), "the store keeps it alive");
-    rig.acquire_exclusive(&key, &me).await;
+    assert!(listeners.upgrade().is_none(), "the store keeps it alive");
+    rig.acquire_exclusive(&key, &token).await;
     assert_eq!(rig.job_view(&JobId::new(&key)).await, None);
 }
 
-/// What a process is told of its lines.
+/// Records the joins that a process is notified of.
 struct JoinRecorder(mpsc::UnboundedSender<(Key, Contenders)>);
 
 impl JoinListener for JoinRecorder {
-    fn on_join(&self, key: &Key, who: Contenders) {
-        self.0.send((key.clone(), who)).unwrap();
+    fn on_join(&self, key: &Key, contenders: Contenders) {
+        self.0.send((key.clone(), contenders)).unwrap();
     }
 
     fn drain(&self) -> bool {
@@ -326,42 +330,46 @@ impl JoinListener for JoinRecorder {
 
 async fn each_holding_process_is_notified_once_per_join(rig: &StoreHarness) {
     let key = test_key();
-    let ears = [WakeupSubscriber::new(rig).await, WakeupSubscriber::new(rig).await];
-    let mut told = Vec::new();
-    for ear in &ears {
+    let subscribers = [WakeupSubscriber::new(rig).await, WakeupSubscriber::new(rig).await];
+    let mut recorders = Vec::new();
+    for subscriber in &subscribers {
         let (tx, rx) = mpsc::unbounded_channel();
-        let listens: Arc<dyn JoinListener> = Arc::new(JoinRecorder(tx));
-        ear.wakeups.set_join_listener(Arc::downgrade(&listens));
-        told.push((rx, listens));
-        // Readers of one process, each with a hold of its own.
+        let listener: Arc<dyn JoinListener> = Arc::new(JoinRecorder(tx));
+        subscriber.wakeups.set_join_listener(Arc::downgrade(&listener));
+        recorders.push((rx, listener));
+        // Readers of one process, each with its own hold.
         for _ in 0..3 {
-            rig.acquire_as(LockMode::Shared, &key, &ear.new_token()).await;
+            rig.acquire_as(LockMode::Shared, &key, &subscriber.new_token()).await;
         }
     }
     let seqs = [rig.join_queue(&key, &new_token()).await, rig.join_queue(&key, &new_token()).await];
     let id = rig.enqueue_job(&key).await;
-    for (rx, _) in &mut told {
+    for (rx, _) in &mut recorders {
         for seq in seqs {
-            let (of, who) =
+            let (joined_key, contenders) =
                 timeout(WAKEUP_TIMEOUT, rx.recv()).await.expect("it was not told").unwrap();
-            assert_eq!((of, who), (key.clone(), Contenders::from_waiter(seq)));
+            assert_eq!((joined_key, contenders), (key.clone(), Contenders::from_waiter(seq)));
         }
-        // A job joins the line as well.
-        let (_, who) = timeout(WAKEUP_TIMEOUT, rx.recv()).await.expect("it was not told").unwrap();
-        assert!(who.job > seqs[1] && who.first == who.job, "{id:?} stands behind them: {who:?}");
+        // A job joins the queue as well.
+        let (_, contenders) =
+            timeout(WAKEUP_TIMEOUT, rx.recv()).await.expect("it was not told").unwrap();
+        assert!(
+            contenders.job > seqs[1] && contenders.first == contenders.job,
+            "{id:?} stands behind them: {contenders:?}"
+        );
         assert!(rx.try_recv().is_err(), "told twice");
     }
 }
 
-/// By whichever step made room: nobody else looks at the lock in this case.
+/// The operation that made room must send the wake-ups: no other operation touches the lock.
 async fn every_admitted_reader_is_notified(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
-    let ears = [WakeupSubscriber::new(rig).await, WakeupSubscriber::new(rig).await];
+    let subscribers = [WakeupSubscriber::new(rig).await, WakeupSubscriber::new(rig).await];
     rig.heartbeat(&NodeId::new(), LONG_TIME).await;
-    for step in ["release", "downgrade", "leave", "cancel", "settle"] {
-        let (holder, before) = (new_token(), new_token());
+    for operation in ["release", "downgrade", "leave", "cancel", "settle"] {
+        let (holder, waiter) = (new_token(), new_token());
         let mut job = None;
-        match step {
+        match operation {
             "release" | "downgrade" => drop(rig.acquire_exclusive(&key, &holder).await),
             "settle" => {
                 let id = rig.enqueue_job(&key).await;
@@ -370,48 +378,49 @@ async fn every_admitted_reader_is_notified(rig: &StoreHarness) {
             }
             _ => drop(rig.acquire_as(LockMode::Shared, &key, &holder).await),
         }
-        match step {
-            "leave" => drop(rig.join_queue(&key, &before).await),
+        match operation {
+            "leave" => drop(rig.join_queue(&key, &waiter).await),
             "cancel" => job = Some(rig.enqueue_job(&key).await),
             _ => {}
         }
-        let readers = ears.each_ref().map(WakeupSubscriber::new_token);
-        for me in &readers {
-            rig.join_queue_as(LockMode::Shared, &key, me).await;
+        let readers = subscribers.each_ref().map(WakeupSubscriber::new_token);
+        for token in &readers {
+            rig.join_queue_as(LockMode::Shared, &key, token).await;
         }
-        let bells = [
-            ears[0].wakeups.subscribe_offers(&readers[0]),
-            ears[1].wakeups.subscribe_offers(&readers[1]),
+        let notifies = [
+            subscribers[0].wakeups.subscribe_offers(&readers[0]),
+            subscribers[1].wakeups.subscribe_offers(&readers[1]),
         ];
-        match (step, &job) {
+        match (operation, &job) {
             ("release", _) => drop(rig.release(&key, &holder).await),
             ("downgrade", _) => assert!(rig.downgrade(&key, &holder, LONG_TIME).await),
-            ("leave", _) => drop(rig.release(&key, &before).await),
+            ("leave", _) => drop(rig.release(&key, &waiter).await),
             ("cancel", Some(id)) => drop(rig.cancel(id).await),
             ("settle", Some(id)) => assert!(rig.finish_run(&key, id, &run).await),
-            _ => unreachable!("{step}"),
+            _ => unreachable!("{operation}"),
         }
-        assert_all_notified(bells).await;
-        for me in readers.iter().chain([&holder]) {
-            rig.release_as(LockMode::Shared, &key, me).await;
+        assert_all_notified(notifies).await;
+        for token in readers.iter().chain([&holder]) {
+            rig.release_as(LockMode::Shared, &key, token).await;
         }
     }
 }
 
-/// Whoever sees it first tells the others: each has its part of what was the dead one's.
+/// The first worker to notice notifies the others, because each takes a share of the dead worker's
+/// shards.
 async fn all_workers_are_notified_of_dead_worker(rig: &StoreHarness) {
-    let mut ear = WakeupSubscriber::new(rig).await;
+    let mut subscriber = WakeupSubscriber::new(rig).await;
     let (dead, first) = (NodeId::new(), NodeId::new());
-    let mut told = async || {
-        timeout(WAKEUP_TIMEOUT, ear.worker_messages.recv()).await.expect("not told").unwrap()
+    let mut next_message = async || {
+        timeout(WAKEUP_TIMEOUT, subscriber.worker_messages.recv()).await.expect("not told").unwrap()
     };
     for (node, lease) in [(&dead, SHORT_TIME), (&first, LONG_TIME)] {
         rig.heartbeat(node, lease).await;
-        assert_eq!(told().await, WakeupMessage::WorkersChanged, "one has come");
+        assert_eq!(next_message().await, WakeupMessage::WorkersChanged, "one has come");
     }
     rig.advance_past(SHORT_TIME).await;
     rig.heartbeat(&first, LONG_TIME).await;
-    assert_eq!(told().await, WakeupMessage::WorkersChanged);
+    assert_eq!(next_message().await, WakeupMessage::WorkersChanged);
 }
 
 async fn retry_beside_overdue_lock_notifies_shard_worker(rig: &StoreHarness) {
@@ -424,8 +433,8 @@ async fn retry_beside_overdue_lock_notifies_shard_worker(rig: &StoreHarness) {
         if key == &two {
             rig.advance(Duration::from_millis(1)).await;
             rig.start_run(key, &id, &run).await;
-            let later = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
-            assert!(rig.settle(settle_command(key, &id, &run, later)).await);
+            let retry = Settlement::Retry { delay: SHORT_TIME, reason: "status 500" };
+            assert!(rig.settle(settle_command(key, &id, &run, retry)).await);
         }
     }
     assert_eq!(worker.next_message().await, WakeupMessage::ShardDue(two.shard()));

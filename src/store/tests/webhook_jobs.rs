@@ -1,4 +1,4 @@
-//! Calls that tell of a job's end: each end makes one a job, in the same step.
+//! Webhook jobs: each end of a job with a webhook enqueues one in the same operation.
 
 mod repeated_ends;
 
@@ -32,7 +32,7 @@ on_every_store!(
 
 const WEBHOOK_REQUEST: &[u8] = b"call";
 
-/// A job with a call, and that.
+/// Adds a webhook to a job. Returns both.
 fn with_webhook(job: EnqueueCommand) -> (EnqueueCommand, WebhookJobSpec) {
     let key = Key::for_webhook(job.id.as_str(), job.id.shard());
     let envelope = Bytes::from_static(WEBHOOK_REQUEST);
@@ -56,13 +56,13 @@ async fn first_job(rig: &StoreHarness, key: &Key) -> Option<JobId> {
 async fn run_to_dead_letter(rig: &StoreHarness, key: &Key, id: &JobId) {
     let run = new_token();
     rig.start_run(key, id, &run).await;
-    let verdict = Settlement::Dead { reason: "auth", retention: LONG_TIME };
-    assert!(rig.settle(settle_command(key, id, &run, verdict)).await);
+    let settlement = Settlement::Dead { reason: "auth", retention: LONG_TIME };
+    assert!(rig.settle(settle_command(key, id, &run, settlement)).await);
 }
 
 async fn every_job_end_enqueues_its_webhook(rig: &StoreHarness) {
     rig.register_worker().await;
-    let ends = [
+    let endings = [
         "done",
         "dead",
         "crashed",
@@ -73,11 +73,11 @@ async fn every_job_end_enqueues_its_webhook(rig: &StoreHarness) {
         "expired when claimed",
         "expired when settled",
     ];
-    for end in ends {
+    for ending in endings {
         let (key, run) = (test_key(), new_token());
-        let delay = if end.starts_with("late") { LONG_TIME } else { std::time::Duration::ZERO };
-        let deadline = end.starts_with("expired").then_some(SHORT_TIME);
-        let job = if end.ends_with("settled") {
+        let delay = if ending.starts_with("late") { LONG_TIME } else { std::time::Duration::ZERO };
+        let deadline = ending.starts_with("expired").then_some(SHORT_TIME);
+        let job = if ending.ends_with("settled") {
             retryable_enqueue_command(&key)
         } else {
             enqueue_command(&key)
@@ -85,18 +85,18 @@ async fn every_job_end_enqueues_its_webhook(rig: &StoreHarness) {
         let policy = JobPolicy { delay, deadline, ..job.policy };
         let (id, call) =
             enqueue_with_webhook(rig, EnqueueCommand { policy, owner: "ada".into(), ..job }).await;
-        let visit = |lease| ClaimCommand { lease, ..claim_command(&key, &id, &run) };
-        match end {
+        let claim = |lease| ClaimCommand { lease, ..claim_command(&key, &id, &run) };
+        match ending {
             "done" => {
                 rig.start_run(&key, &id, &run).await;
                 assert!(rig.finish_run(&key, &id, &run).await);
             }
             "dead" => run_to_dead_letter(rig, &key, &id).await,
             "crashed" => {
-                assert!(matches!(rig.claim(visit(SHORT_TIME)).await, ClaimOutcome::Claimed(_)));
+                assert!(matches!(rig.claim(claim(SHORT_TIME)).await, ClaimOutcome::Claimed(_)));
                 rig.advance_past(SHORT_TIME).await;
-                let visited = rig.claim(claim_command(&key, &id, &new_token())).await;
-                assert_eq!(visited, ClaimOutcome::Ended(id.clone()));
+                let outcome = rig.claim(claim_command(&key, &id, &new_token())).await;
+                assert_eq!(outcome, ClaimOutcome::Ended(id.clone()));
             }
             "expired" | "expired in line" => {
                 rig.advance_past(SHORT_TIME).await;
@@ -104,27 +104,32 @@ async fn every_job_end_enqueues_its_webhook(rig: &StoreHarness) {
             }
             "expired when claimed" => {
                 rig.advance_past(SHORT_TIME).await;
-                assert_eq!(rig.claim(visit(SHORT_TIME)).await, ClaimOutcome::Ended(id.clone()));
+                assert_eq!(rig.claim(claim(SHORT_TIME)).await, ClaimOutcome::Ended(id.clone()));
             }
             "expired when settled" => {
-                assert!(matches!(rig.claim(visit(LONG_TIME)).await, ClaimOutcome::Claimed(_)));
+                assert!(matches!(rig.claim(claim(LONG_TIME)).await, ClaimOutcome::Claimed(_)));
                 rig.advance_past(SHORT_TIME).await;
                 let retry = Settlement::Retry { delay: SHORT_TIME, reason: "status 503" };
                 assert!(rig.settle(settle_command(&key, &id, &run, retry)).await);
             }
             _ => {
-                // Twice is once.
+                // A repeated cancel enqueues it once.
                 for _ in 0..2 {
                     assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
                 }
             }
         }
-        assert!(rig.job_state(&id).await.is_some_and(|state| !state.is_pending()), "{end}");
-        let made = rig.job_view(&call.id).await.unwrap_or_else(|| panic!("no call: {end}"));
-        assert_eq!((made.state, made.position), (JobState::Queued, Some(1)), "{end}");
-        assert_eq!(made.owner, "ada", "{end}");
-        assert_eq!(first_job(rig, &call.key).await, Some(call.id.clone()), "{end}");
-        assert_eq!(first_job(rig, &key).await, None, "{end}");
+        assert!(rig.job_state(&id).await.is_some_and(|state| !state.is_pending()), "{ending}");
+        let webhook_job =
+            rig.job_view(&call.id).await.unwrap_or_else(|| panic!("no call: {ending}"));
+        assert_eq!(
+            (webhook_job.state, webhook_job.position),
+            (JobState::Queued, Some(1)),
+            "{ending}"
+        );
+        assert_eq!(webhook_job.owner, "ada", "{ending}");
+        assert_eq!(first_job(rig, &call.key).await, Some(call.id.clone()), "{ending}");
+        assert_eq!(first_job(rig, &key).await, None, "{ending}");
     }
 }
 
@@ -135,8 +140,8 @@ async fn pending_job_enqueues_no_webhook(rig: &StoreHarness) {
     let policy = JobPolicy { on_failure: OnFailure::Skip, max_attempts: 9, ..job.policy };
     let (id, call) = enqueue_with_webhook(rig, EnqueueCommand { policy, ..job }).await;
     rig.start_run(&key, &id, &run).await;
-    let back = Settlement::Postpone { delay: SHORT_TIME, reason: "busy" };
-    assert!(rig.settle(settle_command(&key, &id, &run, back)).await);
+    let postpone = Settlement::Postpone { delay: SHORT_TIME, reason: "busy" };
+    assert!(rig.settle(settle_command(&key, &id, &run, postpone)).await);
     rig.advance_past(SHORT_TIME).await;
     rig.poll_due(key.shard(), 10).await;
     let run = new_token();
@@ -151,12 +156,12 @@ async fn pending_job_enqueues_no_webhook(rig: &StoreHarness) {
 async fn superseded_job_enqueues_its_webhook(rig: &StoreHarness) {
     let key = test_key();
     let merge = || Some(MergePolicy { group: "0f".into(), mode: MergeMode::Supersede });
-    let (_, old) =
+    let (_, superseded) =
         enqueue_with_webhook(rig, EnqueueCommand { merge: merge(), ..enqueue_command(&key) }).await;
-    let (_, new) =
+    let (_, successor) =
         enqueue_with_webhook(rig, EnqueueCommand { merge: merge(), ..enqueue_command(&key) }).await;
-    assert_eq!(rig.job_state(&old.id).await, Some(JobState::Queued));
-    assert_eq!(rig.job_view(&new.id).await, None);
+    assert_eq!(rig.job_state(&superseded.id).await, Some(JobState::Queued));
+    assert_eq!(rig.job_view(&successor.id).await, None);
 }
 
 async fn redriven_job_enqueues_webhook_again(rig: &StoreHarness) {
@@ -191,21 +196,21 @@ async fn queued_webhook_is_not_enqueued_twice(rig: &StoreHarness) {
     rig.start_run(&call.key, &call.id, &run).await;
     assert!(rig.finish_run(&call.key, &call.id, &run).await);
     assert_eq!(first_job(rig, &call.key).await, None);
-    // Nothing is counted for those that have ended.
+    // Ended webhook jobs no longer count towards the limits.
     let caps = StorageLimits { shard_jobs: 1, shard_bytes: 100, ..StorageLimits::NONE };
     let stored = rig.enqueue(EnqueueCommand { limits: caps, ..enqueue_command(&key) }).await;
     assert_eq!(stored, EnqueueOutcome::Stored { position: 1 });
 }
 
 async fn webhook_event_without_time(rig: &StoreHarness, call: &WebhookJobSpec) -> Vec<String> {
-    let end = rig
+    let event = rig
         .job_history(&call.id)
         .await
         .expect("it is there")
         .webhook_event
         .expect("it tells of an end");
-    let words = end.splitn(5, ' ').enumerate().filter(|(at, _)| *at != 2);
-    words.map(|(_, word)| word.to_owned()).collect()
+    let parts = event.splitn(5, ' ').enumerate().filter(|(index, _)| *index != 2);
+    parts.map(|(_, part)| part.to_owned()).collect()
 }
 
 async fn webhook_job_keeps_latest_end_of_its_job(rig: &StoreHarness) {
@@ -214,7 +219,7 @@ async fn webhook_job_keeps_latest_end_of_its_job(rig: &StoreHarness) {
     let (id, call) = enqueue_with_webhook(rig, enqueue_command(&key)).await;
     run_to_dead_letter(rig, &key, &id).await;
     assert_eq!(webhook_event_without_time(rig, &call).await, ["dead", "1", "0", "auth"]);
-    // It has not been made yet: the last end is told.
+    // The webhook has not been sent yet, so it reports the last end.
     let _ = rig.redrive(&id).await;
     rig.start_run(&key, &id, &run).await;
     assert!(rig.finish_run(&key, &id, &run).await);
@@ -236,12 +241,12 @@ async fn crashed_webhook_job_runs_again(rig: &StoreHarness) {
     rig.register_worker().await;
     let (id, call) = enqueue_with_webhook(rig, enqueue_command(&key)).await;
     rig.cancel(&id).await;
-    let visited = rig
+    let outcome = rig
         .claim(ClaimCommand { lease: SHORT_TIME, ..claim_command(&call.key, &call.id, &run) })
         .await;
-    let ClaimOutcome::Claimed(run) = visited else { panic!("it is free: {visited:?}") };
+    let ClaimOutcome::Claimed(run) = outcome else { panic!("it is free: {outcome:?}") };
     assert_eq!(&*run.envelope, WEBHOOK_REQUEST);
-    // Its worker dies: it may run again.
+    // Its worker has crashed, so the webhook job runs again.
     rig.advance_past(SHORT_TIME).await;
     let next = new_token();
     assert_eq!(rig.start_run(&call.key, &call.id, &next).await, 2);

@@ -1,4 +1,5 @@
-//! How long a writer waits for readers: for one run of them, whatever those who come do.
+//! Fairness to writers: a waiting writer waits for one group of readers, independent of later
+//! arrivals.
 
 use std::collections::BTreeSet;
 
@@ -24,26 +25,26 @@ on_every_store!(
 
 async fn readers_of_a_process_share_its_sequence(rig: &StoreHarness) {
     let (key, holder, node) = (test_key(), new_token(), NodeId::new());
-    let mine = [(); 4].map(|()| LockToken::new(&node));
+    let siblings = [(); 4].map(|()| LockToken::new(&node));
     rig.acquire_exclusive(&key, &holder).await;
-    let seq = rig.join_queue_as(Shared, &key, &mine[0]).await;
+    let seq = rig.join_queue_as(Shared, &key, &siblings[0]).await;
     let [writer] = join_queue_in_order(rig, [Exclusive]).await;
     rig.release(&key, &holder).await;
-    let mut fences = BTreeSet::from([rig.acquire_as(Shared, &key, &mine[0]).await]);
-    for me in &mine[1..] {
-        let call = AcquireCommand { resume_seq: seq, ..wait_command_as(Shared, &key, me) };
+    let mut fences = BTreeSet::from([rig.acquire_as(Shared, &key, &siblings[0]).await]);
+    for token in &siblings[1..] {
+        let call = AcquireCommand { resume_seq: seq, ..wait_command_as(Shared, &key, token) };
         match rig.acquire(call).await {
-            AcquireReply::Granted { fence, queue_length: 1, contenders: others, .. } => {
-                assert!(others.first > seq, "the writer is next");
+            AcquireReply::Granted { fence, queue_length: 1, contenders, .. } => {
+                assert!(contenders.first > seq, "the writer is next");
                 assert!(fences.iter().all(|other| *other + SPARE_FENCES < fence));
                 fences.insert(fence);
             }
             other => panic!("{other:?}"),
         }
     }
-    for me in &mine {
+    for token in &siblings {
         rig.expect_busy(&key, &writer).await;
-        rig.release_as(Shared, &key, me).await;
+        rig.release_as(Shared, &key, token).await;
     }
     rig.acquire_exclusive(&key, &writer).await;
 }
@@ -54,38 +55,38 @@ async fn older_sequence_passes_writer_for_one_offer_timeout(rig: &StoreHarness) 
     let seq = rig.join_queue_as(Shared, &key, &LockToken::new(&node)).await;
     let [writer] = join_queue_in_order(rig, [Exclusive]).await;
     rig.release(&key, &holder).await;
-    let again = || AcquireCommand {
+    let command = || AcquireCommand {
         resume_seq: seq,
         ..wait_command_as(Shared, &key, &LockToken::new(&node))
     };
-    let first = again();
+    let first = command();
     assert!(matches!(rig.acquire(first.clone()).await, AcquireReply::Granted { .. }));
     rig.advance(OFFER_TIMEOUT / 10).await;
-    assert!(matches!(rig.acquire(again()).await, AcquireReply::Granted { .. }));
+    assert!(matches!(rig.acquire(command()).await, AcquireReply::Granted { .. }));
     rig.let_offer_expire().await;
-    let writers = queued_sequence(&rig.acquire(wait_command_as(Exclusive, &key, &writer)).await);
-    let late = again();
-    let place = queued_sequence(&rig.acquire(late.clone()).await);
-    assert!(place > writers, "{place} is before the writer, {writers}");
-    let tried = rig.acquire(AcquireCommand { max_wait: None, ..again() }).await;
-    assert!(matches!(tried, AcquireReply::Busy { .. }), "{tried:?}");
-    // What was let in is not touched by it, and what has its place keeps it.
+    let writer_seq = queued_sequence(&rig.acquire(wait_command_as(Exclusive, &key, &writer)).await);
+    let late = command();
+    let reader_seq = queued_sequence(&rig.acquire(late.clone()).await);
+    assert!(reader_seq > writer_seq, "{reader_seq} is before the writer, {writer_seq}");
+    let try_reply = rig.acquire(AcquireCommand { max_wait: None, ..command() }).await;
+    assert!(matches!(try_reply, AcquireReply::Busy { .. }), "{try_reply:?}");
+    // Existing holds and queue entries are not affected.
     assert!(matches!(rig.acquire(first).await, AcquireReply::Granted { .. }));
-    assert_eq!(queued_sequence(&rig.acquire(late).await), place);
+    assert_eq!(queued_sequence(&rig.acquire(late).await), reader_seq);
 }
 
 async fn older_sequence_cannot_take_lock_offered_to_writer(rig: &StoreHarness) {
     let (key, reader, writer) = (test_key(), new_token(), new_token());
     rig.acquire_with_lease(Shared, &key, &reader, SHORT_TIME).await;
     rig.join_queue(&key, &writer).await;
-    let old = || AcquireCommand {
+    let command = || AcquireCommand {
         resume_seq: 1,
         lease: SHORT_TIME,
         ..try_acquire_command_as(Shared, &key, &new_token())
     };
-    assert!(matches!(rig.acquire(old()).await, AcquireReply::Granted { .. }));
+    assert!(matches!(rig.acquire(command()).await, AcquireReply::Granted { .. }));
     rig.advance_past(SHORT_TIME).await;
-    let late = rig.acquire(old()).await;
+    let late = rig.acquire(command()).await;
     assert!(
         matches!(late, AcquireReply::Busy { queue_length: 0, .. }),
         "the writer is offered it: {late:?}"
@@ -97,24 +98,25 @@ async fn slow_reader_rejoins_right_after_offered_writer(rig: &StoreHarness) {
     let (key, holder) = (test_key(), new_token());
     rig.acquire_exclusive(&key, &holder).await;
     let slow = new_token();
-    let old = rig.join_queue_as(Shared, &key, &slow).await;
-    let [quick, writer, behind] = join_queue_in_order(rig, [Shared, Exclusive, Shared]).await;
+    let slow_seq = rig.join_queue_as(Shared, &key, &slow).await;
+    let [fast, writer, last_reader] = join_queue_in_order(rig, [Shared, Exclusive, Shared]).await;
     rig.release(&key, &holder).await;
-    rig.acquire_as(Shared, &key, &quick).await;
+    rig.acquire_as(Shared, &key, &fast).await;
     rig.let_offer_expire().await;
-    rig.release_as(Shared, &key, &quick).await;
-    // The writer has been offered it; the slow one is before all the others once more.
+    rig.release_as(Shared, &key, &fast).await;
+    // The lock is offered to the writer. The slow reader resumes a position ahead of all other
+    // waiters.
     match rig
-        .acquire(AcquireCommand { resume_seq: old, ..wait_command_as(Shared, &key, &slow) })
+        .acquire(AcquireCommand { resume_seq: slow_seq, ..wait_command_as(Shared, &key, &slow) })
         .await
     {
-        AcquireReply::Busy { seq, queue_length: 2, .. } => assert_eq!(seq, old),
+        AcquireReply::Busy { seq, queue_length: 2, .. } => assert_eq!(seq, slow_seq),
         other => panic!("{other:?}"),
     }
     rig.acquire_exclusive(&key, &writer).await;
     rig.release(&key, &writer).await;
-    for me in [&behind, &slow] {
-        rig.acquire_as(Shared, &key, me).await;
+    for token in [&last_reader, &slow] {
+        rig.acquire_as(Shared, &key, token).await;
     }
 }
 
@@ -122,22 +124,22 @@ async fn writer_waits_for_one_group_of_readers(rig: &StoreHarness) {
     let (key, first) = (test_key(), new_token());
     rig.acquire_as(Shared, &key, &first).await;
     let [writer] = join_queue_in_order(rig, [Exclusive]).await;
-    // However many come, and however often they ask.
-    let flood = [(); 20].map(|()| new_token());
-    for me in flood.iter().chain(&flood) {
-        rig.expect_busy_as(Shared, &key, me).await;
-        rig.join_queue_as(Shared, &key, me).await;
+    // Holds for any number of readers and of repeated calls.
+    let readers = [(); 20].map(|()| new_token());
+    for token in readers.iter().chain(&readers) {
+        rig.expect_busy_as(Shared, &key, token).await;
+        rig.join_queue_as(Shared, &key, token).await;
     }
     rig.release_as(Shared, &key, &first).await;
     rig.acquire_exclusive(&key, &writer).await;
     let [next] = join_queue_in_order(rig, [Exclusive]).await;
     rig.release(&key, &writer).await;
-    for me in &flood {
-        rig.acquire_as(Shared, &key, me).await;
+    for token in &readers {
+        rig.acquire_as(Shared, &key, token).await;
     }
-    for me in &flood {
+    for token in &readers {
         rig.expect_busy(&key, &next).await;
-        rig.release_as(Shared, &key, me).await;
+        rig.release_as(Shared, &key, token).await;
     }
     rig.acquire_exclusive(&key, &next).await;
 }

@@ -14,32 +14,33 @@ use lockgate_tests::ledger::{
 };
 use tokio::task::JoinSet;
 
-/// Clients of each resource: while one is served, the other one's request is deferred.
+/// With two clients per resource, one request is deferred while the other runs.
 const CLIENTS_PER_RESOURCE: usize = 2;
 
-/// Between two requests of a client: there is less to do than there is time for.
+/// Pause between two requests of a client; it keeps the load below the capacity.
 const REQUEST_PAUSE: Duration = Duration::from_millis(60);
 
-/// Before a request that was not taken is made again.
+/// Pause before a refused request is repeated.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// What a request of a client is.
+/// Function that sets the options of a client's request.
 pub(super) type RequestConfigurator = fn(DeferrableRequest) -> DeferrableRequest;
 
-/// What has become of them.
+/// Counts of the responses to a load.
 struct LoadCounters {
-    /// What its figures are called.
+    /// Name of the load in the figures.
     load_name: &'static str,
     stop_requested: AtomicBool,
-    /// Those that have run at once, or were accepted.
+    /// Requests that ran at once or were accepted.
     served: AtomicU64,
     accepted: AtomicU64,
-    /// Those that were not taken, and those of which nobody knows.
+    /// Requests that were refused, and those with an unknown outcome.
     refused: AtomicU64,
     uncertain: AtomicU64,
-    /// From when it was wanted until it was served, refusals in between included, ms.
+    /// Longest time from the first attempt of a request until it was served, including refusals,
+    /// ms.
     longest_wait_ms: AtomicU64,
-    /// Of one answer, whatever it was.
+    /// Longest time to any response, ms.
     longest_answer_ms: AtomicU64,
 }
 
@@ -50,7 +51,7 @@ pub(super) struct ClientLoad {
 
 impl ClientLoad {
     pub(super) fn new(name: &'static str) -> Self {
-        let seen = LoadCounters {
+        let counters = LoadCounters {
             load_name: name,
             stop_requested: AtomicBool::default(),
             served: AtomicU64::default(),
@@ -60,35 +61,35 @@ impl ClientLoad {
             longest_wait_ms: AtomicU64::default(),
             longest_answer_ms: AtomicU64::default(),
         };
-        Self { counters: Arc::new(seen), clients: JoinSet::new() }
+        Self { counters: Arc::new(counters), clients: JoinSet::new() }
     }
 
-    /// From now on there are clients of this resource, who ask all processes in turn.
+    /// Starts clients of this resource. They use all processes in turn.
     pub(super) fn start_clients<G: RedisTopology>(
         &mut self,
         fleet: &JobFleet<G>,
         resource: &str,
-        kind: RequestConfigurator,
+        configure: RequestConfigurator,
     ) {
         let nodes: Vec<_> = (0..fleet.process_count()).map(|node| fleet.node_addr(node)).collect();
         for _ in 0..CLIENTS_PER_RESOURCE {
-            let (seen, resource) = (Arc::clone(&self.counters), resource.to_owned());
+            let (counters, resource) = (Arc::clone(&self.counters), resource.to_owned());
             self.clients.spawn(run_client(
-                seen,
+                counters,
                 fleet.recording_client(),
                 nodes.clone(),
                 resource,
-                kind,
+                configure,
             ));
         }
     }
 
-    /// For [`rate`].
+    /// Returns a meter for [`measure_rate`].
     pub(super) fn meter(&self) -> LoadMeter {
         LoadMeter(Arc::clone(&self.counters))
     }
 
-    /// Until so many more are accepted.
+    /// Waits until this many more requests are accepted.
     pub(super) async fn wait_for_accepted(&self, more: u64) {
         let accepted = || self.counters.accepted.load(Ordering::Relaxed);
         let before = accepted();
@@ -96,29 +97,30 @@ impl ClientLoad {
             .await;
     }
 
-    /// How many were not taken, and of how many nobody knows.
+    /// Returns the numbers of refused requests and of those with an unknown outcome.
     pub(super) fn refused_and_uncertain(&self) -> (u64, u64) {
-        let LoadCounters { refused, uncertain: perhaps, .. } = &*self.counters;
-        (refused.load(Ordering::Relaxed), perhaps.load(Ordering::Relaxed))
+        let LoadCounters { refused, uncertain, .. } = &*self.counters;
+        (refused.load(Ordering::Relaxed), uncertain.load(Ordering::Relaxed))
     }
 
-    /// Until all clients have gone: the longest that one has waited until it was served.
+    /// Stops all clients. Returns the longest time until a request was served.
     pub(super) async fn stop_and_report(&mut self) -> Duration {
         self.counters.stop_requested.store(true, Ordering::Relaxed);
         while let Some(ended) = self.clients.join_next().await {
             ended.expect("no client panics");
         }
-        let [longest, answer] = [&self.counters.longest_wait_ms, &self.counters.longest_answer_ms]
-            .map(|ms| ms.load(Ordering::Relaxed));
-        let ((refused, perhaps), name) = (self.refused_and_uncertain(), self.counters.load_name);
-        println!("{name}: {refused} were not taken, of {perhaps} nobody knows");
-        println!("figure: longest wait of {name} {longest} ms");
-        println!("figure: longest answer to {name} {answer} ms");
-        Duration::from_millis(longest)
+        let [longest_wait, longest_answer] =
+            [&self.counters.longest_wait_ms, &self.counters.longest_answer_ms]
+                .map(|ms| ms.load(Ordering::Relaxed));
+        let ((refused, uncertain), name) = (self.refused_and_uncertain(), self.counters.load_name);
+        println!("{name}: {refused} were not taken, of {uncertain} nobody knows");
+        println!("figure: longest wait of {name} {longest_wait} ms");
+        println!("figure: longest answer to {name} {longest_answer} ms");
+        Duration::from_millis(longest_wait)
     }
 }
 
-/// Counts those that are served.
+/// Counter of served requests.
 pub(super) struct LoadMeter(Arc<LoadCounters>);
 
 impl LoadMeter {
@@ -127,58 +129,60 @@ impl LoadMeter {
     }
 }
 
-/// How many are served in this time.
+/// Prints the served requests per second while `meanwhile` runs.
 pub(super) async fn measure_rate<T>(
     meters: &[LoadMeter],
     phase: &str,
     meanwhile: impl Future<Output = T>,
 ) -> T {
     let before: Vec<_> = meters.iter().map(LoadMeter::served_count).collect();
-    let began = Instant::now();
+    let started = Instant::now();
     let output = meanwhile.await;
     for (meter, before) in meters.iter().zip(before) {
-        let (name, rate) =
-            (meter.0.load_name, (meter.served_count() - before) * 1000 / elapsed_ms(began).max(1));
+        let (name, rate) = (
+            meter.0.load_name,
+            (meter.served_count() - before) * 1000 / elapsed_ms(started).max(1),
+        );
         println!("figure: lowest {name} a second {phase} {rate}");
     }
     output
 }
 
 async fn run_client(
-    seen: Arc<LoadCounters>,
+    counters: Arc<LoadCounters>,
     requests: RecordingClient,
     nodes: Vec<SocketAddr>,
     resource: String,
-    kind: RequestConfigurator,
+    configure: RequestConfigurator,
 ) {
-    let mut wanted = Instant::now();
-    for at in nodes.iter().cycle() {
-        if seen.stop_requested.load(Ordering::Relaxed) {
+    let mut wanted_since = Instant::now();
+    for node in nodes.iter().cycle() {
+        if counters.stop_requested.load(Ordering::Relaxed) {
             return;
         }
         let sent = Instant::now();
-        let told = kind(requests.deferrable_request(*at, &resource))
+        let outcome = configure(requests.deferrable_request(*node, &resource))
             .instruct_handler("ms=20")
             .send()
             .await;
-        seen.longest_answer_ms.fetch_max(elapsed_ms(sent), Ordering::Relaxed);
-        let counts = match told {
-            SendOutcome::Accepted(_) => &seen.accepted,
-            SendOutcome::RanDirectly(..) => &seen.served,
-            SendOutcome::PossiblyAccepted(_) => &seen.uncertain,
-            SendOutcome::Refused(..) | SendOutcome::NoResponse => &seen.refused,
+        counters.longest_answer_ms.fetch_max(elapsed_ms(sent), Ordering::Relaxed);
+        let counter = match outcome {
+            SendOutcome::Accepted(_) => &counters.accepted,
+            SendOutcome::RanDirectly(..) => &counters.served,
+            SendOutcome::PossiblyAccepted(_) => &counters.uncertain,
+            SendOutcome::Refused(..) | SendOutcome::NoResponse => &counters.refused,
         };
-        counts.fetch_add(1, Ordering::Relaxed);
-        if !matches!(told, SendOutcome::Accepted(_) | SendOutcome::RanDirectly(200, _)) {
+        counter.fetch_add(1, Ordering::Relaxed);
+        if !matches!(outcome, SendOutcome::Accepted(_) | SendOutcome::RanDirectly(200, _)) {
             tokio::time::sleep(RETRY_PAUSE).await;
             continue;
         }
-        if let SendOutcome::Accepted(_) = told {
-            seen.served.fetch_add(1, Ordering::Relaxed);
+        if let SendOutcome::Accepted(_) = outcome {
+            counters.served.fetch_add(1, Ordering::Relaxed);
         }
-        seen.longest_wait_ms.fetch_max(elapsed_ms(wanted), Ordering::Relaxed);
+        counters.longest_wait_ms.fetch_max(elapsed_ms(wanted_since), Ordering::Relaxed);
         tokio::time::sleep(REQUEST_PAUSE).await;
-        wanted = Instant::now();
+        wanted_since = Instant::now();
     }
 }
 

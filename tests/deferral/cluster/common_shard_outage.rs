@@ -14,15 +14,17 @@ use lockgate_tests::{
 
 use super::{super::long_lease_setup, FAULTS_BINARY, SECOND};
 
-/// A watch is a worker's for 14 s after its last sign of life, which comes every 10 s.
+/// Covers two leases of a shard watch (14 s); a heartbeat every 10 s renews it.
 const OUTAGE_TIME: Duration = Duration::from_secs(28);
 
-/// What has no message waits for its time, and all for a worker that asks the node that does not answer.
+/// Jobs without a wake-up wait for the next poll, and a worker's polls may wait for the paused
+/// node.
 const MAX_RUN_DELAY: Duration = Duration::from_secs(12);
 
 const RESOURCE_COUNT: usize = 8;
 
-/// Each of them has a request that waits for its lock and one that waits for its time, and all run: how long that takes.
+/// Enqueues a queued and a delayed job for each resource and waits for all runs. Returns the time
+/// since the locks were released.
 async fn wait_for_all_runs(
     fleet: &JobFleet<RedisCluster>,
     web: usize,
@@ -30,23 +32,23 @@ async fn wait_for_all_runs(
 ) -> Duration {
     let ids = join_all(resources.iter().map(async |resource| {
         let lock = fleet.hold_lock(resource).await;
-        let now = fleet.deferrable_request(web, resource).send_accepted().await;
-        let later = fleet.deferrable_request(web, resource).delayed().send_accepted().await;
+        let queued = fleet.deferrable_request(web, resource).send_accepted().await;
+        let delayed = fleet.deferrable_request(web, resource).delayed().send_accepted().await;
         lock.release().await;
-        [now, later]
+        [queued, delayed]
     }));
     let (ids, released) = (ids.await.concat(), Instant::now());
-    let waits = |fleet: &JobFleet<RedisCluster>| {
+    let count_waiting = |fleet: &JobFleet<RedisCluster>| {
         let runs = fleet.runs();
         let has_run = |id: &&String| runs.iter().any(|run| run.job_id.as_ref() == Some(*id));
         ids.iter().filter(|id| !has_run(id)).count()
     };
-    let mut waiting = waits(fleet);
+    let mut waiting = count_waiting(fleet);
     while waiting > 0 {
         let waited = released.elapsed();
         assert!(waited < MAX_RUN_DELAY, "{waiting} of {} do not run within {waited:?}", ids.len());
         tokio::time::sleep(Duration::from_millis(20)).await;
-        waiting = waits(fleet);
+        waiting = count_waiting(fleet);
     }
     released.elapsed()
 }
@@ -58,40 +60,43 @@ async fn workers_keep_shards_while_common_shard_node_is_paused() {
         RedisCluster::start_with_partial_coverage().await,
     )
     .await;
-    let knows = fleet.server.shard_owner(0).await;
-    let (mut here, mut there) = (Vec::new(), Vec::new());
+    let common_shard_node = fleet.server.shard_owner(0).await;
+    let (mut other_resources, mut common_node_resources) = (Vec::new(), Vec::new());
     for resource in (0..).map(|n: u32| n.to_string()) {
         let shard = fleet.shard_of(&resource).await;
-        let of =
-            if fleet.server.shard_owner(shard).await == knows { &mut there } else { &mut here };
-        of.push(resource);
-        if here.len() >= RESOURCE_COUNT && !there.is_empty() {
+        let resources = if fleet.server.shard_owner(shard).await == common_shard_node {
+            &mut common_node_resources
+        } else {
+            &mut other_resources
+        };
+        resources.push(resource);
+        if other_resources.len() >= RESOURCE_COUNT && !common_node_resources.is_empty() {
             break;
         }
     }
-    // Shorter than usual, so that signs of life come in time that meet silence.
+    // Shorter than usual, so that heartbeats time out during the outage.
     let setup = |framework| NodeSetup { call_timeout: SECOND, ..long_lease_setup(framework) };
     let web = fleet.start_node(long_lease_setup(WebFramework::Axum).without_worker()).await;
     for framework in [WebFramework::Actix, WebFramework::Axum] {
         fleet.start_node(setup(framework)).await;
     }
-    wait_for_all_runs(&fleet, web, &here).await;
-    fleet.server.nodes()[knows].pause();
-    let (gone, mut longest) = (Instant::now(), Duration::ZERO);
-    while gone.elapsed() < OUTAGE_TIME {
-        longest = longest.max(wait_for_all_runs(&fleet, web, &here).await);
+    wait_for_all_runs(&fleet, web, &other_resources).await;
+    fleet.server.nodes()[common_shard_node].pause();
+    let (paused_at, mut longest_wait) = (Instant::now(), Duration::ZERO);
+    while paused_at.elapsed() < OUTAGE_TIME {
+        longest_wait = longest_wait.max(wait_for_all_runs(&fleet, web, &other_resources).await);
     }
-    fleet.server.nodes()[knows].resume();
-    println!("figure: longest wait while nobody knows who lives {} ms", longest.as_millis());
+    fleet.server.nodes()[common_shard_node].resume();
+    println!("figure: longest wait while nobody knows who lives {} ms", longest_wait.as_millis());
     eventually("it to be used again", async || {
         matches!(
-            fleet.deferrable_request(web, &there[0]).send().await,
+            fleet.deferrable_request(web, &common_node_resources[0]).send().await,
             SendOutcome::Accepted(_) | SendOutcome::RanDirectly(..)
         )
     })
     .await;
-    // Of its own shards, too.
-    wait_for_all_runs(&fleet, web, &[here, there].concat()).await;
-    let looked = fleet.finish_and_check(web).await.assert_no_violations();
-    assert!(looked.runs >= 64 && looked.repeated_runs == 0, "{looked:?}");
+    // The resumed node's own shards work too.
+    wait_for_all_runs(&fleet, web, &[other_resources, common_node_resources].concat()).await;
+    let stats = fleet.finish_and_check(web).await.assert_no_violations();
+    assert!(stats.runs >= 64 && stats.repeated_runs == 0, "{stats:?}");
 }

@@ -18,60 +18,63 @@ use super::{
     start_workers,
 };
 
-/// Resources of the master that dies, and of the others.
+/// Resources on the failing master, and as many on the other masters.
 const RESOURCES_PER_GROUP: usize = 3;
 
-/// While the master has nobody who copies from it.
+/// Time during which the master has no replica.
 const ISOLATION_TIME: Duration = Duration::from_millis(500);
 
-/// Until the replica is promoted, on a machine that has other things to do.
+/// Time until the replica is promoted, on a loaded machine.
 const PROMOTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 const RUN_LEASE: Duration = Duration::from_secs(2);
 
-/// After it: leases that end, and what a client asks then.
+/// Time after the promotion for leases to end and clients to retry.
 const RECOVERY_TIME: Duration = Duration::from_secs(5);
 
-/// Of a request, beyond the time that there is nobody to have it.
+/// Longest wait of a request beyond the outage of its master.
 const MAX_WAIT_AFTER_OUTAGE: Duration = Duration::from_secs(10);
 
-/// Of one that is nothing of the dead master's, on a machine that has other things to do.
+/// Longest wait of a request to another master, on a loaded machine.
 const MAX_WAIT_OTHER_MASTERS: Duration = Duration::from_secs(8);
 
 struct MasterFailover {
     fleet: JobFleet<ReplicatedCluster>,
-    /// Those of the master that dies.
+    /// Resources on the failing master.
     affected_resources: Vec<String>,
-    /// A shard of it.
+    /// A shard of the failing master.
     master_shard: u16,
     load: ClientLoad,
-    /// Of the masters that stay.
+    /// Load on the other masters.
     other_load: ClientLoad,
 }
 
 impl MasterFailover {
-    /// Clients of all shards; `kind`: what they ask of those that go.
-    async fn new(kind: fn(DeferrableRequest) -> DeferrableRequest) -> Self {
+    /// Starts clients of all masters. `configure` is applied to the requests to the failing one.
+    async fn new(configure: fn(DeferrableRequest) -> DeferrableRequest) -> Self {
         let mut fleet = JobFleet::with_topology(
             Path::new(FAULTS_BINARY),
             ReplicatedCluster::start_with_partial_coverage().await,
         )
         .await;
-        let (mut go, mut stay, mut last) = (Vec::new(), Vec::new(), 0);
+        let (mut affected_resources, mut other_resources, mut master_shard) =
+            (Vec::new(), Vec::new(), 0);
         for resource in (0..).map(|n: u32| n.to_string()) {
-            if go.len() >= RESOURCES_PER_GROUP && stay.len() >= RESOURCES_PER_GROUP {
+            if affected_resources.len() >= RESOURCES_PER_GROUP
+                && other_resources.len() >= RESOURCES_PER_GROUP
+            {
                 break;
             }
             let shard = fleet.shard_of(&resource).await;
             if fleet.server.master_owns_shard(shard).await {
-                go.push(resource);
-                last = shard;
+                affected_resources.push(resource);
+                master_shard = shard;
             } else {
-                stay.push(resource);
+                other_resources.push(resource);
             }
         }
-        go.truncate(RESOURCES_PER_GROUP);
-        stay.truncate(RESOURCES_PER_GROUP);
+        affected_resources.truncate(RESOURCES_PER_GROUP);
+        other_resources.truncate(RESOURCES_PER_GROUP);
         let setup = |framework| NodeSetup {
             lease: RUN_LEASE,
             call_timeout: SECOND,
@@ -79,50 +82,49 @@ impl MasterFailover {
         };
         start_workers(&mut fleet, setup).await;
         let mut load = ClientLoad::new("requests of a dead master");
-        let mut others = ClientLoad::new("requests of the other masters");
-        for resource in &go {
-            load.start_clients(&fleet, resource, kind);
+        let mut other_load = ClientLoad::new("requests of the other masters");
+        for resource in &affected_resources {
+            load.start_clients(&fleet, resource, configure);
         }
-        for resource in &stay {
-            others.start_clients(&fleet, resource, |later| later);
+        for resource in &other_resources {
+            other_load.start_clients(&fleet, resource, |request| request);
         }
         load.wait_for_accepted(20).await;
-        let scene =
-            Self { fleet, affected_resources: go, master_shard: last, load, other_load: others };
-        measure_rate(&scene.meters(), "before", tokio::time::sleep(LOAD_PHASE)).await;
-        scene
+        let failover = Self { fleet, affected_resources, master_shard, load, other_load };
+        measure_rate(&failover.meters(), "before", tokio::time::sleep(LOAD_PHASE)).await;
+        failover
     }
 
     fn meters(&self) -> [LoadMeter; 2] {
         [self.load.meter(), self.other_load.meter()]
     }
 
-    /// Nothing of the master's runs from now on, and its replica has all that was accepted until now: what is
-    /// accepted from now on, the replica has not.
+    /// Stops runs on the master and isolates it from its replica. The replica has all jobs accepted
+    /// before and none accepted afterwards.
     async fn hold_locks_and_isolate_master(&self) -> Vec<LockGuard> {
-        let mut held = Vec::new();
+        let mut guards = Vec::new();
         for resource in &self.affected_resources {
-            held.push(self.fleet.hold_lock(resource).await);
+            guards.push(self.fleet.hold_lock(resource).await);
         }
         self.load.wait_for_accepted(10).await;
         self.fleet.server.wait_for_replication(self.master_shard).await;
         let before = self.load.refused_and_uncertain().1;
         self.fleet.server.isolate_replica().await;
-        let told = async {
+        let uncertain_response = async {
             while self.load.refused_and_uncertain().1 == before {
                 tokio::time::sleep(ISOLATION_TIME / 10).await;
             }
         };
-        tokio::time::timeout(PROMOTION_TIMEOUT, told)
+        tokio::time::timeout(PROMOTION_TIMEOUT, uncertain_response)
             .await
             .expect("somebody is told that no replica has it");
         tokio::time::sleep(ISOLATION_TIME).await;
-        held
+        guards
     }
 
-    /// Until the replica has taken over, and the dead one has come back as its replica.
+    /// Waits until the replica is promoted and the old master has restarted as its replica.
     async fn fail_over(&mut self) {
-        let (from, gone) = (ledger::now_ns(), Instant::now());
+        let (from, killed) = (ledger::now_ns(), Instant::now());
         self.fleet.server.master.kill();
         self.fleet.server.replica.resume();
         let promoted = async {
@@ -131,57 +133,61 @@ impl MasterFailover {
             }
         };
         tokio::time::timeout(PROMOTION_TIMEOUT, promoted).await.expect("the replica is promoted");
-        println!("figure: no master for {} ms", gone.elapsed().as_millis());
-        // From now on somebody can have what is accepted.
+        println!("figure: no master for {} ms", killed.elapsed().as_millis());
+        // From here on, a replica can acknowledge accepted jobs.
         self.fleet.server.restart_as_replica().await;
-        let over = ledger::now_ns() + u64::try_from(RECOVERY_TIME.as_nanos()).unwrap_or(u64::MAX);
-        self.fleet.record_disturbance(None, from, over);
+        let recovered =
+            ledger::now_ns() + u64::try_from(RECOVERY_TIME.as_nanos()).unwrap_or(u64::MAX);
+        self.fleet.record_disturbance(None, from, recovered);
     }
 
-    /// `away`: for how long nothing of the shards that went could be accepted.
-    async fn finish_and_check(mut self, away: Duration) {
+    /// `outage` is the time during which the affected shards could not accept jobs.
+    async fn finish_and_check(mut self, outage: Duration) {
         measure_rate(&self.meters(), "after", tokio::time::sleep(LOAD_PHASE)).await;
-        let [longest, other] =
+        let [longest_wait, longest_other_wait] =
             [self.load.stop_and_report().await, self.other_load.stop_and_report().await];
-        let verdict = self.fleet.finish_and_check(0).await;
-        assert_eq!(verdict.lost_requests, 0, "accepted with a replica, and lost\n{verdict}");
-        let looked = verdict.assert_no_violations();
-        println!("{looked:?}");
-        assert!(looked.accepted > 100 && looked.ordered_pairs > 50, "{looked:?}");
-        assert!(longest < away + MAX_WAIT_AFTER_OUTAGE, "{longest:?}, away for {away:?}");
-        assert!(other < MAX_WAIT_OTHER_MASTERS, "{other:?}");
+        let report = self.fleet.finish_and_check(0).await;
+        assert_eq!(report.lost_requests, 0, "accepted with a replica, and lost\n{report}");
+        let stats = report.assert_no_violations();
+        println!("{stats:?}");
+        assert!(stats.accepted > 100 && stats.ordered_pairs > 50, "{stats:?}");
+        assert!(
+            longest_wait < outage + MAX_WAIT_AFTER_OUTAGE,
+            "{longest_wait:?}, away for {outage:?}"
+        );
+        assert!(longest_other_wait < MAX_WAIT_OTHER_MASTERS, "{longest_other_wait:?}");
     }
 }
 
-/// It takes what its replica does not have with it; of that nobody was told that it is accepted.
+/// The failing master loses unreplicated jobs, for which no 202 was sent.
 #[tokio::test]
 async fn replicated_jobs_survive_failure_of_isolated_master() {
-    let mut scene = MasterFailover::new(DeferrableRequest::replicated).await;
-    let (meters, began, from) = (scene.meters(), Instant::now(), ledger::now_ns());
+    let mut failover = MasterFailover::new(DeferrableRequest::replicated).await;
+    let (meters, began, from) = (failover.meters(), Instant::now(), ledger::now_ns());
     let fault = async {
-        let held = scene.hold_locks_and_isolate_master().await;
-        scene.fleet.record_disturbance(None, from, ledger::now_ns());
-        scene.fail_over().await;
-        for lock in held {
+        let guards = failover.hold_locks_and_isolate_master().await;
+        failover.fleet.record_disturbance(None, from, ledger::now_ns());
+        failover.fail_over().await;
+        for lock in guards {
             lock.release().await;
         }
-        scene.load.wait_for_accepted(20).await;
+        failover.load.wait_for_accepted(20).await;
     };
     measure_rate(&meters, "during", fault).await;
-    scene.finish_and_check(began.elapsed()).await;
+    failover.finish_and_check(began.elapsed()).await;
 }
 
-/// In the middle of runs, which are run again.
+/// The runs are interrupted and repeated.
 #[tokio::test]
 async fn master_failure_during_run_settles_job_once() {
-    let mut scene = MasterFailover::new(|later| later.put().replicated()).await;
-    let (meters, began) = (scene.meters(), Instant::now());
+    let mut failover = MasterFailover::new(|request| request.put().replicated()).await;
+    let (meters, began) = (failover.meters(), Instant::now());
     let fault = async {
-        scene.fail_over().await;
-        scene.load.wait_for_accepted(20).await;
+        failover.fail_over().await;
+        failover.load.wait_for_accepted(20).await;
     };
     measure_rate(&meters, "during", fault).await;
-    let (refused, perhaps) = scene.load.refused_and_uncertain();
-    assert!(refused + perhaps > 0, "nobody has noticed");
-    scene.finish_and_check(began.elapsed()).await;
+    let (refused, uncertain) = failover.load.refused_and_uncertain();
+    assert!(refused + uncertain > 0, "nobody has noticed");
+    failover.finish_and_check(began.elapsed()).await;
 }

@@ -8,7 +8,7 @@ use super::LOCK_COUNT;
 
 pub(super) const NAMESPACE: &str = "x";
 
-/// A master, the replica that takes its place, and those who see to that.
+/// A master, its replica, and the sentinels or cluster nodes that promote it.
 pub(super) enum FailoverTopology {
     SentinelDeployment(SentinelDeployment),
     Cluster(ReplicatedCluster),
@@ -25,63 +25,64 @@ impl FailoverTopology {
 
     pub(super) fn url(&self) -> String {
         match self {
-            Self::SentinelDeployment(all) => all.url(NAMESPACE),
-            Self::Cluster(all) => all.url(NAMESPACE),
+            Self::SentinelDeployment(deployment) => deployment.url(NAMESPACE),
+            Self::Cluster(deployment) => deployment.url(NAMESPACE),
         }
     }
 
     pub(super) fn master(&mut self) -> &mut RedisServer {
         match self {
-            Self::SentinelDeployment(all) => &mut all.master,
-            Self::Cluster(all) => &mut all.master,
+            Self::SentinelDeployment(deployment) => &mut deployment.master,
+            Self::Cluster(deployment) => &mut deployment.master,
         }
     }
 
     pub(super) fn successor(&self) -> &RedisServer {
         match self {
-            Self::SentinelDeployment(all) => &all.replica,
-            Self::Cluster(all) => &all.replica,
+            Self::SentinelDeployment(deployment) => &deployment.replica,
+            Self::Cluster(deployment) => &deployment.replica,
         }
     }
 
-    /// Whether all that say who is the master say that it is the successor.
+    /// Returns true if all sentinels or cluster nodes report the successor as master.
     pub(super) async fn have_switched_to_successor(&self) -> bool {
         match self {
-            Self::SentinelDeployment(all) => all.have_switched_to_replica().await,
-            Self::Cluster(all) => all.all_nodes_see_promotion().await,
+            Self::SentinelDeployment(deployment) => deployment.have_switched_to_replica().await,
+            Self::Cluster(deployment) => deployment.all_nodes_see_promotion().await,
         }
     }
 
-    /// The old master, which was killed, is started again, empty: it is to be a replica.
+    /// Restarts the killed master, empty, as a replica.
     pub(super) async fn restart_old_master(&mut self) {
         match self {
-            Self::SentinelDeployment(all) => all.restart_old_master().await,
-            Self::Cluster(all) => all.restart_as_replica().await,
+            Self::SentinelDeployment(deployment) => deployment.restart_old_master().await,
+            Self::Cluster(deployment) => deployment.restart_as_replica().await,
         }
     }
 
-    /// Names of locks that the master has.
+    /// Returns names of locks whose shards the master owns.
     pub(super) async fn locks_of_master(&self) -> [String; LOCK_COUNT] {
         let master = match self {
             Self::SentinelDeployment(_) => return ["a", "b", "c", "d"].map(str::to_owned),
-            Self::Cluster(all) => &all.master,
+            Self::Cluster(names) => &names.master,
         };
         let store = connect_with_long_timeout(&self.url()).await;
         let mut connection = master.connection().await;
-        let mut found = Vec::new();
+        let mut names_found = Vec::new();
         for name in (0..64).map(|n| format!("lock-{n}")) {
             let guard = store.lock(&*name).acquire().await.expect("it is free");
             let mut keys = redis::cmd("KEYS");
             let keys = keys.arg(format!("lg:1:{NAMESPACE}:*}}:h:*"));
-            let here: Vec<String> = keys.query_async(&mut connection).await.expect("an answer");
+            let keys_on_master: Vec<String> =
+                keys.query_async(&mut connection).await.expect("an answer");
             guard.release().await;
-            if !here.is_empty() {
-                found.push(name);
+            if !keys_on_master.is_empty() {
+                names_found.push(name);
             }
-            if let Ok(all) = found.clone().try_into() {
-                return all;
+            if let Ok(names) = names_found.clone().try_into() {
+                return names;
             }
         }
-        panic!("the master has {} locks of 64", found.len())
+        panic!("the master has {} locks of 64", names_found.len())
     }
 }

@@ -17,14 +17,14 @@ use parking_lot::Mutex;
 
 use super::{LOAD_PHASE, LOCK_COUNT, PROCESS_COUNT};
 
-/// Until each process has had each lock again: a lease whose release did not arrive, its turn, and a machine that has other
-/// things to do.
+/// Time until each process has been granted each lock again: the lease of a lost release, the
+/// queue, and a loaded machine.
 const MAX_SERVICE_TIME: Duration = Duration::from_secs(30);
 
 /// Grants of each process, by lock.
 type GrantCounters = [[AtomicU64; LOCK_COUNT]; PROCESS_COUNT];
 
-/// How a failover is made: with so many replicas that grants must have.
+/// Kind of failover, and number of replicas that each grant needs.
 #[derive(Clone, Copy)]
 pub(super) struct FailoverPlan {
     pub(super) min_replicas: u32,
@@ -32,14 +32,14 @@ pub(super) struct FailoverPlan {
 }
 
 impl FailoverPlan {
-    /// A grant that a replica must have waits longer: until there is another one.
+    /// Replicated grants take longer: until the master has a replica again.
     pub(super) fn request_label(self) -> &'static str {
         if self.min_replicas > 0 { "replicated grants" } else { "requests" }
     }
 }
 
-/// A register under a lock that looks at fences: who reads it, too, keeps out whoever was before him. (It lies in this
-/// process, so it hears all that is sent to it.)
+/// Register that checks fences. A read raises the fence too, so older holders cannot write any
+/// more. (It is in this process and receives all operations.)
 #[derive(Default)]
 struct FencedValue {
     highest_fence: u64,
@@ -63,22 +63,22 @@ impl FencedValue {
 
 pub(super) struct LockLoad {
     pub(super) plan: FailoverPlan,
-    /// The names of the locks.
     lock_names: [String; LOCK_COUNT],
     started_at: Instant,
     pub(super) stop_requested: AtomicBool,
-    /// Whoever has a lock keeps it: so its end is contested while the master is replaced.
+    /// Holders extend their holds until the lock is lost, so that the end of each hold is contested
+    /// during the failover.
     pub(super) holds_are_extended: AtomicBool,
     completed_count: AtomicU64,
     pub(super) failed_count: AtomicU64,
-    /// Of one call that was answered, and of a request until it was served, ms.
+    /// Longest answered call, and longest time until a request was served, ms.
     pub(super) longest_call_ms: AtomicU64,
     pub(super) longest_wait_ms: AtomicU64,
     registers: [Mutex<FencedValue>; LOCK_COUNT],
     grants: GrantCounters,
 }
 
-/// What one process has seen, as it would write it down.
+/// Events of one process, as it would log them.
 #[derive(Default)]
 pub(super) struct ProcessEventLog {
     events: Mutex<Vec<(u64, LockEvent)>>,
@@ -112,26 +112,27 @@ impl LockLoad {
         }
     }
 
-    /// ns.
+    /// Time since the start, ns.
     fn elapsed_ns(&self) -> u64 {
         u64::try_from(self.started_at.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     fn validity_end_ns(&self, guard: &LockGuard) -> u64 {
-        // The clock is read first: what is told is never beyond what the guard is sure of.
+        // Reads the clock first, so that the reported end is never later than the guard's validity.
         self.elapsed_ns() + u64::try_from(guard.remaining().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Takes a lock and gives it back, again and again.
+    /// Acquires and releases a lock repeatedly.
     pub(super) async fn run_client(
         self: Arc<Self>,
         store: Store,
         log: Arc<ProcessEventLog>,
         (process, lock): (usize, usize),
     ) {
-        let mut wanted = Instant::now();
+        let mut wanted_since = Instant::now();
         while !self.stop_requested.load(Ordering::Relaxed) {
-            let (id, asked) = (log.next_operation.fetch_add(1, Ordering::Relaxed), Instant::now());
+            let (id, call_start) =
+                (log.next_operation.fetch_add(1, Ordering::Relaxed), Instant::now());
             log.record(
                 self.elapsed_ns(),
                 LockEvent::Requested {
@@ -145,7 +146,7 @@ impl LockLoad {
                 .min_replicas(self.plan.min_replicas)
                 .wait(LOAD_PHASE);
             let acquired = request.acquire().await;
-            self.longest_call_ms.fetch_max(elapsed_ms(asked), Ordering::Relaxed);
+            self.longest_call_ms.fetch_max(elapsed_ms(call_start), Ordering::Relaxed);
             match acquired {
                 Ok(guard) => {
                     log.record(
@@ -156,13 +157,13 @@ impl LockLoad {
                             valid_until: self.validity_end_ns(&guard),
                         },
                     );
-                    self.longest_wait_ms.fetch_max(elapsed_ms(wanted), Ordering::Relaxed);
+                    self.longest_wait_ms.fetch_max(elapsed_ms(wanted_since), Ordering::Relaxed);
                     self.grants[process][lock].fetch_add(1, Ordering::Relaxed);
                     self.hold_lock(&log, id, lock, guard).await;
                     self.completed_count.fetch_add(1, Ordering::Relaxed);
-                    wanted = Instant::now();
+                    wanted_since = Instant::now();
                 }
-                // Somebody keeps it, or a release did not arrive and its lease is still on.
+                // Another client holds the lock, or the lease of a lost release has not ended.
                 Err(AcquireError::Busy(_)) => {
                     log.record(self.elapsed_ns(), LockEvent::Refused { acquisition: id });
                 }
@@ -180,8 +181,8 @@ impl LockLoad {
         tokio::time::sleep(Duration::from_millis(1)).await;
         while self.holds_are_extended.load(Ordering::Relaxed) && guard.remaining() > Duration::ZERO
         {
-            let beat = Duration::from_millis(10);
-            if tokio::time::timeout(beat, guard.lost()).await.is_ok() {
+            let renewal_interval = Duration::from_millis(10);
+            if tokio::time::timeout(renewal_interval, guard.lost()).await.is_ok() {
                 log.record(self.elapsed_ns(), LockEvent::LossReported { acquisition: id });
                 break;
             }
@@ -190,7 +191,7 @@ impl LockLoad {
                 LockEvent::Renewed { acquisition: id, valid_until: self.validity_end_ns(&guard) },
             );
         }
-        // As if by somebody who does not know better: the register is what keeps him out.
+        // Writes even after a known loss: the register must reject the write.
         let write = |value| self.registers[lock].lock().write(guard.fence(), value + 1);
         if let Some(value) = read.and_then(write) {
             log.record(self.elapsed_ns(), LockEvent::Written { acquisition: id, value });
@@ -205,15 +206,15 @@ impl LockLoad {
         );
     }
 
-    pub(super) async fn measure_rate(&self, phase: &str, time: impl Future<Output = ()>) {
-        let (before, began) = (self.completed_count.load(Ordering::Relaxed), Instant::now());
-        time.await;
+    pub(super) async fn measure_rate(&self, phase: &str, phase_end: impl Future<Output = ()>) {
+        let (before, started) = (self.completed_count.load(Ordering::Relaxed), Instant::now());
+        phase_end.await;
         let done = self.completed_count.load(Ordering::Relaxed) - before;
-        let rate = done * 1000 / elapsed_ms(began).max(1);
+        let rate = done * 1000 / elapsed_ms(started).max(1);
         println!("figure: lowest {} a second {phase} {rate}", self.plan.request_label());
     }
 
-    /// Until there are some again.
+    /// Waits until requests are served again.
     pub(super) async fn wait_for_progress(&self) {
         let before = self.completed_count.load(Ordering::Relaxed);
         while self.completed_count.load(Ordering::Relaxed) < before + 16 {
@@ -221,11 +222,14 @@ impl LockLoad {
         }
     }
 
-    /// L1: until each process has had each lock since then.
+    /// L1: waits until each process has been granted each lock again.
     pub(super) async fn wait_until_all_served(&self) {
-        let grants =
-            || self.grants.each_ref().map(|its| its.each_ref().map(|n| n.load(Ordering::Relaxed)));
-        let (since, before) = (Instant::now(), grants());
+        let grants = || {
+            self.grants
+                .each_ref()
+                .map(|counters| counters.each_ref().map(|n| n.load(Ordering::Relaxed)))
+        };
+        let (started, before) = (Instant::now(), grants());
         loop {
             let now = grants();
             let pairs = before.iter().flatten().zip(now.iter().flatten());
@@ -233,15 +237,18 @@ impl LockLoad {
                 break;
             }
             assert!(
-                since.elapsed() < MAX_SERVICE_TIME,
+                started.elapsed() < MAX_SERVICE_TIME,
                 "not served again: {before:?} before, {now:?} now"
             );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        println!("figure: longest until each process has each lock again {} ms", elapsed_ms(since));
+        println!(
+            "figure: longest until each process has each lock again {} ms",
+            elapsed_ms(started)
+        );
     }
 
-    /// All that was seen; only what is broken by any failover, or by this one.
+    /// Checks the history against the guarantees that hold under this failover.
     pub(super) fn check_history(&self, logs: &[Arc<ProcessEventLog>]) {
         let mut history = LockHistory::default();
         for (process, log) in logs.iter().enumerate() {
@@ -254,18 +261,21 @@ impl LockLoad {
             let writes = register.lock().writes.clone();
             history.registers.push(FencedRegister { lock: lock.clone(), writes });
         }
-        let (looked, found) = history.check();
-        let overlaps = found.iter().filter(|wrong| wrong.guarantee == Guarantee::M1).count();
-        println!("{} holds, {} grants", looked.hold_count, history.grant_count());
-        let with = if self.plan.min_replicas > 0 { "with a replica" } else { "without replicas" };
-        println!("figure: locks with two holders {with} {overlaps}");
+        let (stats, violations) = history.check();
+        let overlaps =
+            violations.iter().filter(|violation| violation.guarantee == Guarantee::M1).count();
+        println!("{} holds, {} grants", stats.hold_count, history.grant_count());
+        let replication =
+            if self.plan.min_replicas > 0 { "with a replica" } else { "without replicas" };
+        println!("figure: locks with two holders {replication} {overlaps}");
         let must_hold = |check| match check {
             Guarantee::M1 => self.plan.min_replicas > 0,
             Guarantee::M2 | Guarantee::M3 => true,
             _ => false,
         };
-        let wrong: Vec<_> = found.iter().filter(|wrong| must_hold(wrong.guarantee)).collect();
-        assert!(wrong.is_empty(), "{wrong:#?}");
-        assert!(looked.hold_count > 100, "{looked:?}");
+        let unexcused: Vec<_> =
+            violations.iter().filter(|violation| must_hold(violation.guarantee)).collect();
+        assert!(unexcused.is_empty(), "{unexcused:#?}");
+        assert!(stats.hold_count > 100, "{stats:?}");
     }
 }

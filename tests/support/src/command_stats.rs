@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
-/// A server that stands still tells nothing.
+/// A stalled server sends no reply.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Calls of scripts since this server began, each of which begins by its hash; what a connection asks as it is made does not.
-/// None if it does not say.
+/// Returns the number of `EVALSHA` calls since the server started, or `None` without a reply. The
+/// calls of a new connection are other commands.
 pub(crate) fn script_calls(port: u16) -> Option<u64> {
     let mut server = TcpStream::connect(("127.0.0.1", port)).ok()?;
     server.set_read_timeout(Some(READ_TIMEOUT)).ok()?;
@@ -21,7 +21,7 @@ pub(crate) fn script_calls(port: u16) -> Option<u64> {
 }
 
 fn parse_call_count(text: &str, name: &str) -> u64 {
-    let begin = format!("cmdstat_{name}:calls=");
-    let line = text.lines().find_map(|line| line.strip_prefix(&begin));
+    let prefix = format!("cmdstat_{name}:calls=");
+    let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
     line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
 }

@@ -50,14 +50,14 @@ impl DemoProcess {
     ///
     /// If its first line is not the address.
     pub async fn start_example(name: &str, store: &str) -> Self {
-        // Not on the runtime: it may take a minute, and connections of the test live there.
-        let built = tokio::task::spawn_blocking({
+        // Not on the runtime: the build may take a minute, and connections of the test run there.
+        let binary = tokio::task::spawn_blocking({
             let name = name.to_owned();
             move || example_binary(&name)
         })
         .await
         .expect("the demos are built");
-        let mut child = Command::new(built)
+        let mut child = Command::new(binary)
             .env("LOCKGATE_STORE", store)
             .env("PORT", "0")
             .stdin(Stdio::null())
@@ -65,41 +65,40 @@ impl DemoProcess {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the demo starts");
-        // Read to the end: a demo that can't print would not go on.
-        let said = collect_lines(child.stdout.take().expect("it is piped"));
-        let log = collect_lines(child.stderr.take().expect("it is piped"));
-        let mut demo =
-            Self { addr: ([127, 0, 0, 1], 0).into(), child, stdout_lines: said, stderr_lines: log };
+        // Reads the output to the end, since a demo blocks when it cannot print.
+        let stdout_lines = collect_lines(child.stdout.take().expect("it is piped"));
+        let stderr_lines = collect_lines(child.stderr.take().expect("it is piped"));
+        let mut demo = Self { addr: ([127, 0, 0, 1], 0).into(), child, stdout_lines, stderr_lines };
         eventually("the demo to listen", async || !demo.stdout_lines.lock().is_empty()).await;
-        let first = demo.stdout_lines.lock()[0].clone();
-        let addr = first.strip_prefix("listening on http://");
-        let addr = addr.unwrap_or_else(|| panic!("its first line is {first:?}"));
+        let first_line = demo.stdout_lines.lock()[0].clone();
+        let addr = first_line.strip_prefix("listening on http://");
+        let addr = addr.unwrap_or_else(|| panic!("its first line is {first_line:?}"));
         demo.addr = addr.parse().expect("an address");
         demo
     }
 
-    /// Returns its output.
+    /// Returns the lines of the standard output.
     #[must_use]
     pub fn stdout_lines(&self) -> Vec<String> {
         self.stdout_lines.lock().clone()
     }
 
-    /// A request of this method.
+    /// Creates a request with this method.
     pub fn request(&self, method: &str, target: &str) -> TestRequest {
         request(self.addr, method, target)
     }
 
-    /// A GET.
+    /// Creates a GET.
     pub fn get(&self, target: &str) -> TestRequest {
         self.request("GET", target)
     }
 
-    /// A POST.
+    /// Creates a POST.
     pub fn post(&self, target: &str) -> TestRequest {
         self.request("POST", target)
     }
 
-    /// Returns its process id.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -109,14 +108,14 @@ impl DemoProcess {
     ///
     /// # Panics
     ///
-    /// If it has ended.
+    /// If the process has ended.
     pub fn terminate(&self) {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-TERM", &pid]).status();
         assert!(sent.is_ok_and(|sent| sent.success()), "no demo to stop");
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the process.
     pub async fn wait_for_exit(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("the demo to end", async || {
@@ -127,7 +126,7 @@ impl DemoProcess {
         status.expect("it has ended")
     }
 
-    /// Kills it.
+    /// Kills the process.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -146,10 +145,10 @@ impl Drop for DemoProcess {
 
 fn collect_lines(from: impl Read + Send + 'static) -> Arc<Mutex<Vec<String>>> {
     let lines = Arc::new(Mutex::new(Vec::new()));
-    let to = Arc::clone(&lines);
+    let collected = Arc::clone(&lines);
     thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            to.lock().push(line);
+            collected.lock().push(line);
         }
     });
     lines
@@ -157,23 +156,24 @@ fn collect_lines(from: impl Read + Send + 'static) -> Arc<Mutex<Vec<String>>> {
 
 fn example_binary(name: &str) -> &'static Path {
     static BINARIES: OnceLock<HashMap<String, PathBuf>> = OnceLock::new();
-    let found = BINARIES.get_or_init(build_examples).get(name);
-    found.unwrap_or_else(|| panic!("cargo has built no {name}"))
+    let binary = BINARIES.get_or_init(build_examples).get(name);
+    binary.unwrap_or_else(|| panic!("cargo has built no {name}"))
 }
 
 const EXAMPLES: [&str; 4] = ["example-axum", "example-actix-web", "example-hyper", "example-tonic"];
 
-/// `cargo test` does not build the binaries of other packages; it has ended its own build when it
-/// starts a test, so it may be asked. In the same profile and directory as this test, and together
-/// with this package: with its features, so that what the workspace's tests have built serves again.
-/// `cargo xtask test` has built them before, and tells where they are.
+/// Builds the examples, because `cargo test` does not build the binaries of other packages. Cargo
+/// has finished its own build when it starts a test, so it can be called again. The same profile,
+/// target directory and package are used, so that the features match and the build of the
+/// workspace's tests is reused. `cargo xtask test` builds the examples first and passes their
+/// folder.
 fn build_examples() -> HashMap<String, PathBuf> {
     if let Some(folder) = env::var_os("LOCKGATE_TESTS_DEMOS").map(PathBuf::from) {
         let file = |name: &str| folder.join(format!("{name}{}", env::consts::EXE_SUFFIX));
         return EXAMPLES.map(|name| (name.to_owned(), file(name))).into();
     }
-    let here = env::current_exe().expect("a test has a path");
-    let profile = here.parent().and_then(Path::parent).expect("it lies in deps");
+    let test_path = env::current_exe().expect("a test has a path");
+    let profile = test_path.parent().and_then(Path::parent).expect("it lies in deps");
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build
@@ -186,9 +186,9 @@ fn build_examples() -> HashMap<String, PathBuf> {
     if profile.ends_with("release") {
         build.arg("--release");
     }
-    let built = build.stderr(Stdio::inherit()).output().expect("cargo");
-    assert!(built.status.success(), "the demos do not compile");
-    let messages = built.stdout.split(|&byte| byte == b'\n');
+    let output = build.stderr(Stdio::inherit()).output().expect("cargo");
+    assert!(output.status.success(), "the demos do not compile");
+    let messages = output.stdout.split(|&byte| byte == b'\n');
     let messages = messages.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
     messages
         .filter_map(|message| {

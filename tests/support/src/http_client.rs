@@ -83,10 +83,10 @@ impl TestRequest {
     ///
     /// If there is no response.
     pub async fn send(self) -> TestResponse {
-        let what = format!("{} {:.80}", self.method, self.target);
+        let request_line = format!("{} {:.80}", self.method, self.target);
         match self.try_send().await {
             Ok(answer) => answer,
-            Err(error) => panic!("{what}: no answer: {error}"),
+            Err(error) => panic!("{request_line}: no answer: {error}"),
         }
     }
 
@@ -96,8 +96,8 @@ impl TestRequest {
     ///
     /// If the connection is refused, or ends without a response.
     pub async fn try_send(self) -> Result<TestResponse, Box<dyn std::error::Error + Send + Sync>> {
-        let what = format!("an answer to {} {:.80}", self.method, self.target);
-        with_timeout(&what, self.exchange()).await
+        let description = format!("an answer to {} {:.80}", self.method, self.target);
+        with_timeout(&description, self.exchange()).await
     }
 
     /// Sends the request. Returns `None` if there is no response within this time.
@@ -165,20 +165,20 @@ impl PendingResponse {
         }
     }
 
-    /// Waits for a condition that the request brings about.
+    /// Waits for an effect of the request.
     ///
     /// # Panics
     ///
-    /// If the request is refused before that.
-    pub async fn wait_for_effect(mut self, about: impl Future<Output = ()>) -> Self {
-        let mut about = pin!(about);
+    /// If the request is refused before.
+    pub async fn wait_for_effect(mut self, effect: impl Future<Output = ()>) -> Self {
+        let mut effect = pin!(effect);
         let answer = tokio::select! {
             biased;
-            () = &mut about => return self,
+            () = &mut effect => return self,
             answer = self.join_response() => answer,
         };
         assert!(answer.status.as_u16() < 400, "{answer:?}");
-        about.await;
+        effect.await;
         self.0 = tokio::spawn(async { answer });
         self
     }
@@ -186,7 +186,7 @@ impl PendingResponse {
     /// Closes the connection, like a client that disconnects.
     pub async fn disconnect(self) {
         self.0.abort();
-        // Only then is the socket closed.
+        // The abort closes the socket only when the task has ended.
         let _ = self.0.await;
     }
 }
@@ -242,13 +242,13 @@ impl TestResponse {
         self.headers.contains_key(name)
     }
 
-    /// The body as text.
+    /// Returns the body as text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON.
+    /// Returns the body as JSON.
     ///
     /// # Panics
     ///
@@ -262,11 +262,11 @@ impl TestResponse {
         }
     }
 
-    /// `Retry-After` in seconds, which must be a whole number of at least one.
+    /// Returns `Retry-After` in seconds, which must be a whole number of at least one.
     ///
     /// # Panics
     ///
-    /// If it does not.
+    /// If the header is missing or invalid.
     #[track_caller]
     #[must_use]
     pub fn retry_after_seconds(&self) -> u64 {

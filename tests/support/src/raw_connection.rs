@@ -46,7 +46,7 @@ impl RawConnection {
         let what = format!("`{text}` in an answer");
         with_timeout(&what, async {
             while !String::from_utf8_lossy(&bytes).contains(text) {
-                // Byte by byte, so that nothing after it is taken.
+                // Byte by byte, so that later bytes stay in the socket.
                 let read = self.0.read_u8().await;
                 bytes.push(read.expect("the connection is open"));
             }
@@ -55,14 +55,14 @@ impl RawConnection {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Sends bytes one at a time, with this interval, and then nothing. Reads meanwhile, until the peer
-    /// closes.
-    pub async fn write_slowly(&mut self, bytes: &str, pace: Duration) -> String {
+    /// Sends bytes one at a time, with this interval, and then nothing. Reads meanwhile, until the
+    /// peer closes.
+    pub async fn write_slowly(&mut self, bytes: &str, interval: Duration) -> String {
         let (mut reader, mut writer) = self.0.split();
-        let dribble = async {
+        let send_slowly = async {
             for byte in bytes.bytes() {
-                tokio::time::sleep(pace).await;
-                // The other side may have had enough.
+                tokio::time::sleep(interval).await;
+                // The peer may have closed the connection.
                 let _ = writer.write_all(&[byte]).await;
             }
             std::future::pending::<()>().await;
@@ -71,7 +71,7 @@ impl RawConnection {
         let read = with_timeout("the end of the connection", reader.read_to_end(&mut answer));
         tokio::select! {
             _ = read => {}
-            () = dribble => {}
+            () = send_slowly => {}
         }
         String::from_utf8_lossy(&answer).into_owned()
     }

@@ -13,17 +13,17 @@ use crate::{redis_server::RedisServer, wait::eventually};
 
 const SLOT_COUNT: usize = 16_384;
 
-/// On each node's command line: what it has does not hang on what others have.
+/// Arguments of each node: it serves its slots even if other slots are unavailable.
 const PARTIAL_COVERAGE_ARGS: [&str; 2] = ["--cluster-require-full-coverage", "no"];
 
-/// Three masters.
+/// Cluster of three masters.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
-/// The cluster that the tests of this process share, each in a namespace of its own: that of the run
-/// (`cargo xtask test`), or one that this process starts.
+/// Returns the cluster that the tests of this process share, each in its own namespace: that of
+/// `cargo xtask test`, or one that this process starts.
 pub async fn shared_cluster() -> &'static RedisCluster {
     static CLUSTER: OnceCell<RedisCluster> = OnceCell::const_new();
     CLUSTER
@@ -41,34 +41,34 @@ pub async fn shared_cluster() -> &'static RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts one, and returns when it can be used, which takes some seconds.
+    /// Starts a cluster and waits until it is usable, which takes some seconds.
     pub async fn start() -> Self {
         Self::start_with_args(&[]).await
     }
 
-    /// One whose nodes go on while another one is away.
+    /// Starts a cluster whose nodes keep serving while another one is unavailable.
     pub async fn start_with_partial_coverage() -> Self {
         Self::start_with_args(&PARTIAL_COVERAGE_ARGS).await
     }
 
-    /// With further words on the command line of each node.
-    async fn start_with_args(words: &[&str]) -> Self {
+    /// Starts a cluster with further arguments of each node.
+    async fn start_with_args(arguments: &[&str]) -> Self {
         let mut nodes = Vec::new();
         for _ in 0..3 {
-            nodes.push(RedisServer::start_cluster_node(words).await);
+            nodes.push(RedisServer::start_cluster_node(arguments).await);
         }
         let first = nodes[0].port().to_string();
-        for (at, node) in nodes.iter().enumerate() {
-            let [from, to] = [at, at + 1].map(|n| n * SLOT_COUNT / nodes.len());
-            // Each by its number: servers before 7.0 know no ranges.
+        for (index, node) in nodes.iter().enumerate() {
+            let [from, to] = [index, index + 1].map(|n| n * SLOT_COUNT / nodes.len());
+            // Slot by slot, since servers before 7.0 do not support ranges.
             let slots: Vec<_> = (from..to).map(|slot| slot.to_string()).collect();
-            let mut words = vec!["ADDSLOTS"];
-            words.extend(slots.iter().map(String::as_str));
-            let epoch = (at + 1).to_string();
+            let mut arguments = vec!["ADDSLOTS"];
+            arguments.extend(slots.iter().map(String::as_str));
+            let epoch = (index + 1).to_string();
             let mut connection = node.connection().await;
-            send_cluster_command(&mut connection, &words).await;
+            send_cluster_command(&mut connection, &arguments).await;
             send_cluster_command(&mut connection, &["SET-CONFIG-EPOCH", &epoch]).await;
-            if at > 0 {
+            if index > 0 {
                 send_cluster_command(&mut connection, &["MEET", "127.0.0.1", &first]).await;
             }
         }
@@ -87,7 +87,7 @@ impl RedisCluster {
         Self { nodes }
     }
 
-    /// Its URL, with a namespace: one node, which knows of the others.
+    /// Returns the URL with a namespace; it names one node.
     #[must_use]
     pub fn url(&self, namespace: &str) -> String {
         self.nodes[0].url(namespace).replacen("redis://", "redis+cluster://", 1)
@@ -95,14 +95,14 @@ impl RedisCluster {
 }
 
 async fn query_cluster_nodes(node: &RedisServer) -> String {
-    let mut words = redis::cmd("CLUSTER");
+    let mut command = redis::cmd("CLUSTER");
     let mut connection = node.connection().await;
-    words.arg("NODES").query_async(&mut connection).await.unwrap_or_default()
+    command.arg("NODES").query_async(&mut connection).await.unwrap_or_default()
 }
 
-async fn send_cluster_command(connection: &mut MultiplexedConnection, words: &[&str]) {
+async fn send_cluster_command(connection: &mut MultiplexedConnection, arguments: &[&str]) {
     let mut command = redis::cmd("CLUSTER");
-    let told = command.arg(words).query_async::<Value>(connection);
-    let told = tokio::time::timeout(Duration::from_secs(20), told).await.expect("it answers");
-    told.expect("the command is right");
+    let reply = command.arg(arguments).query_async::<Value>(connection);
+    let reply = tokio::time::timeout(Duration::from_secs(20), reply).await.expect("it answers");
+    reply.expect("the command is right");
 }

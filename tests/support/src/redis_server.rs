@@ -1,7 +1,7 @@
 //! `RedisServer`: a Redis server that a test starts.
 //!
-//! A server is the child of a small shell that kills it when its own input closes. So it ends with the
-//! test process, however that ends; nothing else would run after an abort or a kill.
+//! A small supervising shell runs the server and kills it when its own input closes. So the server
+//! ends with the test process, even after an abort or a kill.
 
 use std::{
     io::{self, BufRead as _, BufReader},
@@ -35,36 +35,36 @@ wait $! 2>/dev/null
 for word; do case $word in lockgate-test-*.conf) rm -f "${TMPDIR:-/tmp}/$word";; esac; done
 "#;
 
-/// How long a server may take to start.
+/// Longest start time of a server.
 const START_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// One `redis-server`, on a free port, that keeps nothing on disk.
+/// One `redis-server` on a free port, without persistence by default.
 #[derive(Debug)]
 pub struct RedisServer {
     port: u16,
     options: RedisServerOptions,
-    /// None if another process started it.
+    /// `None` if another process started the server.
     supervisor: Option<Child>,
-    /// Of whichever process it is at the time.
+    /// Process id of the current server process.
     pid: Arc<AtomicU32>,
-    /// Calls of scripts that it had counted each time that it was ended.
+    /// Script calls that were counted before the last restart.
     calls_before_restart: u64,
 }
 
-/// What a server is started with.
+/// Start options of a server.
 #[derive(Debug, Clone, Default)]
 struct RedisServerOptions {
     password: Option<String>,
-    /// Where it keeps its log of commands, and how often it has that on disk.
+    /// Folder of the append-only file, and its fsync policy.
     append_log: Option<(PathBuf, &'static str)>,
-    /// It may be a node of a cluster.
+    /// True if the server is a cluster node.
     cluster_enabled: bool,
-    /// Further words.
+    /// Further arguments.
     extra_args: Vec<String>,
 }
 
-/// The server that the tests of this process share, each in a namespace of its own: that of the run
-/// (`cargo xtask test`), or one that this process starts.
+/// Returns the server that the tests of this process share, each in its own namespace: that of
+/// `cargo xtask test`, or one that this process starts.
 pub async fn shared_server() -> &'static RedisServer {
     static SERVER: OnceCell<RedisServer> = OnceCell::const_new();
     SERVER
@@ -76,41 +76,41 @@ pub async fn shared_server() -> &'static RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one, and returns when it answers.
+    /// Starts a server and waits until it responds.
     pub async fn start() -> Self {
         Self::start_with_options(RedisServerOptions::default()).await
     }
 
-    /// Starts one that writes down what it is told, and is back with it after a kill: `always` before it answers,
-    /// `everysec` once a second.
+    /// Starts a server with an append-only file, so that its data survive a kill. With `always` it
+    /// writes before it replies, with `everysec` once a second.
     ///
     /// # Panics
     ///
-    /// If there is no folder for it.
+    /// If its folder cannot be created.
     pub async fn start_with_append_log(fsync: &'static str) -> Self {
         Self::start_with_append_log_and_args(fsync, &[]).await
     }
 
-    /// The same, with further words on its command line.
+    /// Like [`start_with_append_log`](Self::start_with_append_log), with further arguments.
     ///
     /// # Panics
     ///
-    /// If there is no folder for it.
-    pub async fn start_with_append_log_and_args(fsync: &'static str, words: &[&str]) -> Self {
+    /// If its folder cannot be created.
+    pub async fn start_with_append_log_and_args(fsync: &'static str, arguments: &[&str]) -> Self {
         let name = format!("lockgate-redis-{}", Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir(&folder).expect("a folder for the server");
-        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let log = Some((folder, fsync));
         Self::start_with_options(RedisServerOptions {
             append_log: log,
-            extra_args: words,
+            extra_args: arguments,
             ..RedisServerOptions::default()
         })
         .await
     }
 
-    /// Starts one that asks for this password.
+    /// Starts a server with this password.
     pub async fn start_with_password(password: &str) -> Self {
         Self::start_with_options(RedisServerOptions {
             password: Some(password.to_owned()),
@@ -119,18 +119,18 @@ impl RedisServer {
         .await
     }
 
-    /// Starts one that may be a node of a cluster, with further words on its command line.
-    pub(crate) async fn start_cluster_node(words: &[&str]) -> Self {
-        let words = words.iter().map(|word| (*word).to_owned()).collect();
+    /// Starts a server that can join a cluster, with further arguments.
+    pub(crate) async fn start_cluster_node(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         Self::start_with_options(RedisServerOptions {
             cluster_enabled: true,
-            extra_args: words,
+            extra_args: arguments,
             ..RedisServerOptions::default()
         })
         .await
     }
 
-    /// On another port if somebody else was faster to take the first one.
+    /// Tries other ports if another process takes the first one.
     async fn start_with_options(options: RedisServerOptions) -> Self {
         for _ in 0..5 {
             let server = Self::spawn(options.clone());
@@ -141,7 +141,7 @@ impl RedisServer {
         panic!("redis-server does not start");
     }
 
-    /// A port on which there is none yet: [`restart`](Self::restart) starts it.
+    /// Reserves a port without a server; [`restart`](Self::restart) starts it.
     #[must_use]
     pub fn not_running() -> Self {
         let mut server = Self::spawn(RedisServerOptions::default());
@@ -151,17 +151,17 @@ impl RedisServer {
 
     fn spawn(options: RedisServerOptions) -> Self {
         let port = free_port();
-        let (keeper, pid) = spawn_redis_server(port, &options);
+        let (supervisor, pid) = spawn_redis_server(port, &options);
         Self {
             port,
             options,
-            supervisor: Some(keeper),
+            supervisor: Some(supervisor),
             pid: Arc::new(pid.into()),
             calls_before_restart: 0,
         }
     }
 
-    /// A server that runs on this port, and goes on when this is dropped.
+    /// Attaches to a server on this port, which continues after this value is dropped.
     pub(crate) async fn attach(port: u16) -> Self {
         let options = RedisServerOptions::default();
         let server =
@@ -179,7 +179,7 @@ impl RedisServer {
         server
     }
 
-    /// Its URL, with a namespace.
+    /// Returns the URL with a namespace.
     #[must_use]
     pub fn url(&self, namespace: &str) -> String {
         let user = self.options.password.as_ref();
@@ -187,45 +187,45 @@ impl RedisServer {
         format!("redis://{user}127.0.0.1:{}/?ns={namespace}", self.port)
     }
 
-    /// Its port.
+    /// Returns the port.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Calls of scripts since it was first started, however often it was ended since then. A few that came in the
-    /// moment of its end are not counted.
+    /// Returns the number of script calls since the first start, across restarts. A few calls at
+    /// the moment of a kill are not counted.
     #[must_use]
     pub fn script_calls(&self) -> u64 {
         self.calls_before_restart + command_stats::script_calls(self.port).unwrap_or(0)
     }
 
-    /// Ends it at once, with all that is in it.
+    /// Kills the server with its data.
     pub fn kill(&mut self) {
         self.calls_before_restart = self.script_calls();
         self.terminate();
     }
 
     fn terminate(&mut self) {
-        if let Some(keeper) = &mut self.supervisor {
-            // Its input closes, and the shell ends the server before itself.
-            drop(keeper.stdin.take());
-            let _ = keeper.wait();
+        if let Some(supervisor) = &mut self.supervisor {
+            // When its input closes, the shell kills the server and then ends.
+            drop(supervisor.stdin.take());
+            let _ = supervisor.wait();
         }
     }
 
-    /// Its process.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid.load(Ordering::Relaxed)
     }
 
-    /// As [`pid`](Self::pid), for those who look again and again: a server that is started again is another process.
+    /// Like [`pid`](Self::pid), but follows restarts.
     pub(crate) fn shared_pid(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.pid)
     }
 
-    /// Starts it again on the same port, empty unless it has a log.
+    /// Restarts the server on the same port, empty unless it has an append-only file.
     pub async fn restart(&mut self) {
         self.restart_until_reachable().await;
         eventually("redis-server to have read its log", async || {
@@ -235,20 +235,20 @@ impl RedisServer {
         .await;
     }
 
-    /// Starts it again, and returns when it answers, if only that it still reads its log.
+    /// Restarts the server and waits until it responds, even if it is still loading its data.
     pub async fn restart_until_reachable(&mut self) {
-        let (keeper, pid) = spawn_redis_server(self.port, &self.options);
-        self.supervisor = Some(keeper);
+        let (supervisor, pid) = spawn_redis_server(self.port, &self.options);
+        self.supervisor = Some(supervisor);
         self.pid.store(pid, Ordering::Relaxed);
         self.wait_until_up().await;
     }
 
-    /// Stops it where it is: it takes connections and answers nothing.
+    /// Pauses the server: it accepts connections and does not respond.
     pub fn pause(&self) {
         self.signal("STOP");
     }
 
-    /// Lets it go on.
+    /// Resumes the server.
     pub fn resume(&self) {
         self.signal("CONT");
     }
@@ -259,12 +259,11 @@ impl RedisServer {
         assert!(sent.is_ok_and(|sent| sent.success()), "no server to send {signal} to");
     }
 
-    /// Stops a replica where it is and cuts its link: from now on this master writes for itself alone, until the
-    /// replica goes on.
+    /// Pauses a replica and cuts its connection. The master writes without it until it resumes.
     ///
     /// # Panics
     ///
-    /// If the master is away.
+    /// If the master is unavailable.
     pub async fn disconnect_replica(&self, replica: &Self) {
         replica.pause();
         let mut cut = redis::cmd("CLIENT");
@@ -272,24 +271,25 @@ impl RedisServer {
         let _: i64 = cut.query_async(&mut self.connection().await).await.expect("an answer");
     }
 
-    /// Waits until the replica has all that this master has written until now. `mark`: a key that it may write.
+    /// Waits until the replica has all earlier writes of this master. `mark` is a key to write.
     pub async fn wait_for_replica(&self, mark: &str) {
         eventually("the replica to have it all", async || {
             let mut pipe = redis::pipe();
-            // It counts what was written on its own connection, behind all that was written before.
+            // `WAIT` counts replicas by the last write of its own connection, which follows all
+            // earlier writes.
             pipe.cmd("SET").arg(mark).arg(1).arg("PX").arg(1).ignore();
             pipe.cmd("WAIT").arg(1).arg(500);
             let answer = pipe.query_async(&mut self.connection().await).await;
-            answer.is_ok_and(|(have,): (u64,)| have == 1)
+            answer.is_ok_and(|(replica_count,): (u64,)| replica_count == 1)
         })
         .await;
     }
 
-    /// Keys that should not be there once no lock is used any more.
+    /// Returns the keys that should not exist when no lock is in use.
     ///
     /// # Panics
     ///
-    /// If it is away.
+    /// If the server is unavailable.
     pub async fn leftover_lock_keys(&self, pattern: &str) -> Vec<String> {
         let keys = redis::cmd("KEYS").arg(pattern).query_async(&mut self.connection().await).await;
         let mut keys: Vec<String> = keys.expect("an answer");
@@ -297,30 +297,30 @@ impl RedisServer {
         keys
     }
 
-    /// A connection of the test's own.
+    /// Opens a connection for the test.
     ///
     /// # Panics
     ///
-    /// If the server is away.
+    /// If the server is unavailable.
     pub async fn connection(&self) -> MultiplexedConnection {
         self.try_connection().await.expect("the server answers")
     }
 
-    /// None only if its URL is wrong.
+    /// Returns `None` only if the URL is invalid.
     pub(crate) fn client(&self) -> Option<redis::Client> {
         let url = self.url("");
         redis::Client::open(url.split('?').next()?).ok()
     }
 
-    /// None if the server is away, or is another one.
+    /// Returns `None` if the server is unavailable or another process.
     async fn try_connection(&self) -> Option<MultiplexedConnection> {
         let (client, config) = (self.client()?, long_timeout_config());
         let connect = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connect.await.ok()?;
         let mut info = redis::cmd("INFO");
         let info: String = info.arg("server").query_async(&mut connection).await.ok()?;
-        let ours = format!("process_id:{}", self.pid());
-        info.lines().any(|line| line == ours).then_some(connection)
+        let own_line = format!("process_id:{}", self.pid());
+        info.lines().any(|line| line == own_line).then_some(connection)
     }
 
     async fn wait_until_up(&self) {
@@ -341,81 +341,82 @@ impl Drop for RedisServer {
     }
 }
 
-/// Connects a store for which a loaded machine is no outage: its calls have far more time than they take.
+/// Connects a store with a long call timeout, so that a loaded machine is no outage.
 ///
 /// # Panics
 ///
-/// If the URL is wrong.
+/// If the URL is invalid.
 pub async fn connect_with_long_timeout(url: &str) -> Store {
     let builder = Store::builder(url).call_timeout(Duration::from_secs(10));
     builder.connect().await.expect("the URL is right")
 }
 
-/// A machine that has other things to do is no fault of the server's.
+/// Long timeouts, so that a loaded machine is no fault of the server.
 pub(crate) fn long_timeout_config() -> AsyncConnectionConfig {
     AsyncConnectionConfig::new()
         .set_connection_timeout(Some(TEST_TIMEOUT))
         .set_response_timeout(Some(TEST_TIMEOUT))
 }
 
-/// Below those that the kernel gives to clients: one of them could take it before the server does, or
-/// while the server is away.
+/// Returns a port below the ephemeral range. A client socket could take an ephemeral port before
+/// the server does or while the server is down.
 #[must_use]
 pub fn free_port() -> u16 {
     loop {
         let [high, low, ..] = *Uuid::new_v4().as_bytes();
         let port = 10_000 + u16::from_be_bytes([high, low]) % 10_000;
-        // A node of a cluster talks to others on the port that is 10,000 above its own.
+        // A cluster node uses the port 10,000 above its own for the cluster bus.
         if try_bind_port(port).is_ok() && try_bind_port(port + 10_000).is_ok() {
             return port;
         }
     }
 }
 
-/// Tries it without listening there. A child that another thread starts at this moment has a copy of the socket until it
-/// is its own program: it would keep the port from who is to have it, and answer those who look whether he listens.
+/// Tests a port without listening. A child that another thread forks meanwhile inherits the socket
+/// until its exec: a listening copy would block the port and accept connections.
 fn try_bind_port(port: u16) -> io::Result<()> {
     let socket = TcpSocket::new_v4()?;
-    // Then it is in the way of none who listens, and refused where one does.
+    // With `SO_REUSEADDR` the bound socket does not block a listener, and the bind fails if there
+    // is one.
     socket.set_reuseaddr(true)?;
     socket.bind((Ipv4Addr::LOCALHOST, port).into())
 }
 
 fn spawn_redis_server(port: u16, options: &RedisServerOptions) -> (Child, u32) {
-    let found = Command::new("redis-server").arg("--version").output();
+    let version = Command::new("redis-server").arg("--version").output();
     assert!(
-        found.is_ok(),
+        version.is_ok(),
         "these tests start a redis-server of their own: install Redis, or put it into PATH"
     );
     let port = port.to_string();
-    let mut keeper = Command::new("sh");
-    keeper.args(["-c", SUPERVISOR_SCRIPT, "redis-server", "--port", &port]);
-    keeper.args(["--bind", "127.0.0.1", "--save", ""]);
+    let mut supervisor = Command::new("sh");
+    supervisor.args(["-c", SUPERVISOR_SCRIPT, "redis-server", "--port", &port]);
+    supervisor.args(["--bind", "127.0.0.1", "--save", ""]);
     match &options.append_log {
         Some((folder, fsync)) => {
-            keeper.args(["--appendonly", "yes", "--appendfsync", fsync]);
-            keeper.args(["--dir".as_ref(), folder.as_os_str()]);
+            supervisor.args(["--appendonly", "yes", "--appendfsync", fsync]);
+            supervisor.args(["--dir".as_ref(), folder.as_os_str()]);
         }
         None => {
-            keeper.args(["--appendonly", "no"]);
-            keeper.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
-            // What another server left there would be read at the start.
-            keeper.args(["--dbfilename", &dump_file_name(&port)]);
+            supervisor.args(["--appendonly", "no"]);
+            supervisor.args(["--dir".as_ref(), std::env::temp_dir().as_os_str()]);
+            // A dump file of another server would be loaded at the start.
+            supervisor.args(["--dbfilename", &dump_file_name(&port)]);
         }
     }
     if options.cluster_enabled {
-        // No node is given up, however busy the machine is.
-        keeper.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "30000"]);
-        keeper.args(["--cluster-config-file", &cluster_config_file_name(&port)]);
+        // A long node timeout, so that a loaded machine causes no failover.
+        supervisor.args(["--cluster-enabled", "yes", "--cluster-node-timeout", "30000"]);
+        supervisor.args(["--cluster-config-file", &cluster_config_file_name(&port)]);
     }
     if let Some(password) = &options.password {
-        keeper.args(["--requirepass", password]);
+        supervisor.args(["--requirepass", password]);
     }
-    keeper.args(&options.extra_args);
-    spawn_supervised(keeper)
+    supervisor.args(&options.extra_args);
+    spawn_supervised(supervisor)
 }
 
-/// Where a server without a log would write what it has: as a replica it does.
+/// Name of the file for the dump that a server without an append-only file writes as a replica.
 fn dump_file_name(port: &str) -> String {
     format!("lockgate-test-{}-{port}.rdb", std::process::id())
 }
@@ -424,19 +425,19 @@ fn cluster_config_file_name(port: &str) -> String {
     format!("lockgate-test-{}-{port}.conf", std::process::id())
 }
 
-/// A sentinel with this file, which it writes to.
+/// Starts a sentinel with this configuration file, which it also rewrites.
 pub(crate) fn spawn_sentinel(file: &std::path::Path) -> Child {
-    let mut keeper = Command::new("sh");
-    keeper.args(["-c", SUPERVISOR_SCRIPT, "redis-server"]).arg(file).arg("--sentinel");
-    spawn_supervised(keeper).0
+    let mut supervisor = Command::new("sh");
+    supervisor.args(["-c", SUPERVISOR_SCRIPT, "redis-server"]).arg(file).arg("--sentinel");
+    spawn_supervised(supervisor).0
 }
 
-fn spawn_supervised(mut keeper: Command) -> (Child, u32) {
-    keeper.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut keeper = keeper.stderr(Stdio::null()).spawn().expect("a shell");
-    let said = keeper.stdout.take().expect("it is piped");
+fn spawn_supervised(mut supervisor: Command) -> (Child, u32) {
+    supervisor.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut supervisor = supervisor.stderr(Stdio::null()).spawn().expect("a shell");
+    let output = supervisor.stdout.take().expect("it is piped");
     let mut line = String::new();
-    let _ = BufReader::new(said).read_line(&mut line);
+    let _ = BufReader::new(output).read_line(&mut line);
     let pid = line.trim().parse().expect("the shell says the pid");
-    (keeper, pid)
+    (supervisor, pid)
 }

@@ -7,21 +7,21 @@ use tokio::runtime::{Handle, RuntimeMetrics};
 
 use crate::fleet::{ChildProcess, process_control::print_line};
 
-/// Until what was begun has ended: a lease, and what is given back in the background.
+/// Time for active work to end: a lease and releases in the background.
 const SETTLE_TIME: Duration = Duration::from_secs(3);
 
-/// Of one process at rest.
+/// Usage of one idle process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ResourceUsage {
-    /// Resident memory, KiB. None, as of the others, where nobody can tell.
+    /// Resident memory, KiB. `None`, like the other fields, if it cannot be read.
     pub(crate) memory_kib: Option<u64>,
     pub(crate) open_files: Option<u64>,
-    /// None of one that is not asked, or does not say.
+    /// `None` if the process was not queried or did not respond.
     pub(crate) alive_tasks: Option<u64>,
 }
 
 impl ResourceUsage {
-    /// Of a process that has none of our tasks.
+    /// Reads the usage of a process without tasks of this library.
     pub(crate) fn of_process(pid: u32) -> Self {
         let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
         let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -33,35 +33,36 @@ impl ResourceUsage {
         }
     }
 
-    /// Of one of ours, which is asked how many tasks it has.
+    /// Reads the usage of a fleet process and queries its number of tasks.
     pub(crate) async fn query_process(process: &mut ChildProcess) -> Self {
-        let mut gauge = process.pid().map(Self::of_process).unwrap_or_default();
+        let mut usage = process.pid().map(Self::of_process).unwrap_or_default();
         process.send_line("gauge").await;
-        let said = tokio::time::timeout(Duration::from_secs(20), process.next_line()).await;
-        let said = said.ok().flatten().unwrap_or_default();
-        gauge.alive_tasks = said.strip_prefix("gauge ").and_then(|n| n.parse().ok());
-        gauge
+        let line = tokio::time::timeout(Duration::from_secs(20), process.next_line()).await;
+        let line = line.ok().flatten().unwrap_or_default();
+        usage.alive_tasks = line.strip_prefix("gauge ").and_then(|n| n.parse().ok());
+        usage
     }
 }
 
-/// Runtimes of this process beside the one that tells, by the thread that has said so.
+/// Runtimes of this process other than the reporting one, by the thread that registered them.
 static OTHER_RUNTIMES: Mutex<Vec<(ThreadId, RuntimeMetrics)>> = Mutex::new(Vec::new());
 
-/// The tasks of the runtime that this is called on count too: a framework may have one for each of its threads. (Those
-/// that never leave their thread are in none of the counts; what the library leaves behind is not among them.)
+/// Counts the tasks of the current runtime too, since a framework may have one per thread. (Local
+/// tasks of a thread are not counted; the library spawns none.)
 pub(crate) fn register_runtime() {
-    let (here, metrics) = (std::thread::current().id(), Handle::current().metrics());
-    let mut others = OTHER_RUNTIMES.lock();
-    others.retain(|(thread, _)| *thread != here);
-    others.push((here, metrics));
+    let (thread_id, metrics) = (std::thread::current().id(), Handle::current().metrics());
+    let mut runtimes = OTHER_RUNTIMES.lock();
+    runtimes.retain(|(thread, _)| *thread != thread_id);
+    runtimes.push((thread_id, metrics));
 }
 
-/// Says how many tasks this process has, once it has settled.
+/// Prints the number of tasks of this process after `SETTLE_TIME`.
 pub(crate) fn report_task_count(handle: &Handle) {
     let metrics = handle.metrics();
     handle.spawn(async move {
         tokio::time::sleep(SETTLE_TIME).await;
-        let others: usize = OTHER_RUNTIMES.lock().iter().map(|(_, of)| of.num_alive_tasks()).sum();
-        print_line(&format!("gauge {}", metrics.num_alive_tasks() + others));
+        let other_tasks: usize =
+            OTHER_RUNTIMES.lock().iter().map(|(_, runtime)| runtime.num_alive_tasks()).sum();
+        print_line(&format!("gauge {}", metrics.num_alive_tasks() + other_tasks));
     });
 }

@@ -1,5 +1,5 @@
-//! `ScriptedHandler`: handler without framework types. It works as the query says, records its run,
-//! and reports what the framework has shown it of the request.
+//! `ScriptedHandler`: handler without framework types. It follows the query, records its run, and
+//! returns the request as the framework presents it.
 //!
 //! | query | effect |
 //! |---|---|
@@ -60,7 +60,7 @@ pub struct HandlerRun {
 /// Request as the framework shows it to a handler.
 #[derive(Debug, Default)]
 pub struct ObservedRequest {
-    /// The site the handler is of.
+    /// Site of the handler.
     pub site: String,
     /// The method.
     pub method: String,
@@ -74,13 +74,13 @@ pub struct ObservedRequest {
     pub headers: Vec<(String, String)>,
     /// The peer address.
     pub peer_addr: Option<String>,
-    /// The lock: `None` = not under one.
+    /// Fence of the lock; `None` without a lock.
     pub fence: Option<u64>,
     /// All locks: names and fences.
     pub locks: Vec<(String, u64)>,
-    /// Result of another acquire of the first of them.
+    /// Result of a reentrant acquire of the first lock.
     pub reentrant_acquire: Value,
-    /// Delegation of that lock, for another service.
+    /// Delegation of the first lock, for another service.
     pub delegation: Option<String>,
     /// Remaining units of the quota.
     pub quota_remaining: Option<u64>,
@@ -123,16 +123,16 @@ impl ScriptedHandler {
         self.revoked_users.lock().contains(user)
     }
 
-    /// Works.
+    /// Handles a request as its query says.
     ///
     /// # Panics
     ///
     /// If the query asks for it.
-    pub async fn handle_request<S, E>(&self, seen: ObservedRequest, body: S) -> HandlerResponse
+    pub async fn handle_request<S, E>(&self, observed: ObservedRequest, body: S) -> HandlerResponse
     where
         S: Stream<Item = Result<Bytes, E>> + Unpin,
     {
-        let query = parse_query(&seen.target);
+        let query = parse_query(&observed.target);
         let body = match query.get("unread") {
             None => self.read_body(body, query.get("first")).await,
             Some(_) => Bytes::new(),
@@ -142,77 +142,78 @@ impl ScriptedHandler {
         }
         self.record_run(HandlerRun {
             tag: query.get("tag").cloned().unwrap_or_default(),
-            site: seen.site.clone(),
-            fence: seen.fence,
-            is_deferred: seen.job.is_some(),
+            site: observed.site.clone(),
+            fence: observed.fence,
+            is_deferred: observed.job.is_some(),
         });
         if let Some(gate) = query.get("after") {
             self.sync_points.wait_at(gate).await;
         }
         assert!(!query.contains_key("panic"), "the request asked for it");
         let number = |name| query.get(name).and_then(|text| text.parse::<u32>().ok());
-        let attempt = seen.job.as_ref().map_or(0, |(_, attempt)| *attempt);
+        let attempt = observed.job.as_ref().map_or(0, |(_, attempt)| *attempt);
         let fails = number("fail").is_some_and(|runs| attempt <= runs);
         let status = if fails { 500 } else { number("status").unwrap_or(200) };
         let status = u16::try_from(status).unwrap_or(500);
-        let mut told = if let Some(text) = query.get("text") {
+        let mut response = if let Some(text) = query.get("text") {
             HandlerResponse::new(status, "text/plain", text.clone())
         } else if query.contains_key("echo") {
             HandlerResponse::new(status, "application/octet-stream", body)
         } else {
-            HandlerResponse::new(status, "application/json", seen.to_json(&body).to_string())
+            HandlerResponse::new(status, "application/json", observed.to_json(&body).to_string())
         };
         if let Some(gate) = query.get("stream") {
-            told.body =
+            response.body =
                 HandlerBody::Stream(self.gated_stream(gate, number("mib"), query.get("breaks")));
         }
         if query.contains_key("events") {
-            told.headers = vec![("content-type", "text/event-stream".to_owned())];
+            response.headers = vec![("content-type", "text/event-stream".to_owned())];
         }
         if query.contains_key("cookie") {
-            told.headers.push(("set-cookie", "secret=1".to_owned()));
+            response.headers.push(("set-cookie", "secret=1".to_owned()));
         }
-        told
+        response
     }
 
     async fn read_body<S, E>(&self, mut body: S, first: Option<&String>) -> Bytes
     where
         S: Stream<Item = Result<Bytes, E>> + Unpin,
     {
-        let mut whole = BytesMut::new();
+        let mut bytes = BytesMut::new();
         while let Some(Ok(chunk)) = body.next().await {
-            if let Some(gate) = first.filter(|_| whole.is_empty()) {
+            if let Some(gate) = first.filter(|_| bytes.is_empty()) {
                 self.sync_points.wait_at(gate).await;
             }
-            whole.extend_from_slice(&chunk);
+            bytes.extend_from_slice(&chunk);
         }
-        whole.freeze()
+        bytes.freeze()
     }
 
     fn gated_stream(
         &self,
         gate: &str,
         mib: Option<u32>,
-        breaks: Option<&String>,
+        failure: Option<&String>,
     ) -> BoxStream<'static, io::Result<Bytes>> {
-        let (gates, gate, breaks) = (self.sync_points.clone(), gate.to_owned(), breaks.cloned());
+        let (sync_points, gate, failure) =
+            (self.sync_points.clone(), gate.to_owned(), failure.cloned());
         let first = stream::once(async { Ok(Bytes::from_static(b"first")) });
-        let much =
+        let filler =
             stream::iter((0..mib.unwrap_or(0)).map(|_| Ok(Bytes::from(vec![b'.'; 1 << 20]))));
         let gated = stream::once(async move {
-            gates.wait_at(&gate).await;
-            match breaks.as_deref() {
+            sync_points.wait_at(&gate).await;
+            match failure.as_deref() {
                 Some("panic") => panic!("the request asked for it"),
                 Some(_) => Err(io::Error::other("the request asked for it")),
                 None => Ok(Bytes::from_static(b"-")),
             }
         });
         let end = stream::once(async { Ok(Bytes::from_static(b"last")) });
-        first.chain(gated).chain(much).chain(end).boxed()
+        first.chain(gated).chain(filler).chain(end).boxed()
     }
 
-    fn record_run(&self, ran: HandlerRun) {
-        self.completed_runs.lock().push(ran);
+    fn record_run(&self, run: HandlerRun) {
+        self.completed_runs.lock().push(run);
     }
 
     /// Returns the runs, in order.
@@ -229,15 +230,15 @@ impl ScriptedHandler {
     /// Returns the tags of the runs, in order.
     #[must_use]
     pub fn run_tags(&self) -> Vec<String> {
-        self.completed_runs.lock().iter().map(|ran| ran.tag.clone()).collect()
+        self.completed_runs.lock().iter().map(|run| run.tag.clone()).collect()
     }
 }
 
 impl HandlerResponse {
-    fn new(status: u16, kind: &str, body: impl Into<Bytes>) -> Self {
+    fn new(status: u16, content_type: &str, body: impl Into<Bytes>) -> Self {
         Self {
             status,
-            headers: vec![("content-type", kind.to_owned())],
+            headers: vec![("content-type", content_type.to_owned())],
             body: HandlerBody::Whole(body.into()),
         }
     }
@@ -275,7 +276,7 @@ impl ObservedRequest {
     }
 }
 
-/// Parameters of the query. The tests use none that needs decoding.
+/// Parses the query. The tests use no parameters that need decoding.
 fn parse_query(target: &str) -> HashMap<String, String> {
     let query = target.split_once('?').map_or("", |(_, query)| query);
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));

@@ -1,40 +1,40 @@
-//! `SoakMeasurements`: samples taken whenever all processes were idle, and the check that none of them
-//! grows.
+//! `SoakMeasurements`: samples taken whenever all processes were idle, and the check that none of
+//! them grows.
 //!
 //! The trend of the samples, without the first ones while caches fill, is the median of the slopes
-//! between any two samples; an outlier does not turn it. Its rise from the first to the last sample is
-//! growth if it exceeds the `growth_tolerance` and the deviation of the samples. A resource
-//! that was not measured each time, or not often enough for a trend, may have grown, and is reported as
+//! between any two samples; an outlier does not turn it. Its rise from the first to the last sample
+//! is growth if it exceeds the `growth_tolerance` and the deviation of the samples. A resource that
+//! was not measured each time, or not often enough for a trend, may have grown, and is reported as
 //! growing.
 
 use std::{collections::BTreeMap, time::Instant};
 
 use crate::resource_usage::ResourceUsage;
 
-/// How many times as far as samples lie beside the line it has to rise.
+/// Growth must exceed this multiple of the noise.
 const NOISE_FACTOR: f64 = 3.0;
 
-/// Fewer say nothing.
+/// Fewer samples show no trend.
 const MIN_SAMPLES: usize = 3;
 
-/// What is measured.
+/// Measured resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MeasuredResource {
-    /// Resident, KiB.
+    /// Resident memory, KiB.
     Memory,
     FileDescriptors,
     Tasks,
-    /// Of the store, that should not be there at rest.
+    /// Keys of the store that should not exist when idle.
     LeftoverKeys,
-    /// Of the store, in what stays for ever, KiB.
+    /// Memory of keys without expiry, KiB.
     PermanentKeys,
 }
 
 impl MeasuredResource {
-    /// By how much it may rise in a run of any length. Over twenty minutes files and tasks of a process at rest were
-    /// seen to differ by one at most (a socket that is just being replaced), memory by 1 MiB, and keys not at all. What
-    /// leaks with each restart of the server leaks 25 times and more in that time, and what leaks with every hundredth
-    /// request, hundreds of times.
+    /// Tolerated rise in a run of any length. Over twenty minutes the files and tasks of an idle
+    /// process differed by at most one (a socket during its replacement), memory by 1 MiB, and keys
+    /// not at all. A leak per server restart is at least 25 in that time, and a leak per hundred
+    /// requests hundreds.
     fn growth_tolerance(self) -> f64 {
         match self {
             Self::Memory => 3.0 * 1024.0,
@@ -54,7 +54,7 @@ impl MeasuredResource {
     }
 }
 
-/// What there is of a process of ours, of a server, and of what is stored.
+/// Resources of a fleet process, of a server, and of the store.
 pub(crate) const PROCESS_RESOURCES: &[MeasuredResource] =
     &[MeasuredResource::Memory, MeasuredResource::FileDescriptors, MeasuredResource::Tasks];
 pub(crate) const SERVER_RESOURCES: &[MeasuredResource] =
@@ -62,14 +62,14 @@ pub(crate) const SERVER_RESOURCES: &[MeasuredResource] =
 pub(crate) const STORE_RESOURCES: &[MeasuredResource] =
     &[MeasuredResource::LeftoverKeys, MeasuredResource::PermanentKeys];
 
-/// When, in seconds, and how much.
+/// Time in seconds, and value.
 type TimedSample = (f64, f64);
 
-/// What was seen each time that all were at rest.
+/// Samples taken when all processes were idle.
 #[derive(Debug)]
 pub(crate) struct SoakMeasurements {
     started_at: Instant,
-    /// How often all were at rest.
+    /// Number of measurements.
     rounds: usize,
     series: BTreeMap<(String, MeasuredResource), Vec<TimedSample>>,
 }
@@ -79,85 +79,86 @@ impl SoakMeasurements {
         Self { started_at: Instant::now(), rounds: 0, series: BTreeMap::new() }
     }
 
-    /// All are at rest, and are measured once more.
+    /// Starts a round of measurements; all processes are idle.
     pub(crate) fn begin_round(&mut self) {
         self.rounds += 1;
     }
 
-    pub(crate) fn record_value(&mut self, of: &str, kind: MeasuredResource, value: u64) {
+    pub(crate) fn record_value(&mut self, subject: &str, kind: MeasuredResource, value: u64) {
         let at = self.started_at.elapsed().as_secs_f64();
-        self.push_sample(of, kind, (at, to_f64(value)));
+        self.push_sample(subject, kind, (at, to_f64(value)));
     }
 
-    pub(crate) fn record_usage(&mut self, of: &str, gauge: ResourceUsage) {
-        let ResourceUsage { memory_kib: memory, open_files: files, alive_tasks: tasks } = gauge;
+    pub(crate) fn record_usage(&mut self, subject: &str, usage: ResourceUsage) {
+        let ResourceUsage { memory_kib: memory, open_files: files, alive_tasks: tasks } = usage;
         for (kind, value) in [
             (MeasuredResource::Memory, memory),
             (MeasuredResource::FileDescriptors, files),
             (MeasuredResource::Tasks, tasks),
         ] {
             if let Some(value) = value {
-                self.record_value(of, kind, value);
+                self.record_value(subject, kind, value);
             }
         }
     }
 
-    fn push_sample(&mut self, of: &str, kind: MeasuredResource, sample: TimedSample) {
-        self.series.entry((of.to_owned(), kind)).or_default().push(sample);
+    fn push_sample(&mut self, subject: &str, kind: MeasuredResource, sample: TimedSample) {
+        self.series.entry((subject.to_owned(), kind)).or_default().push(sample);
     }
 
-    /// All of it, told; and what has grown, or was not measured although it was to be.
+    /// Returns all measurements as text, and those that have grown or are missing.
     pub(crate) fn find_growth(
         &self,
         expected: &[(&str, &[MeasuredResource])],
     ) -> (Vec<String>, Vec<String>) {
-        let (mut told, mut wrong) = (Vec::new(), self.missing_measurements(expected));
-        for ((of, kind), samples) in &self.series {
+        let (mut lines, mut growth) = (Vec::new(), self.missing_measurements(expected));
+        for ((subject, kind), samples) in &self.series {
             let values: Vec<_> = samples.iter().map(|(_, value)| format!("{value:.0}")).collect();
-            let mut line = format!("{of}, {}: {}", kind.label(), values.join(" "));
-            if let Some(LinearTrend { total_rise: rises, noise }) =
-                LinearTrend::fit(skip_warmup(samples))
+            let mut line = format!("{subject}, {}: {}", kind.label(), values.join(" "));
+            if let Some(LinearTrend { total_rise, noise }) = LinearTrend::fit(skip_warmup(samples))
             {
-                line += &format!("; rises by {rises:.1}, noise {noise:.1}");
-                if rises > kind.growth_tolerance().max(NOISE_FACTOR * noise) {
-                    wrong.push(line.clone());
+                line += &format!("; rises by {total_rise:.1}, noise {noise:.1}");
+                if total_rise > kind.growth_tolerance().max(NOISE_FACTOR * noise) {
+                    growth.push(line.clone());
                 }
             }
-            told.push(line);
+            lines.push(line);
         }
-        (told, wrong)
+        (lines, growth)
     }
 
     fn missing_measurements(&self, expected: &[(&str, &[MeasuredResource])]) -> Vec<String> {
-        let each = |(of, kinds): &(&str, &[MeasuredResource])| {
-            let of = (*of).to_owned();
-            kinds.iter().map(move |kind| (of.clone(), *kind)).collect::<Vec<_>>()
+        let expand = |(subject, kinds): &(&str, &[MeasuredResource])| {
+            let subject = (*subject).to_owned();
+            kinds.iter().map(move |kind| (subject.clone(), *kind)).collect::<Vec<_>>()
         };
-        let short = |(of, kind): (String, MeasuredResource)| {
-            let name = format!("{of}, {}", kind.label());
-            let samples = self.series.get(&(of, kind)).map_or(&[][..], Vec::as_slice);
-            let (measured, rests) = (samples.len(), self.rounds);
-            if measured < rests {
-                return Some(format!("{name}: measured {measured} times of {rests}"));
+        let find_missing = |(subject, kind): (String, MeasuredResource)| {
+            let name = format!("{subject}, {}", kind.label());
+            let samples = self.series.get(&(subject, kind)).map_or(&[][..], Vec::as_slice);
+            let (measured, rounds) = (samples.len(), self.rounds);
+            if measured < rounds {
+                return Some(format!("{name}: measured {measured} times of {rounds}"));
             }
-            let few = skip_warmup(samples).len() < MIN_SAMPLES;
-            few.then(|| format!("{name}: measured {measured} times, too few to say anything"))
+            let has_too_few = skip_warmup(samples).len() < MIN_SAMPLES;
+            has_too_few
+                .then(|| format!("{name}: measured {measured} times, too few to say anything"))
         };
-        expected.iter().flat_map(each).filter_map(short).collect()
+        expected.iter().flat_map(expand).filter_map(find_missing).collect()
     }
 }
 
-/// Without the beginning.
+/// Skips the samples of the warm-up.
 fn skip_warmup(samples: &[TimedSample]) -> &[TimedSample] {
-    let young = if samples.len() < 8 { 1 } else { samples.len() / 4 };
-    samples.get(young..).unwrap_or_default()
+    let warmup_count = if samples.len() < 8 { 1 } else { samples.len() / 4 };
+    samples.get(warmup_count..).unwrap_or_default()
 }
 
-/// How a line through samples goes.
+/// Trend of the samples.
 struct LinearTrend {
-    /// From the first to the last of them.
+    /// Rise from the first to the last sample.
     total_rise: f64,
-    /// How far a sample lies beside it: as a standard deviation would be, but for the few that lie far away.
+    /// Robust estimate of the standard deviation around the trend, from the median of the
+    /// deviations.
     noise: f64,
 }
 
@@ -168,25 +169,30 @@ impl LinearTrend {
             return None;
         }
         let mut slopes = Vec::new();
-        for (at, (x, y)) in samples.iter().enumerate() {
-            slopes.extend(samples[at + 1..].iter().map(|(later, other)| (other - y) / (later - x)));
+        for (index, (x, y)) in samples.iter().enumerate() {
+            slopes.extend(
+                samples[index + 1..].iter().map(|(other_x, other_y)| (other_y - y) / (other_x - x)),
+            );
         }
         let slope = median(slopes)?;
         let base = median(samples.iter().map(|(x, y)| y - slope * x).collect())?;
-        let beside = samples.iter().map(|(x, y)| (y - slope * x - base).abs());
-        Some(Self { total_rise: slope * (last - first), noise: 1.48 * median(beside.collect())? })
+        let deviations = samples.iter().map(|(x, y)| (y - slope * x - base).abs());
+        Some(Self {
+            total_rise: slope * (last - first),
+            noise: 1.48 * median(deviations.collect())?,
+        })
     }
 }
 
-fn median(mut all: Vec<f64>) -> Option<f64> {
-    all.sort_by(f64::total_cmp);
-    let middle = all.len() / 2;
-    let upper = all.get(middle)?;
-    let lower = all.get(middle.checked_sub(1 - all.len() % 2)?)?;
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = values.get(middle)?;
+    let lower = values.get(middle.checked_sub(1 - values.len() % 2)?)?;
     Some(f64::midpoint(*lower, *upper))
 }
 
-/// Far below where a number with a fraction is not exact.
+/// Exact for all measured values.
 fn to_f64(value: u64) -> f64 {
     u32::try_from(value).map_or(f64::MAX, f64::from)
 }
@@ -195,12 +201,12 @@ fn to_f64(value: u64) -> f64 {
 mod tests {
     use super::*;
 
-    /// What is said of twenty minutes.
-    fn is_reported_as_growth(kind: MeasuredResource, of: impl Fn(f64) -> f64) -> bool {
+    /// Checks samples of twenty minutes.
+    fn is_reported_as_growth(kind: MeasuredResource, value_at: impl Fn(f64) -> f64) -> bool {
         let mut samples = SoakMeasurements::new();
         for minute in 0..20 {
             let minute = f64::from(minute);
-            samples.push_sample("one", kind, (60.0 * minute, of(minute)));
+            samples.push_sample("one", kind, (60.0 * minute, value_at(minute)));
         }
         !samples.find_growth(&[]).1.is_empty()
     }
@@ -218,7 +224,7 @@ mod tests {
         assert!(!is_reported_as_growth(MeasuredResource::LeftoverKeys, |_| 0.0));
     }
 
-    /// Caches fill, and a sample is taken at a bad moment, the last one too.
+    /// Caches fill in the warm-up, and a single sample, even the last one, is an outlier.
     #[test]
     fn warmup_and_single_outlier_are_not_growth() {
         assert!(
@@ -231,7 +237,7 @@ mod tests {
         }));
     }
 
-    /// 33 restarts are the fewest; requests are 10,000 and more.
+    /// At least 33 restarts and 10,000 requests occur in that time.
     #[test]
     fn leak_per_restart_or_per_hundred_requests_is_growth() {
         for kind in [
@@ -268,31 +274,33 @@ mod tests {
         assert_eq!([rising(0.0), rising(1.0), rising(2.0)], [0, 0, 1]);
     }
 
-    /// A gauge that was not answered, a process whose facts can't be read, one that nobody looked at, a run too short.
+    /// Missing are: an unanswered query, unreadable process data, an unmeasured process, and a run
+    /// that is too short.
     #[test]
     fn missing_measurements_are_reported() {
-        let whole =
+        let full_usage =
             ResourceUsage { memory_kib: Some(9000), open_files: Some(9), alive_tasks: Some(9) };
-        let wrong =
+        let reported =
             |times: usize, last: ResourceUsage, expected: &[(&str, &[MeasuredResource])]| {
                 let mut samples = SoakMeasurements::new();
                 for time in 0..times {
                     samples.begin_round();
-                    samples.record_usage("one", if time + 1 == times { last } else { whole });
+                    samples.record_usage("one", if time + 1 == times { last } else { full_usage });
                 }
                 samples.find_growth(expected).1
             };
-        let one = [("one", PROCESS_RESOURCES)];
-        assert_eq!(wrong(8, whole, &one), [""; 0]);
-        let untold = wrong(8, ResourceUsage { alive_tasks: None, ..whole }, &one);
-        assert_eq!(untold, ["one, tasks: measured 7 times of 8"]);
-        assert_eq!(wrong(8, ResourceUsage::default(), &one).len(), 3);
+        let expected_one = [("one", PROCESS_RESOURCES)];
+        assert_eq!(reported(8, full_usage, &expected_one), [""; 0]);
+        let missing = reported(8, ResourceUsage { alive_tasks: None, ..full_usage }, &expected_one);
+        assert_eq!(missing, ["one, tasks: measured 7 times of 8"]);
+        assert_eq!(reported(8, ResourceUsage::default(), &expected_one).len(), 3);
         assert_eq!(
-            wrong(8, whole, &[("one", PROCESS_RESOURCES), ("other", SERVER_RESOURCES)]).len(),
+            reported(8, full_usage, &[("one", PROCESS_RESOURCES), ("other", SERVER_RESOURCES)])
+                .len(),
             2
         );
-        assert_eq!(wrong(3, whole, &one).len(), 3, "too few");
-        assert_eq!(SoakMeasurements::new().find_growth(&one).1.len(), 3, "none at all");
+        assert_eq!(reported(3, full_usage, &expected_one).len(), 3, "too few");
+        assert_eq!(SoakMeasurements::new().find_growth(&expected_one).1.len(), 3, "none at all");
         assert_eq!(
             SoakMeasurements::new().find_growth(&[]).1,
             [""; 0],

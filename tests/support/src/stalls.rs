@@ -13,31 +13,31 @@ use crate::{
     redis_server::{RedisServer, long_timeout_config},
 };
 
-/// A gap after which a process counts as not having run, and the others with it: they may not have run either, nor the
-/// server.
+/// Gap after which a process counts as stalled. The other processes and the server may have stalled
+/// too.
 const STALL_THRESHOLD: u64 = 50 * clock::NS_PER_MS;
 
-/// Tells of each gap, from when to when.
-pub async fn report_process_stalls(tell: impl Fn(u64, u64)) {
+/// Reports the start and the end of each gap.
+pub async fn report_process_stalls(report: impl Fn(u64, u64)) {
     loop {
         let from = clock::now_ns();
         tokio::time::sleep(Duration::from_millis(10)).await;
         let now = clock::now_ns();
         if now - from > STALL_THRESHOLD {
-            tell(from, now);
+            report(from, now);
         }
     }
 }
 
-/// The longest time for which this process was not given a processor from now on, in ms. It is a thread of its own that
-/// looks: a runtime that something blocks is not meant.
+/// Measures the longest time in ms for which this process got no processor. A separate thread
+/// measures, so a blocked runtime does not count.
 #[must_use]
 pub fn track_longest_stall() -> Arc<AtomicU64> {
     let longest = Arc::<AtomicU64>::default();
-    let seen = Arc::downgrade(&longest);
+    let weak = Arc::downgrade(&longest);
     std::thread::spawn(move || {
         let mut from = clock::now_ns();
-        while let Some(longest) = seen.upgrade() {
+        while let Some(longest) = weak.upgrade() {
             let now = clock::now_ns();
             longest.fetch_max((now - from) / clock::NS_PER_MS, Ordering::Relaxed);
             from = now;
@@ -48,32 +48,32 @@ pub fn track_longest_stall() -> Arc<AtomicU64> {
     longest
 }
 
-/// Tells of each time in which the server has not answered who asked it nothing but that. It has each write on its disk before
-/// it answers anybody, and a disk has other things to do.
+/// Reports each time in which the server did not answer a ping. Its fsync precedes all replies, and
+/// the disk may be busy.
 ///
 /// # Panics
 ///
-/// If the server's URL is wrong.
+/// If the server's URL is invalid.
 pub fn report_server_stalls<T: Fn(u64, u64)>(
     server: &RedisServer,
-    tell: T,
+    report: T,
 ) -> impl Future<Output = ()> + use<T> {
     let server = server.client().expect("its URL is right");
-    ping_server(server, tell)
+    ping_server(server, report)
 }
 
-async fn ping_server(server: redis::Client, tell: impl Fn(u64, u64)) {
+async fn ping_server(server: redis::Client, report: impl Fn(u64, u64)) {
     let config = long_timeout_config();
-    let mut heard = clock::now_ns();
+    let mut last_reply = clock::now_ns();
     loop {
         let connection = server.get_multiplexed_async_connection_with_config(&config).await;
         if let Ok(mut connection) = connection {
             while redis::cmd("PING").exec_async(&mut connection).await.is_ok() {
                 let now = clock::now_ns();
-                if now - heard > STALL_THRESHOLD {
-                    tell(heard, now);
+                if now - last_reply > STALL_THRESHOLD {
+                    report(last_reply, now);
                 }
-                heard = now;
+                last_reply = now;
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }

@@ -29,13 +29,13 @@ impl SyncPoints {
         self.0.lock().entry(name.to_owned()).or_default().clone()
     }
 
-    /// For the handler: reports its arrival, and waits until the gate is open. Without a timeout, since
-    /// the test has one.
+    /// For the handler: reports its arrival and waits until the gate is open. It has no timeout,
+    /// since the test has one.
     pub async fn wait_at(&self, name: &str) {
         let gate = self.sync_point(name);
         let mut open = gate.is_open.subscribe();
         gate.arrival_count.send_modify(|arrived| *arrived += 1);
-        // The sender is ours: it can't be gone.
+        // The sender is owned by `self`, so the wait cannot fail.
         let _ = open.wait_for(|open| *open).await;
     }
 

@@ -27,7 +27,7 @@ pub enum StoreKind {
     Cluster,
 }
 
-/// One row in one framework on one store.
+/// Row in one framework on one store.
 #[derive(Debug)]
 pub struct TestCase {
     /// The framework of its sites, unless a builder sets another one.
@@ -45,7 +45,7 @@ pub struct TestCase {
 /// # Panics
 ///
 /// If the row fails, or takes too long.
-pub fn run_case<F, R>(framework: WebFramework, backing: StoreKind, row: F)
+pub fn run_case<F, R>(framework: WebFramework, store_kind: StoreKind, row: F)
 where
     F: FnOnce(TestCase) -> R,
     R: Future<Output = ()>,
@@ -56,19 +56,19 @@ where
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let row = row(TestCase::new(framework, backing));
+        let row = row(TestCase::new(framework, store_kind));
         let ended = tokio::time::timeout(TEST_TIMEOUT * 2, row).await;
         assert!(ended.is_ok(), "the row takes too long");
     });
-    // What a row has left running ends with its sockets; nothing waits for it.
+    // Tasks that the row left running end with their sockets.
     runtime.shutdown_background();
 }
 
 impl TestCase {
-    fn new(framework: WebFramework, backing: StoreKind) -> Self {
+    fn new(framework: WebFramework, store_kind: StoreKind) -> Self {
         Self {
             framework,
-            store_kind: backing,
+            store_kind,
             handler: ScriptedHandler::default(),
             memory_store: Store::memory(),
             namespace: uuid::Uuid::new_v4().simple().to_string(),
@@ -76,7 +76,7 @@ impl TestCase {
         }
     }
 
-    /// A store on the case's data that counts as a process of its own.
+    /// Returns another store on the case's data; it counts as a separate process.
     pub async fn new_store(&self) -> Store {
         match self.store_kind {
             StoreKind::Memory => self.memory_store.as_another_process(),
@@ -86,7 +86,7 @@ impl TestCase {
         }
     }
 
-    /// Returns a store that shares no data with the case: another namespace on the same server.
+    /// Returns a store without common data: another namespace on the same server.
     pub async fn new_unrelated_store(&self) -> Store {
         match self.store_kind {
             StoreKind::Memory => Store::memory(),
@@ -120,7 +120,7 @@ impl TestCase {
             StoreKind::Cluster => shared_cluster().await.url(namespace),
             _ => shared_server().await.url(namespace),
         };
-        // Far more than a call takes: a loaded machine is no outage.
+        // Far above the duration of a call: a loaded machine is no outage.
         Store::builder(&url).call_timeout(Duration::from_secs(10))
     }
 

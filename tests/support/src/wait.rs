@@ -27,9 +27,9 @@ pub async fn with_timeout<F: Future>(what: &str, future: F) -> F::Output {
 /// # Panics
 ///
 /// If it takes too long.
-pub async fn eventually(what: &str, mut so: impl AsyncFnMut() -> bool) {
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     with_timeout(what, async {
-        while !so().await {
+        while !condition().await {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     })

@@ -195,10 +195,10 @@ mod tests {
             LockEvent::Stalled { since: 7 },
         ];
         let text: String = events.iter().map(|event| format_line(8, 70, event)).collect();
-        let read: Vec<_> = parse_events(&format!("{text}9 70 got 5 1"))
+        let parsed: Vec<_> = parse_events(&format!("{text}9 70 got 5 1"))
             .into_iter()
             .map(|(_, event)| event)
             .collect();
-        assert_eq!(read, events);
+        assert_eq!(parsed, events);
     }
 }

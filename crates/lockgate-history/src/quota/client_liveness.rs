@@ -167,16 +167,16 @@ mod tests {
         violations.into_iter().map(|violation| violation.description).collect()
     }
 
-    fn requested_event(at: u64) -> (u64, QuotaEvent) {
-        (at, QuotaEvent::Requested { client: 0, key: "k".into() })
+    fn requested_event(time_ms: u64) -> (u64, QuotaEvent) {
+        (time_ms, QuotaEvent::Requested { client: 0, key: "k".into() })
     }
 
-    fn refused_event(at: u64) -> (u64, QuotaEvent) {
-        (at, QuotaEvent::Refused { client: 0, key: "k".into() })
+    fn refused_event(time_ms: u64) -> (u64, QuotaEvent) {
+        (time_ms, QuotaEvent::Refused { client: 0, key: "k".into() })
     }
 
-    fn failed_event(at: u64) -> (u64, QuotaEvent) {
-        (at, QuotaEvent::Failed { client: 0, key: "k".into() })
+    fn failed_event(time_ms: u64) -> (u64, QuotaEvent) {
+        (time_ms, QuotaEvent::Failed { client: 0, key: "k".into() })
     }
 
     #[test]

@@ -140,7 +140,7 @@ mod tests {
         history
     }
 
-    /// This number of admissions at a time, each sent 1 ms before its response.
+    /// Returns `count` admissions at a time, each sent 1 ms before its response.
     fn admissions_at(ms: u64, count: u64) -> Vec<(usize, u64, QuotaEvent)> {
         let sent_at = (ms - 1) * NANOS_PER_MILLI;
         let admission = |n| {

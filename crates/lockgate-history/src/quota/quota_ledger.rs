@@ -87,8 +87,8 @@ mod tests {
 
     const TEST_INCARNATION: ProcessIncarnation = ProcessIncarnation { process: 0, generation: 0 };
 
-    fn cost_limit_event(at: u64, max_cost: u64) -> (u64, QuotaEvent) {
-        (at, QuotaEvent::CostLimit { client: 0, key: "k".into(), max_cost })
+    fn cost_limit_event(time_ms: u64, max_cost: u64) -> (u64, QuotaEvent) {
+        (time_ms, QuotaEvent::CostLimit { client: 0, key: "k".into(), max_cost })
     }
 
     fn admitted_event(sent_ms: u64, answered_ms: u64, cost: u64) -> (u64, QuotaEvent) {

@@ -40,7 +40,7 @@ fn header_text<'a>(response: &'a ServiceResponse<impl MessageBody>, name: &str) 
     value.to_str().expect("it is text")
 }
 
-/// The stored response of a 202, once there is one.
+/// Polls for the stored response of a 202.
 async fn stored_response<B: MessageBody>(
     app: &impl Service<actix_http::Request, Response = ServiceResponse<B>, Error = Error>,
     accepted: &ServiceResponse<impl MessageBody>,
@@ -105,8 +105,8 @@ async fn client_without_an_address_is_500() {
         .route("/", web::get().to(async || ""))
         .wrap(RateLimitLayer::by_ip(quota))
         .app_data(Data::new(Store::memory()));
-    let nobody = call_service(&init_service(app).await, TestRequest::get().to_request()).await;
-    assert_eq!(nobody.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let response = call_service(&init_service(app).await, TestRequest::get().to_request()).await;
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
 }
 
 #[actix_web::test]

@@ -1,4 +1,4 @@
-//! Settings that would let users share what is one user's.
+//! Settings that would share the jobs of one user with other users.
 
 use std::panic::catch_unwind;
 
@@ -22,7 +22,7 @@ fn with_identity(gate: TestDeferLayer) -> TestDeferLayer {
     gate.carry_identity::<CarriedUser>(|user| user.0.clone())
 }
 
-/// The message with which a gate is refused where it is put around a service.
+/// Panic message of `validate_settings`.
 fn validation_error(gate: &TestDeferLayer) -> String {
     let gate = std::panic::AssertUnwindSafe(gate);
     let panic = catch_unwind(|| gate.validate_settings()).expect_err("the settings are refused");
@@ -39,14 +39,14 @@ fn carried_extensions_are_shared_only_when_declared() {
         ("idempotent_direct", TestDeferLayer::idempotent_direct),
     ];
     for (name, share) in sharing {
-        // Whatever is said first.
+        // The order of the settings does not matter.
         for gate in [
             share(gate_with_extension()),
             share(TestDeferLayer::new()).carry_extension::<CarriedUser>(),
         ] {
             let text = validation_error(&gate);
-            let is_told = text.contains(name) && text.contains(".carry_identity::<T>(..)");
-            assert!(is_told, "{text}");
+            let names_both = text.contains(name) && text.contains(".carry_identity::<T>(..)");
+            assert!(names_both, "{text}");
         }
         with_identity(share(TestDeferLayer::new())).validate_settings();
         share(gate_with_extension()).owner(|()| None).validate_settings();
@@ -71,7 +71,7 @@ fn two_identities_need_an_owner() {
     two.owner(|()| None).validate_settings();
 }
 
-/// A client that is alone has half of the budget.
+/// A single client may use half of the body budget.
 #[test]
 fn body_limit_beyond_the_client_share_is_logged() {
     let (log, _guard) = crate::store::CapturedLog::start_capture();

@@ -1,4 +1,4 @@
-//! How much is taken by a layer that nobody has set.
+//! Default storage limits of a layer.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::{
     store::Store,
 };
 
-/// Stores requests of this owner until there is no room, and tells how many there were.
+/// Enqueues requests of one owner until one is refused; returns the number of enqueued ones.
 async fn enqueue_until_full(store: &Store, key: &Key, owner: &str, body: &Bytes) -> usize {
-    for taken in 0.. {
+    for enqueued in 0.. {
         let mut parked: DeferCandidate = parked_candidate(store);
         parked.parked.key = key.clone();
         parked.slot = ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), None);
         owner.clone_into(&mut parked.owner);
         let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
         if TestDeferLayer::new().accept_parked(parked, head, Some(body.clone())).await.is_none() {
-            return taken;
+            return enqueued;
         }
     }
     unreachable!("nothing is taken for ever")
@@ -28,7 +28,7 @@ async fn enqueue_until_full(store: &Store, key: &Key, owner: &str, body: &Bytes)
 
 #[tokio::test(start_paused = true)]
 async fn full_resource_leaves_room_for_other_resources() {
-    // Of the large ones as many as have room in 8 MiB, with what is told of each.
+    // 127 large requests with their metadata fill 8 MiB.
     let (small, large) = (Bytes::new(), Bytes::from(vec![0; 64 * 1024]));
     let hot = Key::custom("7");
     let other = (0..).map(|n: u32| Key::custom(&n.to_string()));

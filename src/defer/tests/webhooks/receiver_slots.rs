@@ -1,4 +1,4 @@
-//! Callbacks where there is no room for requests.
+//! Webhook deliveries while the slots of the worker or of the receiver are occupied.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::{
     store::{EnqueueCommand, JobState, Store},
 };
 
-/// Runs of `/short` take a second, others 200.
-fn single_slot_worker(store: &Store, called: &RecordingWebhookSender) -> DeferWorker {
+/// Worker with one slot. Runs of `/short` take one second, others 200.
+fn single_slot_worker(store: &Store, sender: &RecordingWebhookSender) -> DeferWorker {
     let routes = FnReplayer::new(|head, marker| async move {
         let seconds = if head.target == "/short" { 1 } else { 200 };
         marker.pass_own_lock(&lock_key_of(&head.target));
@@ -28,15 +28,16 @@ fn single_slot_worker(store: &Store, called: &RecordingWebhookSender) -> DeferWo
         outcome_with_status(200)
     });
     let mut worker = DeferWorker::new(store, routes).concurrency(1);
-    worker.settings.webhooks = Some(Arc::new(called.clone()));
+    worker.settings.webhooks = Some(Arc::new(sender.clone()));
     worker
 }
 
-/// A request whose end is to be told, and one that is there for the only slot before that has come; that one's state then.
+/// Ends a job with a webhook while a second job waits for the only slot. Returns the state of the
+/// second job when the webhook was delivered.
 async fn state_of_other_job_after_delivery(
     worker: DeferWorker,
     store: &Store,
-    called: &RecordingWebhookSender,
+    sender: &RecordingWebhookSender,
 ) -> JobState {
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     let first = enqueue_with_webhook(store, "/short").await;
@@ -45,7 +46,7 @@ async fn state_of_other_job_after_delivery(
     let other = enqueue_job(store, "/long").await;
     assert_eq!(wait_until_ended(store, &first).await, JobState::Done);
     sleep(10 * SECOND).await;
-    let calls = called.calls();
+    let calls = sender.calls();
     assert_eq!(calls.len(), 1, "{calls:?}");
     assert_eq!(calls[0].1["id"], first.as_str());
     let state = get_job(store, &other).await.state;
@@ -55,24 +56,24 @@ async fn state_of_other_job_after_delivery(
 
 #[tokio::test(start_paused = true)]
 async fn job_without_a_queue_permit_does_not_delay_delivery() {
-    let (store, called) = (Store::memory(), RecordingWebhookSender::default());
+    let (store, sender) = (Store::memory(), RecordingWebhookSender::default());
     let worker =
-        single_slot_worker(&store, &called).queue_concurrency(1).queue_rate(1, 3600 * SECOND);
-    let other = state_of_other_job_after_delivery(worker, &store, &called).await;
+        single_slot_worker(&store, &sender).queue_concurrency(1).queue_rate(1, 3600 * SECOND);
+    let other = state_of_other_job_after_delivery(worker, &store, &sender).await;
     assert_eq!(other, JobState::Queued, "it has no leave yet");
 }
 
 #[tokio::test(start_paused = true)]
 async fn long_run_does_not_delay_delivery() {
-    let (store, called) = (Store::memory(), RecordingWebhookSender::default());
-    let worker = single_slot_worker(&store, &called);
-    let other = state_of_other_job_after_delivery(worker, &store, &called).await;
+    let (store, sender) = (Store::memory(), RecordingWebhookSender::default());
+    let worker = single_slot_worker(&store, &sender);
+    let other = state_of_other_job_after_delivery(worker, &store, &sender).await;
     assert_eq!(other, JobState::Running);
 }
 
 const SILENT_URL: &str = "https://silent.example/hook";
 
-/// A host that says nothing, and one that answers; when that was called.
+/// Sender with one silent host; records the times of calls to other hosts.
 #[derive(Debug, Clone, Default)]
 struct SilentHostSender(Arc<Mutex<Vec<Instant>>>);
 
@@ -89,36 +90,36 @@ impl WebhookSender for SilentHostSender {
     }
 }
 
-/// They are four times as many as there is room for, and each is tried again.
+/// There are four times as many silent calls as slots, and each is retried.
 #[tokio::test(start_paused = true)]
 async fn silent_host_delays_others_by_one_call_at_most() {
-    let (store, told) = (Store::memory(), SilentHostSender::default());
+    let (store, sender) = (Store::memory(), SilentHostSender::default());
     let mut worker = DeferWorker::new(&store, CountingReplayer::default());
-    worker.settings.webhooks = Some(Arc::new(told.clone()));
+    worker.settings.webhooks = Some(Arc::new(sender.clone()));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..16 {
         send_enqueue(&store, webhook_command_to(&store, &format!("/x?{n}"), SILENT_URL)).await;
     }
     sleep(SECOND).await;
     for _ in 0..5 {
-        let asked = Instant::now();
+        let enqueued_at = Instant::now();
         enqueue_with_webhook(&store, "/y").await;
         sleep(20 * SECOND).await;
-        let called = std::mem::take(&mut *told.0.lock());
-        let waited = called.first().map(|called| *called - asked);
+        let calls = std::mem::take(&mut *sender.0.lock());
+        let waited = calls.first().map(|call| *call - enqueued_at);
         assert!(waited.is_some_and(|waited| waited < 11 * SECOND), "{waited:?}");
     }
     worker.abort();
 }
 
-/// Silent at all URLs but those of `good.example`, for as long as it is given.
+/// Sender whose calls time out, except those to `good.example`.
 #[derive(Debug, Clone, Default)]
 struct MostlySilentSender(Arc<Mutex<Vec<(String, Instant)>>>);
 
 impl MostlySilentSender {
-    fn calls_to(&self, of: &str) -> Vec<Instant> {
+    fn calls_to(&self, url_part: &str) -> Vec<Instant> {
         let calls = self.0.lock();
-        calls.iter().filter(|(url, _)| url.contains(of)).map(|(_, at)| *at).collect()
+        calls.iter().filter(|(url, _)| url.contains(url_part)).map(|(_, at)| *at).collect()
     }
 }
 
@@ -150,7 +151,7 @@ async fn enqueue_for_owner(store: &Store, target: &str, url: &str, owner: &str) 
     send_enqueue(store, EnqueueCommand { owner: owner.to_owned(), ..call }).await;
 }
 
-/// Calls of one owner, ten to each host, all at one address that says nothing.
+/// Spawns deliveries of one owner, ten to each host, all at one silent address.
 async fn spawn_silent_deliveries(
     hosts: usize,
 ) -> (Store, MostlySilentSender, tokio::task::JoinHandle<()>) {
@@ -166,52 +167,57 @@ async fn spawn_silent_deliveries(
     (store, silent, worker)
 }
 
-/// By when all of these were made.
-async fn wait_for_calls(silent: &MostlySilentSender, of: &str, number: usize) -> Vec<Instant> {
+/// Waits until `number` calls were made and returns their times.
+async fn wait_for_calls(
+    silent: &MostlySilentSender,
+    url_part: &str,
+    number: usize,
+) -> Vec<Instant> {
     let until = Instant::now() + 60 * SECOND;
-    while silent.calls_to(of).len() < number {
-        assert!(Instant::now() < until, "{} of {number}", silent.calls_to(of).len());
+    while silent.calls_to(url_part).len() < number {
+        assert!(Instant::now() < until, "{} of {number}", silent.calls_to(url_part).len());
         let_tasks_settle().await;
     }
-    silent.calls_to(of)
+    silent.calls_to(url_part)
 }
 
 #[tokio::test(start_paused = true)]
 async fn other_owner_is_called_despite_many_silent_deliveries() {
     let (store, silent, worker) = spawn_silent_deliveries(40).await;
-    let asked = Instant::now();
+    let enqueued_at = Instant::now();
     for n in 0..5 {
         enqueue_for_owner(&store, &format!("/stranger-{n}"), "https://good.example/", "stranger")
             .await;
     }
     let calls = wait_for_calls(&silent, "good.example", 5).await;
-    // A turn of an unknown host comes free within the 2.5 s of a first attempt, or the 5 s of a second one.
-    let waited = *calls.last().expect("five") - asked;
+    // A slot for unproven hosts is freed within the 2.5 s of a first attempt or the 5 s of a second
+    // one.
+    let waited = *calls.last().expect("five") - enqueued_at;
     assert!(waited <= 6 * SECOND, "{waited:?}");
-    // From now on it is known to answer.
-    let asked = Instant::now();
+    // From now on the host is proven.
+    let enqueued_at = Instant::now();
     enqueue_for_owner(&store, "/stranger", "https://good.example/", "stranger").await;
     let calls = wait_for_calls(&silent, "good.example", 6).await;
-    assert!(*calls.last().expect("six") - asked <= SECOND);
+    assert!(*calls.last().expect("six") - enqueued_at <= SECOND);
     worker.abort();
 }
 
-/// Without owners all are one, and a host that answered has the reserved half.
+/// All deliveries have the same owner, so only the half reserved for proven hosts is free.
 #[tokio::test(start_paused = true)]
 async fn proven_host_is_called_despite_silent_deliveries() {
     let (store, silent, worker) = spawn_silent_deliveries(40).await;
     for n in 0..5 {
-        let asked = Instant::now();
+        let enqueued_at = Instant::now();
         enqueue_for_owner(&store, &format!("/good-{n}"), "https://good.example/", "attacker").await;
         let calls = wait_for_calls(&silent, "good.example", n + 1).await;
-        let waited = *calls.last().expect("it was made") - asked;
+        let waited = *calls.last().expect("it was made") - enqueued_at;
         println!("figure: {n}: {waited:?}");
         assert!(n == 0 || waited <= SECOND, "{waited:?}");
     }
     worker.abort();
 }
 
-/// Nothing is charged, and nothing lost: each is tried in the end.
+/// A delivery without a slot is not charged, and each one is attempted in the end.
 #[tokio::test(start_paused = true)]
 async fn delivery_without_a_slot_is_tried_eventually() {
     let (store, silent, worker) = spawn_silent_deliveries(20).await;
@@ -220,7 +226,7 @@ async fn delivery_without_a_slot_is_tried_eventually() {
         sleep(10 * SECOND).await;
         urls = silent.0.lock().iter().map(|(url, _)| url.clone()).collect();
     }
-    // Never more than half at once, and at the address that does not answer a quarter.
+    // At most half of the slots at once, and a quarter for the silent address.
     let calls = silent.calls_to("silent.example");
     let spent = Instant::now() - calls[0];
     assert!(calls.len() <= usize::try_from(spent.as_secs()).expect("a number"), "{}", calls.len());

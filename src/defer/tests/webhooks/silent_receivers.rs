@@ -1,4 +1,4 @@
-//! One client's callbacks to receivers that never answer, and a stranger's beside them, over real sockets.
+//! Webhooks of one owner to silent receivers beside those of another owner, over real sockets.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -20,11 +20,11 @@ use crate::{
 const RECEIVER_COUNT: usize = 40;
 const SILENT_CALL_COUNT: usize = 400;
 
-/// Far below what 400 silent calls take (they kept a stranger's away for more than 75 s), far above a loaded
-/// machine's pauses.
+/// Far below the duration of 400 silent calls, which delayed another owner's calls by more than 75
+/// s; far above the pauses of a loaded machine.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Takes connections and never answers: the system completes them.
+/// Listeners that never answer; the kernel completes their connections.
 async fn silent_listeners() -> (Vec<TcpListener>, Vec<SocketAddr>) {
     let (mut listeners, mut addresses) = (Vec::new(), Vec::new());
     for _ in 0..RECEIVER_COUNT {
@@ -35,21 +35,21 @@ async fn silent_listeners() -> (Vec<TcpListener>, Vec<SocketAddr>) {
     (listeners, addresses)
 }
 
-/// Answers each call with 204, and says so.
+/// Spawns a server that answers each call with 204 and reports it.
 async fn spawn_receiver() -> (SocketAddr, mpsc::UnboundedReceiver<()>) {
     let listener = TcpListener::bind("127.0.0.2:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound");
-    let (told, calls) = mpsc::unbounded_channel();
+    let (report, calls) = mpsc::unbounded_channel();
     crate::store::spawn(async move {
         while let Ok((mut socket, _)) = listener.accept().await {
-            let told = told.clone();
+            let report = report.clone();
             crate::store::spawn(async move {
                 let mut read = Vec::new();
                 while !read.ends_with(b"}") {
                     read.push(socket.read_u8().await.ok()?);
                 }
                 socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.ok()?;
-                told.send(()).ok()
+                report.send(()).ok()
             });
         }
     });
@@ -67,8 +67,8 @@ async fn silent_receivers_of_one_owner_do_not_delay_another() {
     let (_listeners, silent) = silent_listeners().await;
     let (address, mut calls) = spawn_receiver().await;
     let mut worker = DeferWorker::new(&store, CountingReplayer::default());
-    let callbacks = Webhooks::new("0123456789abcdef0123456789abcdef");
-    worker.settings.webhooks = Some(Arc::new(callbacks.allow_http().allow_network("127.0.0.0/8")));
+    let webhooks = Webhooks::new("0123456789abcdef0123456789abcdef");
+    worker.settings.webhooks = Some(Arc::new(webhooks.allow_http().allow_network("127.0.0.0/8")));
     let worker = crate::store::spawn(worker.run(std::future::pending()));
     for n in 0..SILENT_CALL_COUNT {
         enqueue_webhook_job(
@@ -79,7 +79,7 @@ async fn silent_receivers_of_one_owner_do_not_delay_another() {
         )
         .await;
     }
-    // The attack is under way: all its requests have ended.
+    // All jobs with silent receivers have ended, so their deliveries are in flight.
     while store.deferred_jobs().stats().await.expect("it is there").done < SILENT_CALL_COUNT as u64
     {
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,4 +1,4 @@
-//! What is dropped, at any of its await points.
+//! Scenarios whose futures are dropped at any of their await points.
 
 use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
 
@@ -9,16 +9,16 @@ use crate::{
     store::Store,
 };
 
-/// Of what is dropped.
+/// Phase of a drop, for an observer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum DropPhase {
-    /// All is ready for it, and it is polled for the first time next.
+    /// The future will be polled for the first time next.
     BeforeFirstPoll,
-    /// It has just been dropped.
+    /// The future has just been dropped.
     Dropped,
 }
 
-/// Polls `n` times, with all that is to be done in between, then drops; true if it was done before.
+/// Polls a future `n` times with pauses, then drops it. Returns true if it completed before.
 async fn poll_then_drop(n: usize, future: impl Future, between: Duration) -> bool {
     let mut future = pin!(future);
     for _ in 0..n {
@@ -31,36 +31,36 @@ async fn poll_then_drop(n: usize, future: impl Future, between: Duration) -> boo
     false
 }
 
-/// What is dropped.
+/// Call whose future is dropped.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum DropScenario {
-    /// Asking for a free lock, once or with a wait.
+    /// Acquire of a free lock, without or with a wait.
     TryAcquire,
     WaitWhileFree,
-    /// Waiting for one that another process has, and gives back meanwhile.
+    /// Wait for a lock that another process releases meanwhile.
     WaitForOtherProcess,
-    /// Waiting for one that this process has.
+    /// Wait for a lock that this process releases meanwhile.
     WaitForSameProcess,
     SharedAcquire,
     PermitAcquire,
-    /// Giving it back, to the store or past others who wait here.
+    /// Release to the store, or handover to a local waiter.
     Release,
     Handover,
     Downgrade,
-    /// Two locks, the first of which another process has and gives back meanwhile; and giving both back.
+    /// Acquire of two locks, while another process releases the first one; release of both.
     AcquireLockSet,
     ReleaseLockSet,
-    /// Asking again and again for one that another process has, and gives back meanwhile.
+    /// Retries for a lock that another process releases meanwhile.
     Retry,
-    /// Waiting for one that another process has, and for a record under it.
+    /// Wait for a lock of another process, with an idempotency record.
     AcquireWithRecord,
-    /// Readers of one place, let in together.
+    /// Readers of one queue entry, granted together.
     ReaderBatch,
-    /// Holding it while replicas are waited for, which a server without any has not.
+    /// Wait for replica acknowledgements, which no replica sends if the server has none.
     AwaitReplicas,
 }
 
-/// What takes no time on a real server.
+/// Scenarios that take no time on a real server.
 pub(crate) const FAST_SCENARIOS: [DropScenario; 9] = [
     DropScenario::TryAcquire,
     DropScenario::WaitWhileFree,
@@ -73,7 +73,7 @@ pub(crate) const FAST_SCENARIOS: [DropScenario; 9] = [
     DropScenario::Downgrade,
 ];
 
-/// The others.
+/// Scenarios that take longer.
 pub(crate) const SLOW_SCENARIOS: [DropScenario; 6] = [
     DropScenario::AcquireLockSet,
     DropScenario::ReleaseLockSet,
@@ -83,48 +83,48 @@ pub(crate) const SLOW_SCENARIOS: [DropScenario; 6] = [
     DropScenario::AwaitReplicas,
 ];
 
-/// Drops it after `n` polls; true if that was too late.
+/// Drops the scenario's future after `n` polls. Returns true if it completed before.
 pub(crate) async fn drop_after(
     n: usize,
-    way: DropScenario,
+    scenario: DropScenario,
     store: &Store,
     between: Duration,
 ) -> bool {
-    drop_after_with_observer(n, way, store, between, &|_| ()).await
+    drop_after_with_observer(n, scenario, store, between, &|_| ()).await
 }
 
-/// The same, and says when.
+/// Like `drop_after`, with an observer of the phases.
 pub(crate) async fn drop_after_with_observer(
     n: usize,
-    way: DropScenario,
+    scenario: DropScenario,
     store: &Store,
     between: Duration,
-    tell: &dyn Fn(DropPhase),
+    observer: &dyn Fn(DropPhase),
 ) -> bool {
     let other = store.as_another_process();
-    let drop_it = DropRun { poll_count: n, store, other: &other, between, on_phase: tell };
-    let done = match way {
+    let run = DropRun { poll_count: n, store, other: &other, between, on_phase: observer };
+    let done = match scenario {
         DropScenario::TryAcquire
         | DropScenario::WaitWhileFree
         | DropScenario::WaitForOtherProcess
-        | DropScenario::WaitForSameProcess => drop_it.drop_acquire(way).await,
+        | DropScenario::WaitForSameProcess => run.drop_acquire(scenario).await,
         DropScenario::SharedAcquire | DropScenario::PermitAcquire | DropScenario::ReaderBatch => {
-            drop_it.drop_shared_acquire(way).await
+            run.drop_shared_acquire(scenario).await
         }
         DropScenario::Release | DropScenario::Handover | DropScenario::Downgrade => {
-            drop_it.drop_release(way).await
+            run.drop_release(scenario).await
         }
         DropScenario::AcquireLockSet | DropScenario::ReleaseLockSet => {
-            drop_it.drop_lock_set(way).await
+            run.drop_lock_set(scenario).await
         }
         DropScenario::Retry | DropScenario::AcquireWithRecord | DropScenario::AwaitReplicas => {
-            drop_it.drop_other_call(way).await
+            run.drop_other_call(scenario).await
         }
     };
     done.assert_shutdown_of(&other).await
 }
 
-/// What is dropped, and when.
+/// Run of a scenario: when to drop its future, and on which stores.
 struct DropRun<'a> {
     poll_count: usize,
     store: &'a Store,
@@ -149,7 +149,7 @@ impl DropRun<'_> {
         done
     }
 
-    /// The same, while somebody has the lock, and gives it back meanwhile.
+    /// Like `poll_and_drop`, while `holder` holds the lock and releases it meanwhile.
     async fn poll_and_drop_behind(&self, holder: &Store, future: impl Future) -> bool {
         let (held, after) =
             (lock_request(holder).acquire().await.expect("it is free"), 3 * self.between);
@@ -162,9 +162,9 @@ impl DropRun<'_> {
         done
     }
 
-    async fn drop_acquire(&self, way: DropScenario) -> bool {
+    async fn drop_acquire(&self, scenario: DropScenario) -> bool {
         let Self { store, other, .. } = self;
-        match way {
+        match scenario {
             DropScenario::TryAcquire => self.poll_and_drop(lock_request(store).acquire()).await,
             DropScenario::WaitWhileFree => {
                 self.poll_and_drop(acquire_waiting(lock_request(store))).await
@@ -176,9 +176,9 @@ impl DropRun<'_> {
         }
     }
 
-    async fn drop_shared_acquire(&self, way: DropScenario) -> bool {
+    async fn drop_shared_acquire(&self, scenario: DropScenario) -> bool {
         let Self { store, other, .. } = self;
-        match way {
+        match scenario {
             DropScenario::SharedAcquire => {
                 let held = lock_request(other).shared().acquire().await.expect("it is free");
                 let done = self.poll_and_drop(acquire_waiting(lock_request(store).shared())).await;
@@ -199,15 +199,15 @@ impl DropRun<'_> {
         }
     }
 
-    async fn drop_release(&self, way: DropScenario) -> bool {
+    async fn drop_release(&self, scenario: DropScenario) -> bool {
         let store = self.store;
-        match way {
+        match scenario {
             DropScenario::Release => {
                 let held = lock_request(store).acquire().await.expect("it is free");
                 self.poll_and_drop(held.release()).await
             }
             DropScenario::Handover => {
-                // In strict order each release is a call that asks for the next.
+                // In strict order, each release is a call that also acquires for the next waiter.
                 let strict = || lock_request(store).strict_order();
                 let held = strict().acquire().await.expect("it is free");
                 let next = crate::store::spawn(acquire_waiting(strict()));
@@ -223,26 +223,27 @@ impl DropRun<'_> {
         }
     }
 
-    async fn drop_lock_set(&self, way: DropScenario) -> bool {
-        // The undo of the one call for both is in doubt for a lease.
+    async fn drop_lock_set(&self, scenario: DropScenario) -> bool {
+        // The undo of the common call is in doubt for one lease.
         let both = self.store.locks(["x", "y"]).lease(2 * SECOND);
-        if matches!(way, DropScenario::AcquireLockSet) {
+        if matches!(scenario, DropScenario::AcquireLockSet) {
             return self.poll_and_drop_behind(self.other, both.wait(20 * SECOND).acquire()).await;
         }
         let held = both.acquire().await.expect("both are free");
         self.poll_and_drop(held.release()).await
     }
 
-    async fn drop_other_call(&self, way: DropScenario) -> bool {
+    async fn drop_other_call(&self, scenario: DropScenario) -> bool {
         let Self { store, other, .. } = self;
-        match way {
+        match scenario {
             DropScenario::Retry => {
-                let asked = lock_request(store).retry(1000, Duration::from_millis(10));
-                self.poll_and_drop_behind(other, asked.acquire()).await
+                let request = lock_request(store).retry(1000, Duration::from_millis(10));
+                self.poll_and_drop_behind(other, request.acquire()).await
             }
             DropScenario::AcquireWithRecord => {
-                let asked = lock_request(store).wait(20 * SECOND);
-                self.poll_and_drop_behind(other, asked.acquire_with_record(Some("k".into()))).await
+                let request = lock_request(store).wait(20 * SECOND);
+                self.poll_and_drop_behind(other, request.acquire_with_record(Some("k".into())))
+                    .await
             }
             _ => self.poll_and_drop(lock_request(store).min_replicas(1).acquire()).await,
         }

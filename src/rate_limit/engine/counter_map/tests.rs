@@ -23,8 +23,8 @@ fn per_second(n: u64) -> Quota {
 /// Keys that share a shard.
 fn keys_in_first_shard(map: &CounterMap<u32>, policy: &Arc<str>, n: usize) -> Vec<Key> {
     let is_of_first = |key: &Key| {
-        let spot = BorrowedCounterId { policy, tag: key, subject: key, quota: per_second(1) };
-        std::ptr::eq(map.shard_for(spot), &raw const map.shards[0])
+        let counter_id = BorrowedCounterId { policy, tag: key, subject: key, quota: per_second(1) };
+        std::ptr::eq(map.shard_for(counter_id), &raw const map.shards[0])
     };
     let all = (0..).map(|n| Key::custom(&format!("{n}")));
     all.filter(is_of_first).take(n).collect()
@@ -42,21 +42,21 @@ fn allocated_bytes(map: &CounterMap<u32>) -> usize {
 fn key_flood_neither_grows_the_map_nor_evicts_a_used_key() {
     let (map, policy) = (CounterMap::default(), "default".into());
     let keys = keys_in_first_shard(&map, &policy, 3 * SHARD_CAPACITY);
-    let spot =
+    let counter_id =
         |key| BorrowedCounterId { policy: &policy, tag: key, subject: key, quota: per_second(1) };
     let mut memories = Vec::new();
-    for some in keys.chunks(SHARD_CAPACITY) {
-        for key in some {
-            assert_eq!(map.with_or_insert(spot(key), || 0, |state| *state), Some(0));
-            map.with_or_insert(spot(&keys[0]), || 0, |used| *used += 1);
+    for chunk in keys.chunks(SHARD_CAPACITY) {
+        for key in chunk {
+            assert_eq!(map.with_or_insert(counter_id(key), || 0, |state| *state), Some(0));
+            map.with_or_insert(counter_id(&keys[0]), || 0, |used| *used += 1);
         }
         memories.push(allocated_bytes(&map));
     }
     assert_eq!(count_counters(&map), SHARD_CAPACITY);
-    let used = map.with(spot(&keys[0]), |used| *used as usize);
+    let used = map.with(counter_id(&keys[0]), |used| *used as usize);
     assert_eq!(used, Some(keys.len()), "never evicted");
     let last = keys.last().expect("there are many");
-    assert!(map.with(spot(last), |_| ()).is_some(), "the last one is admitted");
+    assert!(map.with(counter_id(last), |_| ()).is_some(), "the last one is admitted");
     assert_eq!(memories[1], memories[2]);
 }
 
@@ -64,15 +64,17 @@ fn key_flood_neither_grows_the_map_nor_evicts_a_used_key() {
 fn pinned_state_is_never_evicted_and_full_map_rejects_keys() {
     let (map, policy) = (CounterMap::default(), "default".into());
     let keys = keys_in_first_shard(&map, &policy, 2 * SHARD_CAPACITY);
-    let spot =
+    let counter_id =
         |key| BorrowedCounterId { policy: &policy, tag: key, subject: key, quota: per_second(1) };
-    let enter = |key| map.with_or_insert(spot(key), || PINNED, |_| ()).is_some();
+    let enter = |key| map.with_or_insert(counter_id(key), || PINNED, |_| ()).is_some();
     let admitted: Vec<_> = keys.iter().filter(|key| enter(key)).collect();
     assert_eq!((admitted.len(), count_counters(&map)), (SHARD_CAPACITY, SHARD_CAPACITY));
-    assert!(admitted.iter().all(|key| map.with(spot(key), |_| ()).is_some()));
-    // One that is no longer pinned gives way to the next key of its shard.
-    admitted.iter().for_each(|key| assert!(map.with(spot(key), |state| *state = 0).is_some()));
-    let refused = keys.iter().rfind(|key| map.with(spot(key), |_| ()).is_none());
+    assert!(admitted.iter().all(|key| map.with(counter_id(key), |_| ()).is_some()));
+    // An unpinned counter is evicted for the next key of its shard.
+    admitted
+        .iter()
+        .for_each(|key| assert!(map.with(counter_id(key), |state| *state = 0).is_some()));
+    let refused = keys.iter().rfind(|key| map.with(counter_id(key), |_| ()).is_none());
     assert!(enter(refused.expect("half of them found no room")));
     assert_eq!(count_counters(&map), SHARD_CAPACITY);
 }
@@ -81,61 +83,72 @@ fn pinned_state_is_never_evicted_and_full_map_rejects_keys() {
 fn each_counter_has_its_own_state() {
     let policies = ["a".into(), "b".into()];
     let keys = ["x", "y", "a-key-that-is-longer-than-the-others"].map(Key::custom);
-    let mut spots = Vec::new();
+    let mut counter_ids = Vec::new();
     for policy in &policies {
         for subject in &keys {
             for tag in &keys {
-                let spot = |n| BorrowedCounterId { policy, tag, subject, quota: per_second(n) };
-                spots.extend([spot(1), spot(2)]);
+                let counter_id =
+                    |n| BorrowedCounterId { policy, tag, subject, quota: per_second(n) };
+                counter_ids.extend([counter_id(1), counter_id(2)]);
             }
         }
     }
     let map = CounterMap::default();
-    for (number, spot) in (0..).zip(&spots) {
-        map.with_or_insert(CounterId::from_ref(*spot).to_ref(), || 0, |state| *state = number);
+    for (number, counter_id) in (0..).zip(&counter_ids) {
+        map.with_or_insert(
+            CounterId::from_ref(*counter_id).to_ref(),
+            || 0,
+            |state| *state = number,
+        );
     }
-    for (number, spot) in (0..).zip(&spots) {
-        assert_eq!(map.with(*spot, |state| *state), Some(number), "{spot:?}");
+    for (number, counter_id) in (0..).zip(&counter_ids) {
+        assert_eq!(map.with(*counter_id, |state| *state), Some(number), "{counter_id:?}");
     }
     let mut seen = Vec::new();
     map.retain(|counter, quota, state| {
-        assert_eq!(counter_position(&spots, &counter.with_quota(quota)), Some(*state as usize));
+        assert_eq!(
+            counter_position(&counter_ids, &counter.with_quota(quota)),
+            Some(*state as usize)
+        );
         seen.push(*state);
         *state % 2 == 0
     });
     seen.sort_unstable();
     assert!(seen.into_iter().eq(0..36));
-    for (number, spot) in spots.iter().enumerate() {
-        assert_eq!(map.with(*spot, |_| ()).is_some(), number % 2 == 0);
+    for (number, counter_id) in counter_ids.iter().enumerate() {
+        assert_eq!(map.with(*counter_id, |_| ()).is_some(), number % 2 == 0);
     }
     map.retain(|_, _, _| false);
     assert!(map.is_empty());
 }
 
-fn counter_position(spots: &[BorrowedCounterId<'_>], place: &CounterId) -> Option<usize> {
-    let of = place.to_ref();
-    spots.iter().position(|spot| {
-        (spot.policy, spot.tag, spot.subject, spot.quota)
-            == (of.policy, of.tag, of.subject, of.quota)
+fn counter_position(counter_ids: &[BorrowedCounterId<'_>], counter: &CounterId) -> Option<usize> {
+    let target = counter.to_ref();
+    counter_ids.iter().position(|counter_id| {
+        (counter_id.policy, counter_id.tag, counter_id.subject, counter_id.quota)
+            == (target.policy, target.tag, target.subject, target.quota)
     })
 }
 
 #[test]
 fn quotas_of_one_counter_are_visited_together_and_bounded() {
     let (map, policy, key) = (CounterMap::default(), "default".into(), Key::custom("k"));
-    let spot =
+    let counter_id =
         |n| BorrowedCounterId { policy: &policy, tag: &key, subject: &key, quota: per_second(n) };
-    map.with_or_insert(spot(1), || 1, |_| ());
-    assert_eq!(map.with_or_insert(spot(2), || 2, |state| *state), Some(3), "it inherits");
-    map.for_each_quota(spot(3), |state| *state += 10);
-    assert_eq!([1, 2, 3].map(|n| map.with(spot(n), |state| *state)), [Some(11), Some(13), None]);
-    let known = |map: &CounterMap<u32>, n| map.with(spot(n), |_| ()).is_some();
-    map.with(spot(1), |state| *state = PINNED);
+    map.with_or_insert(counter_id(1), || 1, |_| ());
+    assert_eq!(map.with_or_insert(counter_id(2), || 2, |state| *state), Some(3), "it inherits");
+    map.for_each_quota(counter_id(3), |state| *state += 10);
+    assert_eq!(
+        [1, 2, 3].map(|n| map.with(counter_id(n), |state| *state)),
+        [Some(11), Some(13), None]
+    );
+    let known = |map: &CounterMap<u32>, n| map.with(counter_id(n), |_| ()).is_some();
+    map.with(counter_id(1), |state| *state = PINNED);
     for n in 3..=9 {
-        assert!(map.with_or_insert(spot(n), || 0, |state| *state = 0).is_some());
+        assert!(map.with_or_insert(counter_id(n), || 0, |state| *state = 0).is_some());
     }
     assert!(known(&map, 1) && !known(&map, 2) && (3..=9).all(|n| known(&map, n)));
-    map.for_each_quota(spot(1), |state| *state = PINNED);
-    assert_eq!(map.with_or_insert(spot(10), || 0, |_| ()), None);
+    map.for_each_quota(counter_id(1), |state| *state = PINNED);
+    assert_eq!(map.with_or_insert(counter_id(10), || 0, |_| ()), None);
     assert_eq!(count_counters(&map), 1);
 }

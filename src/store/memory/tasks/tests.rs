@@ -1,4 +1,4 @@
-//! Tests of rules that only the embedded store has.
+//! Tests of rules of the embedded store alone.
 
 use crate::{
     clock::Clock,
@@ -9,7 +9,7 @@ use crate::{
     },
 };
 
-/// Otherwise a client that chooses queue names could fill the memory.
+/// Otherwise a client that chooses queue names could exhaust the memory.
 #[tokio::test]
 async fn reading_missing_queue_does_not_create_it() {
     let memory = MemoryBackend::new(Clock::manual());

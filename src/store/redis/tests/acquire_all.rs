@@ -1,4 +1,4 @@
-//! Several locks by one call, on a real server and through a proxy that loses replies.
+//! Lock sets acquired by one call, on a real server and through a proxy that loses replies.
 
 use futures_util::FutureExt as _;
 
@@ -19,7 +19,7 @@ fn acquire_commands(store: &Store) -> Vec<AcquireCommand> {
     LOCK_NAMES.map(call).into()
 }
 
-/// As another process of the same namespace.
+/// Asserts that the store has released everything, and that each lock is free.
 async fn assert_all_are_free(store: &Store) {
     assert!(store.shutdown(10 * SECOND).await, "something was not given back");
     for key in LOCK_NAMES {
@@ -39,7 +39,7 @@ async fn free_locks_are_acquired_in_one_call() {
         let request = match mode {
             LockMode::Exclusive => store.locks(LOCK_NAMES),
             LockMode::Shared => store.locks(LOCK_NAMES).shared(),
-            LockMode::Permits(most) => store.locks(LOCK_NAMES).permits(most),
+            LockMode::Permits(permits) => store.locks(LOCK_NAMES).permits(permits),
         };
         let set = request.acquire().await.unwrap();
         assert_eq!(server.count_script_calls().await - before, 1, "{mode:?}");
@@ -59,7 +59,7 @@ async fn free_locks_are_acquired_in_one_call() {
     assert_eq!(server.remaining_keys().await, [""; 0]);
 }
 
-/// Whichever of them it is that somebody has, or waits for.
+/// The held lock is each one of the set in turn.
 #[tokio::test]
 async fn one_busy_lock_makes_acquire_all_take_none() {
     let server = ServerProcess::start().await;
@@ -67,8 +67,8 @@ async fn one_busy_lock_makes_acquire_all_take_none() {
         (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
     for busy in LOCK_NAMES {
         let held = other.lock(busy).acquire().await.unwrap();
-        let taken = store.backend().acquire_all(&acquire_commands(&store)).await.unwrap();
-        assert_eq!(taken, None);
+        let acquired = store.backend().acquire_all(&acquire_commands(&store)).await.unwrap();
+        assert_eq!(acquired, None);
         let keys: Vec<String> = server.query(&["KEYS", "*}:h:*"]).await;
         assert_eq!(keys.len(), 1, "{keys:?}");
         let outcome = store.locks(LOCK_NAMES).acquire().await;
@@ -78,27 +78,27 @@ async fn one_busy_lock_makes_acquire_all_take_none() {
     assert_all_are_free(&store).await;
 }
 
-/// What stands in a line is not passed.
+/// A lock with a queue entry is not free, even while it has no holder.
 #[tokio::test]
 async fn waiter_of_one_lock_precedes_acquire_all() {
     let server = ServerProcess::start().await;
     let (store, other) =
         (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
     let held = other.lock("b").acquire().await.unwrap();
-    let asked = GrantAttempt::new(&other, &Key::custom("b"), LockMode::Exclusive)
+    let command = GrantAttempt::new(&other, &Key::custom("b"), LockMode::Exclusive)
         .try_acquire_command(10 * SECOND);
-    let waits = AcquireCommand { max_wait: Some(10 * SECOND), ..asked };
-    let joined = other.backend().acquire(waits.clone()).await.unwrap();
+    let wait_command = AcquireCommand { max_wait: Some(10 * SECOND), ..command };
+    let joined = other.backend().acquire(wait_command.clone()).await.unwrap();
     assert!(matches!(joined, AcquireReply::Busy { has_joined: true, .. }), "{joined:?}");
     held.release().await;
     assert_eq!(store.backend().acquire_all(&acquire_commands(&store)).await.unwrap(), None);
-    let granted = other.backend().acquire(waits.clone()).await.unwrap();
+    let granted = other.backend().acquire(wait_command.clone()).await.unwrap();
     assert!(matches!(granted, AcquireReply::Granted { .. }), "{granted:?}");
-    other.backend().release(waits.key, waits.token, waits.mode).await.unwrap();
+    other.backend().release(wait_command.key, wait_command.token, wait_command.mode).await.unwrap();
     assert_all_are_free(&store).await;
 }
 
-/// As after a lost answer, or when it is sent twice: what it took the first time is not in its own way.
+/// After a lost reply or a duplicate, the grants of the first copy do not block the second.
 #[tokio::test]
 async fn repeated_acquire_all_does_not_block_itself() {
     let server = ServerProcess::start().await;
@@ -106,31 +106,31 @@ async fn repeated_acquire_all_does_not_block_itself() {
     let calls = acquire_commands(&store);
     let mut last = [0; LOCK_NAMES.len()];
     for _ in 0..3 {
-        let taken = store.backend().acquire_all(&calls).await.unwrap().expect("they are free");
-        for (held, last) in taken.into_iter().zip(&mut last) {
+        let acquired = store.backend().acquire_all(&calls).await.unwrap().expect("they are free");
+        for (held, last) in acquired.into_iter().zip(&mut last) {
             let AcquireReply::Granted { fence, .. } = held else { panic!("{held:?}") };
             assert!(fence > *last, "{fence} after {last}");
             *last = fence;
         }
     }
-    // Not where one of them went to somebody else meanwhile: then it takes none, and touches none. It may be a copy that
-    // comes late, when what is left of the first one has holders of its own.
+    // If one of the locks has another holder meanwhile, the repeated call takes none and changes
+    // none. It may be a late copy, while the other locks of the first copy are in use.
     let [first, ..] = &calls[..] else { panic!("three") };
     store.backend().release(first.key.clone(), first.token.clone(), first.mode).await.unwrap();
     let other = server.store_with_long_timeout().await;
     let held = other.lock("a").acquire().await.unwrap();
     assert_eq!(store.backend().acquire_all(&calls).await.unwrap(), None);
     for call in &calls[1..] {
-        let taken = other.lock(call.key.clone()).acquire().await;
-        assert!(matches!(taken, Err(AcquireError::Busy(_))), "{taken:?}");
+        let acquired = other.lock(call.key.clone()).acquire().await;
+        assert!(matches!(acquired, Err(AcquireError::Busy(_))), "{acquired:?}");
         store.backend().release(call.key.clone(), call.token.clone(), call.mode).await.unwrap();
     }
     held.release().await;
     assert_all_are_free(&store).await;
 }
 
-/// The copy that is answered finds that one of them has gone to somebody else since the first one took it: what that has
-/// of the others nobody was told of, and so it is undone.
+/// The reply to the first copy is lost. The second copy finds one of the locks with another holder.
+/// The caller knows of no grant, so the locks of the first copy are undone.
 #[tokio::test]
 async fn locks_left_by_unanswered_copy_are_undone() {
     let server = ServerProcess::start().await;
@@ -142,25 +142,25 @@ async fn locks_left_by_unanswered_copy_are_undone() {
         LOCK_NAMES.map(|key| GrantAttempt::new(&store, &Key::custom(key), LockMode::Exclusive));
     let calls: Vec<_> = attempts.iter().map(|attempt| attempt.try_acquire_command(lease)).collect();
     let held = std::sync::Mutex::new(None);
-    let both = async || {
+    let send_copies = async || {
         let backend = store.backend();
         assert!(backend.acquire_all(&calls).await?.is_some());
-        let AcquireCommand { key, token: me, mode, .. } = calls[0].clone();
-        backend.release(key, me, mode).await?;
+        let AcquireCommand { key, token, mode, .. } = calls[0].clone();
+        backend.release(key, token, mode).await?;
         *held.lock().unwrap() = Some(other.lock("a").acquire().await.expect("it is free"));
-        // As where the first of two copies was not answered.
+        // Stands for the lost reply to the first copy.
         proxy.lose_next_replies(1);
         store.lock("elsewhere").acquire().await.expect("it is sent again").release().await;
         backend.acquire_all(&calls).await
     };
-    let granted = GrantAttempt::send_all(&mut attempts, lease, both).await.unwrap();
+    let granted = GrantAttempt::send_all(&mut attempts, lease, send_copies).await.unwrap();
     assert_eq!(granted, None);
     attempts.into_iter().for_each(GrantAttempt::mark_refused);
-    let waits = other.locks(["b", "c"]).wait(20 * SECOND).acquire().await;
-    waits.expect("given back long before the lease of a minute ends").release().await;
+    let acquired = other.locks(["b", "c"]).wait(20 * SECOND).acquire().await;
+    acquired.expect("given back long before the lease of a minute ends").release().await;
 }
 
-/// The call is sent again, and finds what it has taken itself.
+/// The call is sent again and finds its own grants.
 #[tokio::test]
 async fn acquire_all_with_lost_reply_does_not_block_itself() {
     let server = ServerProcess::start().await;
@@ -176,8 +176,8 @@ async fn acquire_all_with_lost_reply_does_not_block_itself() {
     assert_all_are_free(&store).await;
 }
 
-/// What was taken by a call that nobody hears the answer of is given back long before its lease ends: the
-/// undo is said until it must have come behind it.
+/// A grant whose reply is not received is released long before its lease ends: the undo is repeated
+/// until it must have arrived after the call.
 #[tokio::test]
 async fn acquire_all_arriving_after_its_undo_is_undone() {
     let server = ServerProcess::start().await;

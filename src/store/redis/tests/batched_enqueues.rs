@@ -1,4 +1,4 @@
-//! Requests that are deferred at the same time, and lose their replies.
+//! Batches of concurrent enqueues, with failures and lost replies.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +48,8 @@ async fn concurrent_enqueues_are_sent_in_few_commands() {
             other => panic!("{other:?}"),
         })
         .collect();
-    // The first one alone, then the others, sixteen at a time; when a flight lands early, fewer go with the next.
+    // The first call alone, then the others, up to 16 at a time. Early replies make batches
+    // smaller.
     let commands = count_script_calls(&server).await - before;
     assert!((4..=CALL_COUNT as u64 / 4).contains(&commands), "{commands} commands");
     assert_eq!(positions, (3..CALL_COUNT as u64 + 3).collect());
@@ -58,8 +59,8 @@ async fn concurrent_enqueues_are_sent_in_few_commands() {
 async fn failing_enqueue_does_not_fail_its_batch() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
-    let odd = KeyNames::new("test").job_queue(&numbered_key(7));
-    server.command(&["SET", &odd, "by hand"]).await;
+    let corrupt_key = KeyNames::new("test").job_queue(&numbered_key(7));
+    server.command(&["SET", &corrupt_key, "by hand"]).await;
     let calls = Vec::from_iter((0..CALL_COUNT).map(|n| enqueue_command(&numbered_key(n))));
     let outcomes = join_all(calls.iter().map(|call| store.backend().enqueue(call.clone()))).await;
     for (n, outcome) in outcomes.into_iter().enumerate() {
@@ -84,14 +85,14 @@ async fn lost_replies_do_not_store_jobs_twice() {
         proxy.lose_next_replies(cuts);
         let stored = enqueue_all(&store, &calls).await;
         assert!(stored.iter().all(|stored| matches!(stored, EnqueueOutcome::Stored { .. })));
-        let line = KeyNames::new("test").job_queue(&key);
-        assert_eq!(server.query::<usize>(&["ZCARD", &line]).await, CALL_COUNT);
+        let queue_key = KeyNames::new("test").job_queue(&key);
+        assert_eq!(server.query::<usize>(&["ZCARD", &queue_key]).await, CALL_COUNT);
         for call in calls {
             let state =
                 store.backend().cancel_waiting_job(call.id, 0, super::SECOND).await.unwrap();
             assert_eq!(state, Some(JobState::Cancelled));
         }
-        let left: usize = server.query(&["EXISTS", &line]).await;
-        assert_eq!(left, 0);
+        let remaining: usize = server.query(&["EXISTS", &queue_key]).await;
+        assert_eq!(remaining, 0);
     }
 }

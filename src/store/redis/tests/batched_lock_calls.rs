@@ -1,4 +1,4 @@
-//! Calls that go together, on a real server and through a proxy that loses replies.
+//! Batched lock calls, on a real server and through a proxy that loses replies.
 
 use std::sync::{
     Arc,
@@ -45,8 +45,8 @@ async fn concurrent_calls_are_sent_in_few_commands() {
     let released = join_all(held.into_iter().map(|guard| guard.unwrap().release())).await;
     assert!(released.iter().all(|released| *released == ReleaseStatus::Released));
     let calls = server.info_number("commandstats", "cmdstat_evalsha:calls").await - before;
-    // Two lanes, and on each the first alone and then the others, twice: some more where a reply is early,
-    // but a third of one command each at most.
+    // Each of two lanes sends its first call alone and then the others, for the acquires and for
+    // the releases. Early replies cause more commands, but at most one for two calls.
     assert!(calls <= CALL_COUNT as u64, "{calls} commands");
 }
 
@@ -54,8 +54,8 @@ async fn concurrent_calls_are_sent_in_few_commands() {
 async fn failing_step_does_not_fail_its_batch() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
-    let odd = KeyNames::new("test").holders(&Key::custom("7"));
-    server.command(&["SET", &odd, "by hand"]).await;
+    let corrupt_key = KeyNames::new("test").holders(&Key::custom("7"));
+    server.command(&["SET", &corrupt_key, "by hand"]).await;
     for _ in 0..5 {
         let calls = acquire_commands(&store);
         let outcomes = join_all(calls.iter().map(|call| store.backend().acquire(call.clone())));
@@ -69,18 +69,18 @@ async fn failing_step_does_not_fail_its_batch() {
         let release =
             |call: AcquireCommand| store.backend().release(call.key, call.token, call.mode);
         let outcomes = join_all(calls.into_iter().map(release)).await;
-        let gave_back = |outcome: &Result<_, _>| matches!(outcome, Ok(ReleaseOutcome::Released));
-        assert_eq!(outcomes.iter().filter(|outcome| gave_back(outcome)).count(), CALL_COUNT - 1);
+        let is_released = |outcome: &Result<_, _>| matches!(outcome, Ok(ReleaseOutcome::Released));
+        assert_eq!(outcomes.iter().filter(|outcome| is_released(outcome)).count(), CALL_COUNT - 1);
     }
 }
 
-/// Each kind of step in one call, and each answer to its own caller.
+/// One command of each kind in a batch, and each reply to its own caller.
 #[tokio::test]
 async fn different_commands_share_one_batch() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
     let backend = store.backend();
-    let taken = |name: &str| {
+    let acquire = |name: &str| {
         let call = acquire_command(&store, name);
         async move {
             let held = backend.acquire(call.clone()).await.unwrap();
@@ -88,27 +88,28 @@ async fn different_commands_share_one_batch() {
             call
         }
     };
-    // All on one lane.
-    let lane: Vec<_> = (0..100).map(|i| i.to_string()).collect();
-    let mut lane = lane.iter().filter(|name| Key::custom(name).shard().is_multiple_of(2));
-    let mut next = || lane.next().unwrap().as_str();
-    let (a, b, c) = (taken(next()).await, taken(next()).await, taken(next()).await);
-    let known = AcquireCommand { record_name: Some("r".into()), ..acquire_command(&store, next()) };
+    // Keys of one lane.
+    let names: Vec<_> = (0..100).map(|i| i.to_string()).collect();
+    let mut lane_names = names.iter().filter(|name| Key::custom(name).shard().is_multiple_of(2));
+    let mut next = || lane_names.next().unwrap().as_str();
+    let (a, b, c) = (acquire(next()).await, acquire(next()).await, acquire(next()).await);
+    let with_record =
+        AcquireCommand { record_name: Some("r".into()), ..acquire_command(&store, next()) };
     let busy = AcquireCommand { token: LockToken::new(store.node()), ..a.clone() };
-    let succeeds = AcquireCommand { token: LockToken::new(store.node()), ..c.clone() };
+    let successor = AcquireCommand { token: LockToken::new(store.node()), ..c.clone() };
     let first = backend.acquire(acquire_command(&store, next()));
-    let (first, busy, known, downgraded, passed) = tokio::join!(
+    let (first, busy, with_record, downgraded, reacquired) = tokio::join!(
         first,
         backend.acquire(busy),
-        backend.acquire(known),
+        backend.acquire(with_record),
         backend.downgrade(b.key, b.token, SECOND),
-        backend.release_and_reacquire(c.token, c.mode, succeeds),
+        backend.release_and_reacquire(c.token, c.mode, successor),
     );
     assert!(matches!(first, Ok(AcquireReply::Granted { .. })));
     assert!(matches!(busy, Ok(AcquireReply::Busy { .. })));
-    assert!(matches!(known, Ok(AcquireReply::Granted { .. })));
+    assert!(matches!(with_record, Ok(AcquireReply::Granted { .. })));
     assert!(downgraded.unwrap());
-    assert!(matches!(passed, Ok((ReleaseOutcome::Released, AcquireReply::Granted { .. }))));
+    assert!(matches!(reacquired, Ok((ReleaseOutcome::Released, AcquireReply::Granted { .. }))));
 }
 
 #[tokio::test]
@@ -132,56 +133,58 @@ async fn lost_replies_of_batches_do_not_block_or_release_twice() {
     }
 }
 
-/// Counts the servers that this store is told of, while what it is told by is kept.
+/// Counts the reports of a new server, for as long as the returned callback exists.
 fn count_new_servers(store: &Store) -> (Arc<AtomicUsize>, Arc<dyn Fn() + Send + Sync>) {
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&told);
-    let tell: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
+    let report_count = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&report_count);
+    let callback: Arc<dyn Fn() + Send + Sync> = Arc::new(move || {
         count.fetch_add(1, Ordering::SeqCst);
     });
-    store.backend().on_new_server(Arc::downgrade(&tell));
-    (told, tell)
+    store.backend().on_new_server(Arc::downgrade(&callback));
+    (report_count, callback)
 }
 
 #[tokio::test]
 async fn new_server_is_reported_once() {
     let mut server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
-    let (told, _tell) = count_new_servers(&store);
+    let (report_count, _callback) = count_new_servers(&store);
     let both_lanes = || join_all((0..8).map(|i| store.lock(i.to_string()).acquire()));
     both_lanes().await.into_iter().for_each(|guard| drop(guard.unwrap()));
-    // Another connection is not another server.
+    // A new connection is not a new server.
     server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
     both_lanes().await.into_iter().for_each(drop);
     assert!(store.shutdown(RELEASE_LIMIT).await);
-    assert_eq!(told.load(Ordering::SeqCst), 0);
+    assert_eq!(report_count.load(Ordering::SeqCst), 0);
     server.kill();
     assert!(store.ping().await.is_err());
     server.restart().await;
     wait_until_usable(&store).await;
     wait_until("both lanes to work", async || both_lanes().await.iter().all(Result::is_ok)).await;
-    assert_eq!(told.load(Ordering::SeqCst), 1);
+    assert_eq!(report_count.load(Ordering::SeqCst), 1);
 }
 
-/// Whoever comes first writes the layout again. The server is the same one, and still those after him are told.
+/// The first process that connects writes the layout again, to the same server. The others must
+/// detect the loss, too.
 #[tokio::test]
 async fn data_loss_is_reported_in_each_process() {
     let server = ServerProcess::start().await;
-    let mut told = Vec::new();
+    let mut observers = Vec::new();
     for _ in 0..2 {
         let store = server.store_with_long_timeout().await;
         store.ping().await.expect("it is there");
-        told.push((count_new_servers(&store), store));
+        observers.push((count_new_servers(&store), store));
     }
     server.command(&["FLUSHALL"]).await;
     server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
-    for ((told, _tell), store) in &told {
+    for ((report_count, _callback), store) in &observers {
         wait_until_usable(store).await;
-        assert_eq!(told.load(Ordering::SeqCst), 1);
+        assert_eq!(report_count.load(Ordering::SeqCst), 1);
     }
 }
 
-/// At one moment of the server's clock, and still each has its own and the spare ones.
+/// All grants of a batch have the same server time. Each still gets a distinct fence and spare
+/// fences.
 #[tokio::test]
 async fn batched_grants_of_one_shard_have_distinct_fences() {
     let server = ServerProcess::start().await;
@@ -206,7 +209,7 @@ async fn batched_grants_of_one_shard_have_distinct_fences() {
         };
         let mut fences: Vec<_> = held.into_iter().map(fence).collect();
         fences.sort_unstable();
-        assert!(fences.windows(2).all(|two| two[0] + SPARE_FENCES < two[1]), "{fences:?}");
+        assert!(fences.windows(2).all(|pair| pair[0] + SPARE_FENCES < pair[1]), "{fences:?}");
         let release =
             |call: AcquireCommand| store.backend().release(call.key, call.token, call.mode);
         join_all(calls.into_iter().map(release)).await;

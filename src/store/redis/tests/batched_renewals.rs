@@ -1,10 +1,10 @@
-//! Renewals that go together.
+//! Renewals sent in one batch.
 
 use std::time::Duration;
 
 use super::server_process::ServerProcess;
 
-/// Somebody has overwritten the one by hand.
+/// One of three locks was overwritten by hand.
 #[tokio::test]
 async fn failing_renewal_does_not_lose_other_locks_of_its_batch() {
     let server = ServerProcess::start().await;
@@ -16,9 +16,9 @@ async fn failing_renewal_does_not_lose_other_locks_of_its_batch() {
         held.push(store.lock(key).lease(lease).acquire().await.expect("nobody has it"));
     }
     let names = server.remaining_keys().await;
-    let broken = names.iter().find(|name| name.contains(":h:") && name.ends_with(":b"));
-    let broken = broken.unwrap_or_else(|| panic!("none of {names:?}"));
-    server.command(&["SET", broken, "by hand"]).await;
+    let corrupt_key = names.iter().find(|name| name.contains(":h:") && name.ends_with(":b"));
+    let corrupt_key = corrupt_key.unwrap_or_else(|| panic!("none of {names:?}"));
+    server.command(&["SET", corrupt_key, "by hand"]).await;
     let lost = held.remove(1);
     assert!(tokio::time::timeout(lease * 4, lost.lost()).await.is_ok(), "it is lost");
     for held in &held {

@@ -1,4 +1,4 @@
-//! Claims and settlements that go together, lose their replies, or whose callers go.
+//! Batched claims and settlements, with lost replies and dropped callers.
 
 use std::{
     future::Future,
@@ -35,7 +35,7 @@ pub(super) async fn enqueue_job(store: &Store, key: &Key) -> JobId {
     id
 }
 
-/// Of each of many locks its first job, and a token.
+/// Enqueues jobs on `LOCK_COUNT` locks. Returns a claim of the first job of each.
 async fn claims_of_new_jobs(store: &Store, jobs: usize) -> Vec<ClaimCommand> {
     store.backend().heartbeat(store.node().clone(), 10 * SECOND).await.unwrap();
     let mut claims = Vec::new();
@@ -45,25 +45,19 @@ async fn claims_of_new_jobs(store: &Store, jobs: usize) -> Vec<ClaimCommand> {
         for _ in 1..jobs {
             enqueue_job(store, &key).await;
         }
-        let me = LockToken::new(store.node());
-        claims.push(ClaimCommand {
-            key,
-            id,
-            token: me,
-            lease: 10 * SECOND,
-            retention: 10 * SECOND,
-        });
+        let token = LockToken::new(store.node());
+        claims.push(ClaimCommand { key, id, token, lease: 10 * SECOND, retention: 10 * SECOND });
     }
     claims
 }
 
 pub(super) fn settle_command(store: &Store, claim: &ClaimCommand) -> SettleCommand {
-    let ClaimCommand { key, id, token: me, lease, retention } = claim.clone();
+    let ClaimCommand { key, id, token, lease, retention } = claim.clone();
     let response = Bytes::from_static(b"answer");
     SettleCommand {
         key,
         id,
-        token: me,
+        token,
         settlement: Settlement::Done { response, status: 200, retention },
         next_claim: Some(NextClaim { token: LockToken::new(store.node()), lease, retention }),
     }
@@ -78,9 +72,9 @@ async fn failing_claim_does_not_fail_its_batch() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
     let claims = claims_of_new_jobs(&store, 1).await;
-    let odd = KeyNames::new("test").holders(&Key::custom("7"));
-    server.command(&["DEL", &odd]).await;
-    server.command(&["SET", &odd, "by hand"]).await;
+    let corrupt_key = KeyNames::new("test").holders(&Key::custom("7"));
+    server.command(&["DEL", &corrupt_key]).await;
+    server.command(&["SET", &corrupt_key, "by hand"]).await;
     let outcomes = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
     for (n, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
@@ -121,7 +115,8 @@ async fn lost_replies_of_claims_and_settlements_run_each_job_once() {
     }
 }
 
-/// Dropped after any number of looks, alone and among others: the job waits again, and has not run.
+/// Dropped after any number of polls, alone and beside others: the job is queued again and has not
+/// run.
 #[tokio::test]
 async fn claim_dropped_at_any_poll_is_undone() {
     let server = ServerProcess::start().await;
@@ -131,12 +126,12 @@ async fn claim_dropped_at_any_poll_is_undone() {
     for polls in 0..8 {
         let id = enqueue_job(&store, &key).await;
         let others = claims_of_new_jobs(&store, 1).await;
-        let company = store.clone();
-        let company = crate::store::spawn(async move {
-            let claims = others.iter().map(|call| company.backend().claim(call.clone()));
+        let other_store = store.clone();
+        let other_calls = crate::store::spawn(async move {
+            let claims = others.iter().map(|call| other_store.backend().claim(call.clone()));
             join_all(claims).await;
-            let calls = others.iter().map(|claim| settle_command(&company, claim));
-            join_all(calls.map(|call| company.backend().settle(call))).await;
+            let calls = others.iter().map(|claim| settle_command(&other_store, claim));
+            join_all(calls.map(|call| other_store.backend().settle(call))).await;
         });
         tokio::task::yield_now().await;
         let lease = 10 * SECOND;
@@ -154,7 +149,7 @@ async fn claim_dropped_at_any_poll_is_undone() {
         poll_repeatedly(&mut dropped, polls).await;
         drop(dropped);
         drop(attempt);
-        company.await.unwrap();
+        other_calls.await.unwrap();
         assert!(store.shutdown(25 * SECOND).await);
         let job = store.backend().job_view(id.clone()).await.unwrap().unwrap();
         assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
@@ -162,7 +157,7 @@ async fn claim_dropped_at_any_poll_is_undone() {
     }
 }
 
-/// So is the one that went along with a settlement, though nobody knows which job it was about.
+/// Holds also for a claim that is sent with a settlement, whose job is not known to the caller.
 #[tokio::test]
 async fn next_claim_dropped_at_any_poll_is_undone() {
     let server = ServerProcess::start().await;
@@ -171,19 +166,14 @@ async fn next_claim_dropped_at_any_poll_is_undone() {
     store.backend().heartbeat(store.node().clone(), 100 * SECOND).await.unwrap();
     for polls in 0..8 {
         let (first, next) = (enqueue_job(&store, &key).await, enqueue_job(&store, &key).await);
-        let (me, lease) = (LockToken::new(store.node()), 10 * SECOND);
-        let claim = ClaimCommand {
-            key: key.clone(),
-            id: first.clone(),
-            token: me,
-            lease,
-            retention: lease,
-        };
+        let (token, lease) = (LockToken::new(store.node()), 10 * SECOND);
+        let claim =
+            ClaimCommand { key: key.clone(), id: first.clone(), token, lease, retention: lease };
         let claimed = store.backend().claim(claim.clone()).await.unwrap();
         assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
         let mut attempt = GrantAttempt::for_next_claim(&store, &key);
-        let me = attempt.token.clone();
-        let next_run = Some(NextClaim { token: me, lease, retention: lease });
+        let token = attempt.token.clone();
+        let next_run = Some(NextClaim { token, lease, retention: lease });
         let call = SettleCommand { next_claim: next_run, ..settle_command(&store, &claim) };
         let settle = store.backend().settle(call.clone());
         let mut dropped = Box::pin(async { attempt.send(lease, || settle).await });
@@ -191,7 +181,7 @@ async fn next_claim_dropped_at_any_poll_is_undone() {
         drop(dropped);
         drop(attempt);
         assert!(store.shutdown(25 * SECOND).await);
-        // The verdict may have got there or not; who has it sends it again.
+        // The settlement may have run or not. It is sent again.
         let settle = SettleCommand { next_claim: None, ..call };
         assert_eq!(store.backend().settle(settle).await.unwrap(), SettleOutcome::Settled(None));
         assert_eq!(job_state(&store, &first).await, JobState::Done);
@@ -203,8 +193,9 @@ async fn next_claim_dropped_at_any_poll_is_undone() {
 
 pub(super) async fn poll_repeatedly<F: Future + Unpin>(future: &mut F, polls: usize) {
     for _ in 0..polls {
-        let look = std::pin::Pin::new(&mut *future).poll(&mut Context::from_waker(Waker::noop()));
-        if look.is_ready() {
+        let outcome =
+            std::pin::Pin::new(&mut *future).poll(&mut Context::from_waker(Waker::noop()));
+        if outcome.is_ready() {
             return;
         }
         tokio::time::sleep(Duration::from_micros(200)).await;

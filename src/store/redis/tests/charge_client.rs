@@ -1,4 +1,4 @@
-//! Charges that are counted when they are acknowledged, and looked for afterwards where they should be.
+//! `ChargeClient`: charges in a loop. Tests look for its acknowledged charges on a server.
 
 use std::{
     sync::{
@@ -14,18 +14,18 @@ use tokio::task::JoinHandle;
 use super::cluster::charge_command;
 use crate::{key::Key, store::Store};
 
-/// Nobody comes near it.
+/// No test reaches it.
 const HIGH_LIMIT: u64 = 1_000_000;
 const TASKS_PER_CLIENT: usize = 4;
 
-/// Of one store.
+/// Client of one store, with the number of its acknowledged charges.
 pub(super) struct ChargeClient {
     pub(super) store: Store,
     pub(super) key: Key,
     acknowledged: Arc<AtomicU64>,
 }
 
-/// Tasks of clients that ask until they are told to stop.
+/// Tasks that charge until they are stopped.
 #[derive(Default)]
 pub(super) struct ChargeTasks {
     stop: Arc<AtomicBool>,
@@ -37,12 +37,12 @@ impl ChargeClient {
         Self { store, key, acknowledged: Arc::default() }
     }
 
-    /// It has written, rests, and a replica has all of it.
+    /// Charges for a while, stops, and waits until the replica has all charges.
     pub(super) async fn warm_up(&self) {
-        let mut asking = ChargeTasks::default();
-        asking.start_tasks(self);
+        let mut tasks = ChargeTasks::default();
+        tasks.start_tasks(self);
         self.wait_for_more(100).await;
-        asking.stop_and_join().await;
+        tasks.stop_and_join().await;
         self.wait_until_replicated().await;
     }
 
@@ -50,7 +50,7 @@ impl ChargeClient {
         self.acknowledged.load(Ordering::SeqCst)
     }
 
-    /// Until so many more are acknowledged.
+    /// Waits until `more` further charges are acknowledged.
     pub(super) async fn wait_for_more(&self, more: u64) {
         let before = self.acknowledged();
         while self.acknowledged() < before + more {
@@ -58,23 +58,23 @@ impl ChargeClient {
         }
     }
 
-    /// With nobody's call under way: until the replica has all of it.
+    /// Waits until the replica has all charges. No call may be in flight.
     async fn wait_until_replicated(&self) {
         loop {
             let since = self.store.backend().server_generation();
-            let have = self.store.backend().wait_for_replicas(self.key.shard(), 1, since).await;
-            if have.is_ok_and(|have| have > 0) {
+            let acks = self.store.backend().wait_for_replicas(self.key.shard(), 1, since).await;
+            if acks.is_ok_and(|acks| acks > 0) {
                 return;
             }
         }
     }
 
-    /// Where its charges are, on a server.
+    /// Returns the key of its counter on a server.
     pub(super) fn counter_key(&self, namespace: &str) -> String {
         format!("lg:1:{namespace}:{{{}}}:c:p:{}", self.key.shard(), self.key)
     }
 
-    /// How many of those that were acknowledged are not among so many.
+    /// Returns the number of acknowledged charges beyond `spent`, the count of a server.
     pub(super) fn count_lost(&self, spent: Option<u64>) -> u64 {
         self.acknowledged().saturating_sub(spent.unwrap_or(0))
     }
@@ -97,7 +97,6 @@ impl ChargeTasks {
         }
     }
 
-    /// How many tasks there are.
     pub(super) fn task_count(&self) -> u64 {
         self.tasks.len() as u64
     }

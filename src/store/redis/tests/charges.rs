@@ -1,4 +1,4 @@
-//! Charges that go together, on a real server and through a proxy that loses replies.
+//! Batched charges, on a real server and through a proxy that loses replies.
 
 use std::{
     future::Future,
@@ -41,15 +41,15 @@ async fn send_charge(store: &Store, call: ChargeCommand) -> Result<ChargeOutcome
     store.backend().charge(call).await
 }
 
-pub(super) fn settle_command(item: &ChargeItem, by: AdjustmentKind) -> SettleChargeCommand {
+pub(super) fn settle_command(item: &ChargeItem, kind: AdjustmentKind) -> SettleChargeCommand {
     let ChargeItem { policy, subject, rule, .. } = item.clone();
     let tag = subject.clone();
-    SettleChargeCommand { tag, items: vec![ChargeAdjustment { policy, subject, rule, kind: by }] }
+    SettleChargeCommand { tag, items: vec![ChargeAdjustment { policy, subject, rule, kind }] }
 }
 
 async fn remaining_units(store: &Store, key: &Key, limit: u64) -> u64 {
-    let look = ChargeCommand { repetitions: 0, ..single_charge(key, limit) };
-    send_charge(store, look).await.unwrap().snapshots[0].remaining
+    let query = ChargeCommand { repetitions: 0, ..single_charge(key, limit) };
+    send_charge(store, query).await.unwrap().snapshots[0].remaining
 }
 
 #[tokio::test]
@@ -61,9 +61,10 @@ async fn batched_charges_of_one_key_return_ordered_results() {
     let before = server.count_script_calls().await;
     let charged = join_all((0..120).map(|_| send_charge(&store, single_charge(&key, 100)))).await;
     let calls = server.count_script_calls().await - before;
-    // How many, is a matter of how long the way is; on a slow one several flights are in the air.
+    // The number of calls depends on the round trip time: on a slow link, several batches are in
+    // flight.
     assert!(calls <= 30, "{calls} calls");
-    // In the order they came.
+    // Results are in the order of the calls.
     for (n, charged) in charged.into_iter().enumerate() {
         let ChargeOutcome { admitted, snapshots: states } = charged.unwrap();
         let (state, n) = (&states[0], u64::try_from(n).unwrap());
@@ -75,7 +76,8 @@ async fn batched_charges_of_one_key_return_ordered_results() {
     }
 }
 
-/// Also where many are told in one word, and some in the middle can't be made. Lua takes all of these texts for numbers.
+/// Holds also if one value of the reply covers many charges and some between them fail. Lua parses
+/// each of these texts as a number.
 #[tokio::test]
 async fn corrupt_counter_fails_only_its_own_charge() {
     let server = ServerProcess::start().await;
@@ -83,14 +85,15 @@ async fn corrupt_counter_fails_only_its_own_charge() {
     let store = builder.connect().await.unwrap();
     let kind = CounterKeyKind::spent_units(quota_rule(0).algorithm());
     let texts = ["150.5", "99999999999999999999", "-0.5", "1e300", "inf"];
-    let broken = |odd: &str| ["RPUSH", "SET"][usize::from(texts.contains(&odd))];
-    for odd in ["x"].iter().chain(&texts) {
-        let keys: Vec<_> = (0..60).map(|n| Key::custom(&format!("{odd}{n}"))).collect();
+    let write_command =
+        |corrupt_value: &str| ["RPUSH", "SET"][usize::from(texts.contains(&corrupt_value))];
+    for corrupt_value in ["x"].iter().chain(&texts) {
+        let keys: Vec<_> = (0..60).map(|n| Key::custom(&format!("{corrupt_value}{n}"))).collect();
         for n in [7, 8, 40] {
             let name = KeyNames::new("test");
             let (key, shard) = (&keys[n], keys[n].shard());
             let name = name.counter_parts(key, shard, kind, ("p", key)).concat();
-            server.command(&[broken(odd), &name, odd]).await;
+            server.command(&[write_command(corrupt_value), &name, corrupt_value]).await;
         }
         let limit = |n: usize| if n % 10 == 3 { 5 } else { 2 };
         for spent in 1..=3 {
@@ -99,36 +102,38 @@ async fn corrupt_counter_fails_only_its_own_charge() {
                 .enumerate()
                 .map(|(n, key)| send_charge(&store, single_charge(key, limit(n))));
             for (n, charged) in join_all(all).await.into_iter().enumerate() {
-                let wanted = (u32::from(spent <= limit(n)), limit(n).saturating_sub(spent));
-                let told =
+                let expected = (u32::from(spent <= limit(n)), limit(n).saturating_sub(spent));
+                let outcome =
                     charged.map(|charged| (charged.admitted, charged.snapshots[0].remaining));
-                match told {
-                    Ok(told) if matches!(n, 7 | 8 | 40) => assert_eq!(told, (0, 0), "{odd} {n}"),
-                    Ok(told) => assert_eq!(told, wanted, "{odd} {n}"),
+                match outcome {
+                    Ok(outcome) if matches!(n, 7 | 8 | 40) => {
+                        assert_eq!(outcome, (0, 0), "{corrupt_value} {n}");
+                    }
+                    Ok(outcome) => assert_eq!(outcome, expected, "{corrupt_value} {n}"),
                     Err(error) => {
-                        let is_odd = matches!(n, 7 | 8 | 40);
+                        let is_corrupt = matches!(n, 7 | 8 | 40);
                         assert_eq!(
-                            (is_odd, error.kind()),
+                            (is_corrupt, error.kind()),
                             (true, ErrorKind::Protocol),
-                            "{odd} {n}"
+                            "{corrupt_value} {n}"
                         );
                     }
                 }
             }
         }
-        let look = ChargeCommand { repetitions: 0, ..single_charge(&keys[7], 5) };
-        let looked =
-            join_all([send_charge(&store, look), send_charge(&store, single_charge(&keys[0], 5))])
+        let query = ChargeCommand { repetitions: 0, ..single_charge(&keys[7], 5) };
+        let outcomes =
+            join_all([send_charge(&store, query), send_charge(&store, single_charge(&keys[0], 5))])
                 .await;
-        assert_eq!(looked[1].as_ref().unwrap().snapshots[0].remaining, 2, "{odd}");
+        assert_eq!(outcomes[1].as_ref().unwrap().snapshots[0].remaining, 2, "{corrupt_value}");
     }
 }
 
-/// Policy, subject, limit, cost; under which tag, how often, whether refusals count; and of the last charge of
-/// those before, how much is given back of its first item after that.
+/// Index of the tag; policy, subject, rule and cost of each item; repetitions; whether refusals are
+/// penalized; units of the first item that are refunded afterwards, which ends the batch.
 type GeneratedCharge = (usize, Vec<(u8, usize, u8, u64)>, u32, bool, Option<u64>);
 
-/// GCRA at a pace that gives nothing back while the test runs.
+/// Returns a quota rule. The GCRA one refills nothing during a test.
 fn quota_rule(kind: u8) -> QuotaRule {
     match kind {
         0 => QuotaRule::Fixed { limit: 5, window: HOUR },
@@ -138,20 +143,20 @@ fn quota_rule(kind: u8) -> QuotaRule {
 }
 
 fn charge_sequences() -> impl Strategy<Value = Vec<GeneratedCharge>> {
-    let few = || prop_oneof![3 => Just(0_usize), 1 => 1..3_usize];
-    let item = (0..2_u8, few(), 0..3_u8, prop_oneof![3 => Just(1_u64), 1 => 0..3_u64]);
+    let index = || prop_oneof![3 => Just(0_usize), 1 => 1..3_usize];
+    let item = (0..2_u8, index(), 0..3_u8, prop_oneof![3 => Just(1_u64), 1 => 0..3_u64]);
     let items = prop_oneof![
         3 => item.clone().prop_map(|item| vec![item]),
         1 => prop::collection::vec(item, 1..4),
     ];
-    let times = prop_oneof![4 => Just(1_u32), 1 => 0..4_u32];
-    let back = prop::option::weighted(0.1, 1..3_u64);
-    prop::collection::vec((few(), items, times, prop::bool::weighted(0.2), back), 1..60)
+    let repetitions = prop_oneof![4 => Just(1_u32), 1 => 0..4_u32];
+    let refund = prop::option::weighted(0.1, 1..3_u64);
+    prop::collection::vec((index(), items, repetitions, prop::bool::weighted(0.2), refund), 1..60)
 }
 
-fn charge_command(asked: &GeneratedCharge, keys: &[Key; 3]) -> ChargeCommand {
-    let (tag, items, times, strict, _) = asked;
-    let penalty = strict.then_some(Penalty { after_refusals: 2, block_for: HOUR });
+fn charge_command(generated: &GeneratedCharge, keys: &[Key; 3]) -> ChargeCommand {
+    let (tag, items, repetitions, is_penalized, _) = generated;
+    let penalty = is_penalized.then_some(Penalty { after_refusals: 2, block_for: HOUR });
     let item = |(policy, subject, kind, cost): &(u8, usize, u8, u64)| ChargeItem {
         rule: quota_rule(*kind),
         penalty,
@@ -160,20 +165,20 @@ fn charge_command(asked: &GeneratedCharge, keys: &[Key; 3]) -> ChargeCommand {
     ChargeCommand {
         tag: keys[*tag].clone(),
         items: items.iter().map(item).collect(),
-        repetitions: *times,
+        repetitions: *repetitions,
     }
 }
 
-fn assert_same_outcome(together: &ChargeOutcome, apart: &ChargeOutcome) {
-    assert_eq!(together.admitted, apart.admitted);
+fn assert_same_outcome(batched: &ChargeOutcome, sequential: &ChargeOutcome) {
+    assert_eq!(batched.admitted, sequential.admitted);
     let exact = |charged: &ChargeOutcome| {
         let exact = |s: &crate::store::QuotaSnapshot| {
             (s.remaining, s.retry_after.is_zero(), s.full_after.is_zero(), s.blocked_for.is_some())
         };
         charged.snapshots.iter().map(exact).collect::<Vec<_>>()
     };
-    assert_eq!(exact(together), exact(apart));
-    for (a, b) in together.snapshots.iter().zip(&apart.snapshots) {
+    assert_eq!(exact(batched), exact(sequential));
+    for (a, b) in batched.snapshots.iter().zip(&sequential.snapshots) {
         for (a, b) in [
             (a.reset_after, b.reset_after),
             (a.retry_after, b.retry_after),
@@ -189,32 +194,36 @@ fn batched_and_sequential_charges_give_same_results() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let server = runtime.block_on(ServerProcess::start());
     let url = |ns: uuid::Uuid| format!("redis://127.0.0.1:{}/?ns={}", server.port(), ns.simple());
-    // All on one lane: the order in which they were called is the one in which they go.
+    // One lane: calls are sent in the order in which they were made.
     let store = async || {
         let builder = Store::builder(&url(uuid::Uuid::new_v4())).call_timeout(10 * SECOND);
         builder.connections_per_node(1).connect().await.unwrap()
     };
-    let named = std::env::var_os("PROPTEST_CASES").is_some();
-    let usual = ProptestConfig::default();
-    let config = if named { usual } else { ProptestConfig { cases: 100, ..usual } };
-    proptest!(config, |(asked in charge_sequences())| {
+    let has_case_count = std::env::var_os("PROPTEST_CASES").is_some();
+    let default_config = ProptestConfig::default();
+    let config = if has_case_count {
+        default_config
+    } else {
+        ProptestConfig { cases: 100, ..default_config }
+    };
+    proptest!(config, |(charges in charge_sequences())| {
         let keys = ["a", "b", "c"].map(Key::custom);
         runtime.block_on(async {
             let (one, other) = (store().await, store().await);
-            // As far as the next that is given back they go together.
-            for asked in asked.split_inclusive(|asked| asked.4.is_some()) {
-                let together = join_all(asked.iter().map(|a| send_charge(&one, charge_command(a, &keys)))).await;
-                for (asked, together) in asked.iter().zip(together) {
-                    let (together, made) = (together.unwrap(), charge_command(asked, &keys));
-                    let apart = send_charge(&other, made.clone()).await.unwrap();
-                    assert_same_outcome(&together, &apart);
-                    let Some(units) = asked.4.filter(|_| apart.admitted > 0) else { continue };
-                    let back = async |store: &Store, charged: &ChargeOutcome| {
-                        let by = AdjustmentKind::Refund { units, window: charged.snapshots[0].charged_window };
-                        let call = SettleChargeCommand { tag: made.tag.clone(), ..settle_command(&made.items[0], by) };
+            // Charges up to the next refund form one batch.
+            for batch in charges.split_inclusive(|charge| charge.4.is_some()) {
+                let batched = join_all(batch.iter().map(|a| send_charge(&one, charge_command(a, &keys)))).await;
+                for (generated, batched) in batch.iter().zip(batched) {
+                    let (batched, command) = (batched.unwrap(), charge_command(generated, &keys));
+                    let sequential = send_charge(&other, command.clone()).await.unwrap();
+                    assert_same_outcome(&batched, &sequential);
+                    let Some(units) = generated.4.filter(|_| sequential.admitted > 0) else { continue };
+                    let refund = async |store: &Store, charged: &ChargeOutcome| {
+                        let kind = AdjustmentKind::Refund { units, window: charged.snapshots[0].charged_window };
+                        let call = SettleChargeCommand { tag: command.tag.clone(), ..settle_command(&command.items[0], kind) };
                         store.backend().settle_charge(call).await.unwrap().remove(0).remaining
                     };
-                    assert_eq!(back(&one, &together).await, back(&other, &apart).await);
+                    assert_eq!(refund(&one, &batched).await, refund(&other, &sequential).await);
                 }
             }
         });
@@ -235,52 +244,55 @@ async fn charge_after_script_flush_is_made_once() {
     }
 }
 
-/// What is told of a charge whose reply was lost is that it may have been made; it is never made twice.
+/// A charge whose reply was lost is in doubt. It is never made twice.
 #[tokio::test]
 async fn charge_with_lost_reply_is_made_at_most_once() {
     let server = ServerProcess::start().await;
     let proxy = LossyProxy::to(server.port()).await;
-    let (store, past) =
+    let (store, direct_store) =
         (proxy.store_with_long_timeout().await, server.store_with_long_timeout().await);
     let key = Key::custom("k");
-    let (mut sure, mut doubtful) = (0, 0);
+    let (mut acknowledged, mut in_doubt) = (0, 0);
     for cuts in [0, 1, 2, 1, 3, 1] {
         proxy.lose_next_replies(cuts);
         for charged in
             join_all((0..20).map(|_| send_charge(&store, single_charge(&key, 1000)))).await
         {
             match charged {
-                Ok(charged) => sure += u64::from(charged.admitted),
+                Ok(charged) => acknowledged += u64::from(charged.admitted),
                 Err(error) => {
                     assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable));
-                    doubtful += u64::from(error.may_have_run());
+                    in_doubt += u64::from(error.may_have_run());
                 }
             }
         }
         proxy.lose_next_replies(0);
         wait_until_usable(&store).await;
-        let spent = 1000 - remaining_units(&past, &key, 1000).await;
-        assert!(sure <= spent && spent <= sure + doubtful, "{sure} + {doubtful}, {spent} spent");
+        let spent = 1000 - remaining_units(&direct_store, &key, 1000).await;
+        assert!(
+            acknowledged <= spent && spent <= acknowledged + in_doubt,
+            "{acknowledged} + {in_doubt}, {spent} spent"
+        );
     }
-    println!("figure: fewest replies lost {doubtful}");
-    assert!(doubtful > 0, "no reply was lost");
+    println!("figure: fewest replies lost {in_doubt}");
+    assert!(in_doubt > 0, "no reply was lost");
 }
 
-/// Nor is what is given back: that would let somebody in.
+/// A refund is not made twice either: that would admit further requests.
 #[tokio::test]
 async fn refund_with_lost_reply_is_made_at_most_once() {
     let server = ServerProcess::start().await;
     let proxy = LossyProxy::to(server.port()).await;
-    let (store, past) =
+    let (store, direct_store) =
         (proxy.store_with_long_timeout().await, server.store_with_long_timeout().await);
-    let mut lost = 0;
+    let mut lost_replies = 0;
     for (n, kind) in (0..9).zip([0, 1, 2].into_iter().cycle()) {
         let key = Key::custom(&n.to_string());
         let item = ChargeItem { rule: quota_rule(kind), ..charge_item("p", &key, 0, 1) };
         let call = ChargeCommand { tag: key.clone(), items: [item.clone()].into(), repetitions: 3 };
         let charged = send_charge(&store, call.clone()).await.unwrap();
         assert_eq!(charged.admitted, 3);
-        let look = ChargeCommand { repetitions: 0, ..call };
+        let query = ChargeCommand { repetitions: 0, ..call };
         let before = charged.snapshots[0].remaining;
         proxy.lose_next_replies(1);
         let refund =
@@ -288,11 +300,11 @@ async fn refund_with_lost_reply_is_made_at_most_once() {
         let refunded = store.backend().settle_charge(settle_command(&item, refund)).await;
         proxy.lose_next_replies(0);
         wait_until_usable(&store).await;
-        lost += usize::from(refunded.is_err());
-        let after = send_charge(&past, look).await.unwrap().snapshots[0].remaining;
+        lost_replies += usize::from(refunded.is_err());
+        let after = send_charge(&direct_store, query).await.unwrap().snapshots[0].remaining;
         assert!((before..=before + 1).contains(&after), "{before} {after} {kind}");
     }
-    assert!(lost > 0, "no reply was lost");
+    assert!(lost_replies > 0, "no reply was lost");
 }
 
 #[tokio::test]
@@ -324,8 +336,8 @@ async fn server_without_data_counts_quota_from_zero() {
     assert_eq!(admitted, 9);
 }
 
-/// Dropped after any number of looks, alone and among others: it is charged once or not at all, and the others
-/// once each.
+/// Dropped after any number of polls, alone and beside others: the charge is made at most once, and
+/// each of the others exactly once.
 #[tokio::test]
 async fn dropped_charge_does_not_affect_its_batch() {
     let server = ServerProcess::start().await;
@@ -333,7 +345,7 @@ async fn dropped_charge_does_not_affect_its_batch() {
     for others in [0, 1, 5] {
         for polls in 0..8 {
             let key = Key::custom(&format!("{others}-{polls}"));
-            let company: Vec<_> = (0..others)
+            let other_calls: Vec<_> = (0..others)
                 .map(|_| {
                     let (store, call) = (store.clone(), single_charge(&key, 100));
                     crate::store::spawn(async move { send_charge(&store, call).await })
@@ -342,8 +354,8 @@ async fn dropped_charge_does_not_affect_its_batch() {
             tokio::task::yield_now().await;
             let mut dropped = Box::pin(send_charge(&store, single_charge(&key, 100)));
             for _ in 0..polls {
-                let look = dropped.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                if let Poll::Ready(charged) = look {
+                let poll = dropped.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                if let Poll::Ready(charged) = poll {
                     assert_eq!(charged.unwrap().admitted, 1);
                     dropped = Box::pin(send_charge(&store, single_charge(&key, 100)));
                     break;
@@ -351,7 +363,7 @@ async fn dropped_charge_does_not_affect_its_batch() {
                 tokio::time::sleep(SECOND / 5000).await;
             }
             drop(dropped);
-            for call in company {
+            for call in other_calls {
                 assert_eq!(call.await.unwrap().unwrap().admitted, 1);
             }
             let spent = 100 - remaining_units(&store, &key, 100).await;

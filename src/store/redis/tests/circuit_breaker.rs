@@ -1,4 +1,4 @@
-//! The breaker, mostly by a clock that stands still: it moves only while nobody has anything to do.
+//! Circuit breaker, mostly under a paused clock, which moves only while all tasks are idle.
 
 use std::{
     sync::{
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{AcquireError, lock::ReleaseStatus, store::Store};
 
-/// Between two probes.
+/// Interval between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 #[test]
@@ -32,7 +32,7 @@ fn five_consecutive_failures_open_breaker() {
     assert_eq!(fails(4), 0, "a success begins the count anew");
     assert!(!breaker.is_open());
     assert_eq!(fails(1), 1);
-    // A call that was under way when it opened tells nothing of the server as it is now.
+    // A call sent before the breaker opened says nothing about the current state of the server.
     breaker.record_success();
     assert!(breaker.is_open());
     breaker.close();
@@ -40,32 +40,33 @@ fn five_consecutive_failures_open_breaker() {
     assert_eq!(fails(4), 0, "it begins anew");
 }
 
-/// However many calls ask for it.
+/// Many calls request a probe, but only one runs at a time.
 #[tokio::test(start_paused = true)]
 async fn single_probe_runs_until_server_answers() {
     let breaker = Arc::new(CircuitBreaker::new(SECOND));
-    let (looks, answers_at) = (Arc::new(AtomicUsize::new(0)), Instant::now() + 10 * PROBE_INTERVAL);
-    let ask = || {
-        let (looks, own) = (Arc::clone(&looks), Arc::clone(&breaker));
+    let (probe_count, up_at) =
+        (Arc::new(AtomicUsize::new(0)), Instant::now() + 10 * PROBE_INTERVAL);
+    let request_probe = || {
+        let (probe_count, shared_breaker) = (Arc::clone(&probe_count), Arc::clone(&breaker));
         breaker.ensure_probe(move || {
-            looks.fetch_add(1, Ordering::SeqCst);
-            let answers = Instant::now() >= answers_at;
-            if answers {
-                own.close();
+            probe_count.fetch_add(1, Ordering::SeqCst);
+            let is_up = Instant::now() >= up_at;
+            if is_up {
+                shared_breaker.close();
             }
-            async move { answers }
+            async move { is_up }
         });
     };
     while !breaker.record_failure() {}
     let opened = Instant::now();
     for interval in 1..=10 {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         for _ in 0..1000 {
-            ask();
+            request_probe();
         }
-        assert_eq!(asked.elapsed(), Duration::ZERO, "nobody waits for a look");
+        assert_eq!(requested_at.elapsed(), Duration::ZERO, "nobody waits for a look");
         sleep(PROBE_INTERVAL / 2).await;
-        assert_eq!(looks.load(Ordering::SeqCst), interval, "one each interval");
+        assert_eq!(probe_count.load(Ordering::SeqCst), interval, "one each interval");
         assert!(breaker.is_open());
         sleep(PROBE_INTERVAL / 2).await;
     }
@@ -76,89 +77,90 @@ async fn single_probe_runs_until_server_answers() {
         opened.elapsed() - 10 * PROBE_INTERVAL
     );
     sleep(10 * PROBE_INTERVAL).await;
-    assert_eq!(looks.load(Ordering::SeqCst), 11, "nobody looks at a server that is there");
+    assert_eq!(probe_count.load(Ordering::SeqCst), 11, "nobody looks at a server that is there");
 }
 
-/// Where it is away for long, it is not asked as often as in the beginning.
+/// During a long outage, probes become less frequent.
 #[tokio::test(start_paused = true)]
 async fn probe_interval_grows_during_long_outage() {
     let breaker = CircuitBreaker::new(SECOND);
-    let looks = Arc::new(Mutex::new(Vec::new()));
+    let probe_times = Arc::new(Mutex::new(Vec::new()));
     while !breaker.record_failure() {}
-    let ask = || {
-        let looks = Arc::clone(&looks);
+    let request_probe = || {
+        let probe_times = Arc::clone(&probe_times);
         breaker.ensure_probe(move || {
-            looks.lock().push(Instant::now());
+            probe_times.lock().push(Instant::now());
             async { false }
         })
     };
     let opened = Instant::now();
     while opened.elapsed() < 10 * SECOND {
-        assert!(!ask(), "it is not silent");
+        assert!(!request_probe(), "it is not silent");
         sleep(PROBE_INTERVAL / 2).await;
     }
-    let looks = looks.lock();
-    let pauses: Vec<_> = looks.windows(2).map(|two| two[1] - two[0]).collect();
+    let probe_times = probe_times.lock();
+    let pauses: Vec<_> = probe_times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(pauses[..10].iter().all(|pause| *pause == PROBE_INTERVAL), "{pauses:?}");
     assert!(pauses.iter().all(|pause| *pause <= SECOND * 5 / 4), "{pauses:?}");
-    assert!((17..=26).contains(&looks.len()), "{pauses:?}");
+    assert!((17..=26).contains(&probe_times.len()), "{pauses:?}");
 }
 
-/// The runtime of a probe may end before the server answers.
+/// A runtime may end before its probe is answered.
 #[test]
 fn probe_of_ended_runtime_is_replaced() {
-    let (breaker, looks) = (CircuitBreaker::new(SECOND), Arc::new(AtomicUsize::new(0)));
-    for looked in 1..=2 {
+    let (breaker, probe_count) = (CircuitBreaker::new(SECOND), Arc::new(AtomicUsize::new(0)));
+    for expected_count in 1..=2 {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.enable_all().start_paused(true).build().expect("a runtime");
         runtime.block_on(async {
-            let looks = Arc::clone(&looks);
+            let probe_count = Arc::clone(&probe_count);
             breaker.ensure_probe(move || {
-                looks.fetch_add(1, Ordering::SeqCst);
+                probe_count.fetch_add(1, Ordering::SeqCst);
                 async { false }
             });
             sleep(PROBE_INTERVAL / 2).await;
         });
-        assert_eq!(looks.load(Ordering::SeqCst), looked);
+        assert_eq!(probe_count.load(Ordering::SeqCst), expected_count);
     }
 }
 
-/// A handler may block the thread that the probe is on, or a program drive its runtime for its own calls alone.
+/// A handler may block the thread of the probe, or a program may drive its runtime only for its own
+/// calls.
 #[test]
 fn stalled_probe_is_replaced_and_call_is_let_through() {
     let breaker = CircuitBreaker::new(SECOND * 60);
-    let looks = Arc::new(AtomicUsize::new(0));
+    let probe_count = Arc::new(AtomicUsize::new(0));
     let runtime = || {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         builder.enable_all().build().expect("a runtime")
     };
-    let ask = || {
-        let looks = Arc::clone(&looks);
+    let request_probe = || {
+        let probe_count = Arc::clone(&probe_count);
         breaker.ensure_probe(move || {
-            looks.fetch_add(1, Ordering::SeqCst);
+            probe_count.fetch_add(1, Ordering::SeqCst);
             async { false }
         })
     };
     while !breaker.record_failure() {}
-    let (still, other) = (runtime(), runtime());
+    let (stalled, other) = (runtime(), runtime());
     // Its main future is ready at once: no task is ever polled.
-    assert!(!still.block_on(async { ask() }), "it has just opened");
+    assert!(!stalled.block_on(async { request_probe() }), "it has just opened");
     breaker.stall_probe();
-    assert!(still.block_on(async { ask() }), "nobody else looks");
-    assert_eq!(looks.load(Ordering::SeqCst), 0);
-    assert!(!still.block_on(async { ask() }), "one in so long");
-    // It was let through, and heard an answer.
+    assert!(stalled.block_on(async { request_probe() }), "nobody else looks");
+    assert_eq!(probe_count.load(Ordering::SeqCst), 0);
+    assert!(!stalled.block_on(async { request_probe() }), "one in so long");
+    // The call that was let through was answered.
     breaker.record_success();
     assert!(!breaker.is_open());
 
     while !breaker.record_failure() {}
-    assert!(!still.block_on(async { ask() }));
+    assert!(!stalled.block_on(async { request_probe() }));
     breaker.stall_probe();
     let opened = std::time::Instant::now();
     other.block_on(async {
-        assert!(ask(), "nobody else looks");
-        let replaced = looks.load(Ordering::SeqCst);
-        while looks.load(Ordering::SeqCst) < replaced + 2 {
+        assert!(request_probe(), "nobody else looks");
+        let replaced = probe_count.load(Ordering::SeqCst);
+        while probe_count.load(Ordering::SeqCst) < replaced + 2 {
             sleep(PROBE_INTERVAL / 10).await;
             assert!(opened.elapsed() < MAX_WAIT, "the other runtime looks");
         }
@@ -167,56 +169,56 @@ fn stalled_probe_is_replaced_and_call_is_let_through() {
     assert!(!breaker.is_open());
 }
 
-/// What was answered before the server went away may be heard long after, where a runtime stood still.
+/// A reply sent before the outage may be received long after it, if a runtime stood still.
 #[tokio::test]
 async fn late_success_after_failed_trial_keeps_breaker_open() {
     let breaker = CircuitBreaker::new(SECOND * 60);
-    let ask = || breaker.ensure_probe(|| async { false });
+    let request_probe = || breaker.ensure_probe(|| async { false });
     while !breaker.record_failure() {}
     for _ in 0..2 {
         breaker.stall_probe();
-        assert!(ask(), "it is let through");
+        assert!(request_probe(), "it is let through");
         assert!(breaker.record_failure());
         breaker.record_success();
         assert!(breaker.is_open());
     }
-    // Nor does what was let through by one that is closed since.
+    // Nor does the success of a trial call of an earlier outage.
     breaker.stall_probe();
-    assert!(ask(), "it is let through");
+    assert!(request_probe(), "it is let through");
     breaker.close();
     while !breaker.record_failure() {}
     breaker.record_success();
     assert!(breaker.is_open());
 }
 
-/// Each call has the runtime for itself, and nothing is awaited on it besides. Pings are answered by who runs no script; where
-/// they are let through in place of other calls, they must not be all.
+/// Each call has the runtime to itself, and nothing else is awaited on it. A server that runs no
+/// script answers pings too, so not every trial call may be a ping.
 #[test]
 fn sequential_blocking_calls_detect_restarted_server() {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    let own = builder.enable_all().build().expect("a runtime");
-    let others = tokio::runtime::Runtime::new().expect("a runtime");
-    let mut server = others.block_on(ServerProcess::start());
-    let store = own.block_on(Store::connect(&server.url())).expect("it is there");
+    let call_runtime = builder.enable_all().build().expect("a runtime");
+    let server_runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut server = server_runtime.block_on(ServerProcess::start());
+    let store = call_runtime.block_on(Store::connect(&server.url())).expect("it is there");
     for (pings_first, name) in [(false, "x"), (true, "y")] {
-        let is_used = || {
-            (!pings_first || own.block_on(store.ping()).is_ok())
-                && own.block_on(store.lock(name).acquire()).is_ok()
+        let is_usable = || {
+            (!pings_first || call_runtime.block_on(store.ping()).is_ok())
+                && call_runtime.block_on(store.lock(name).acquire()).is_ok()
         };
         server.kill();
         for _ in 0..6 {
-            assert!(!is_used());
+            assert!(!is_usable());
         }
-        others.block_on(server.restart());
-        let back = std::time::Instant::now();
-        while !is_used() {
-            assert!(back.elapsed() < MAX_WAIT, "nobody looks; pings first: {pings_first}");
+        server_runtime.block_on(server.restart());
+        let restarted_at = std::time::Instant::now();
+        while !is_usable() {
+            assert!(restarted_at.elapsed() < MAX_WAIT, "nobody looks; pings first: {pings_first}");
             std::thread::sleep(PROBE_INTERVAL / 10);
         }
     }
 }
 
-/// Whatever is reckoned from it, calls that go together and connections included: longer than a year is a year.
+/// All times derived from the timeout are capped at a year, those of batches and connections too.
 #[tokio::test]
 async fn maximum_call_timeout_is_accepted() {
     let server = ServerProcess::start().await;
@@ -232,13 +234,13 @@ async fn maximum_call_timeout_is_accepted() {
     assert_eq!(held.release().await, ReleaseStatus::Released);
 }
 
-/// A server that is away for ever is asked for by nobody, once the application has dropped its store.
+/// The probe of a server that never comes back must end with the store.
 #[tokio::test]
 async fn probe_stops_after_store_is_dropped() {
-    // It takes connections and closes them at once, which counts as being away.
-    let away = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}/?ns=test", away.local_addr().unwrap());
-    let comes = async || away.accept().await.map(drop).unwrap();
+    // The server closes each connection at once, which counts as an outage.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}/?ns=test", listener.local_addr().unwrap());
+    let accept_one = async || listener.accept().await.map(drop).unwrap();
     {
         let store = async {
             let store = Store::connect(&url).await.expect("an outage is no error");
@@ -249,21 +251,21 @@ async fn probe_stops_after_store_is_dropped() {
         };
         let store = tokio::select! {
             store = store => store,
-            () = async { loop { comes().await } } => unreachable!("it takes connections for ever"),
+            () = async { loop { accept_one().await } } => unreachable!("it takes connections for ever"),
         };
-        // Nobody asks for anything: these are the probe's.
+        // No call is made: these connections are the probe's.
         for _ in 0..5 {
-            timeout(MAX_WAIT, comes()).await.expect("it looks when the server is back");
+            timeout(MAX_WAIT, accept_one()).await.expect("it looks when the server is back");
         }
         drop(store);
     }
     let dropped = Instant::now();
-    while timeout(SECOND, comes()).await.is_ok() {
+    while timeout(SECOND, accept_one()).await.is_ok() {
         assert!(dropped.elapsed() < MAX_WAIT, "it goes on looking");
     }
 }
 
-/// Those of a process that only reads, where nothing else is called that goes well.
+/// A process that only reads has no successful calls between its failures.
 #[tokio::test(start_paused = true)]
 async fn failures_minutes_apart_do_not_open_breaker() {
     let breaker = CircuitBreaker::new(SECOND);

@@ -1,4 +1,4 @@
-//! A server that has as many clients as it may have.
+//! Server that has reached `maxclients`.
 
 use std::error::Error as _;
 
@@ -14,7 +14,7 @@ use crate::{
     store::Store,
 };
 
-/// As many as there are connections, whoever has them.
+/// Sets the largest number of connections of all clients.
 async fn set_max_clients(connection: &mut MultiplexedConnection, clients: usize) {
     let mut set = redis::cmd("CONFIG");
     set.arg("SET").arg("maxclients").arg(clients);
@@ -22,9 +22,9 @@ async fn set_max_clients(connection: &mut MultiplexedConnection, clients: usize)
 }
 
 fn names_client_limit(error: &Error) -> bool {
-    let sentence = "ERR max number of clients reached";
+    let message = "ERR max number of clients reached";
     let source = error.source().map(ToString::to_string);
-    error.to_string().contains(sentence) && source.as_deref() == Some(sentence)
+    error.to_string().contains(message) && source.as_deref() == Some(message)
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn client_limit_error_of_server_is_quoted() {
     set_max_clients(&mut own, 1).await;
     let builder = Store::builder(&server.url()).call_timeout(5 * SECOND);
     let store = builder.connect().await.expect("an outage is no mistake");
-    // Also while the breaker is open. A connection may break before the sentence of it is read.
+    // Holds also while the breaker is open. A connection may end before its error is read.
     for _ in 0..10 {
         let error = store.ping().await.expect_err("there is no room");
         assert_eq!(error.kind(), ErrorKind::Unavailable);

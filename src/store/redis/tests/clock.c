@@ -1,4 +1,5 @@
-/* Preloaded into a server: its clock is LOCKGATE_TESTS_CLOCK seconds ahead of this machine's, or behind if below 0. */
+/* Preloaded into a server: sets its clock LOCKGATE_TESTS_CLOCK seconds ahead of the machine's,
+   or behind it if negative. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/syscall.h>

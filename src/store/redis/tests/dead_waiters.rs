@@ -1,4 +1,4 @@
-//! Places of processes that have died in line.
+//! Queue entries of processes that have died.
 
 use std::time::{Duration, Instant};
 
@@ -14,24 +14,24 @@ use crate::{
     },
 };
 
-/// Between two looks of one who waits, with its jitter.
+/// Longest interval between two polls of a waiter, with its jitter.
 const POLL_INTERVAL: Duration = Duration::from_millis(332);
 
-/// What a loaded machine adds: far less than a lease, which each of the dead must not cost.
+/// Allowance for a loaded machine: far less than a lease, which no dead waiter may cost.
 const LOAD_SLACK: Duration = Duration::from_secs(5);
 
-/// A process takes a place, and dies: nobody confirms what is offered to it.
+/// Joins the queue as a process that dies then, and so never confirms an offer.
 async fn join_queue_and_die(store: &Store, mode: LockMode) {
-    let asked = acquire_command(&Key::custom("x"), &LockToken::new(&NodeId::new()));
-    let call = AcquireCommand { mode, max_wait: Some(60 * SECOND), ..asked };
-    let answer = store.backend().acquire(call).await.expect("the store is there");
-    assert!(matches!(answer, AcquireReply::Busy { has_joined: true, .. }), "{answer:?}");
+    let command = acquire_command(&Key::custom("x"), &LockToken::new(&NodeId::new()));
+    let call = AcquireCommand { mode, max_wait: Some(60 * SECOND), ..command };
+    let reply = store.backend().acquire(call).await.expect("the store is there");
+    assert!(matches!(reply, AcquireReply::Busy { has_joined: true, .. }), "{reply:?}");
 }
 
-/// The server counts whole ones.
+/// The server's clock has whole milliseconds.
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// How long a waiter behind so many dead ones stands there after the lock was given back.
+/// Returns how long a waiter behind `dead` dead ones waits after the release.
 async fn wait_behind_dead(dead: u32, mode: LockMode) -> Duration {
     let server = ServerProcess::start().await;
     let (store, other) =
@@ -42,10 +42,10 @@ async fn wait_behind_dead(dead: u32, mode: LockMode) -> Duration {
     }
     let waiter = crate::store::spawn(store.lock("x").wait(60 * SECOND).acquire());
     wait_for_queue_length(&other, u64::from(dead) + 1).await;
-    let since = Instant::now();
+    let released_at = Instant::now();
     assert_eq!(held.release().await, ReleaseStatus::Released);
     let guard = waiter.await.expect("no panic").expect("it is served");
-    let waited = since.elapsed();
+    let waited = released_at.elapsed();
     assert_eq!(guard.release().await, ReleaseStatus::Released);
     assert!(store.shutdown(RELEASE_LIMIT).await);
     assert_eq!(server.remaining_keys().await, [""; 0]);
@@ -57,12 +57,13 @@ async fn wait_behind_dead(dead: u32, mode: LockMode) -> Duration {
 async fn eight_dead_waiters_cost_one_offer_timeout_each() {
     let waited = wait_behind_dead(8, LockMode::Exclusive).await;
     assert!(waited + MILLISECOND >= 8 * OFFER_TIMEOUT, "{waited:?}");
-    // Each offer ends between two looks, and the look that finds it ended makes the next.
+    // Each offer ends between two polls, and the poll that finds it expired makes the next one.
     assert!(waited < 9 * POLL_INTERVAL + LOAD_SLACK, "{waited:?}");
 }
 
-/// All of the leading run are offered it at once, and lapse together: had each two of them a window of their own it would
-/// be four. What a loaded machine adds, it does not add to each of several.
+/// All readers at the head of the queue get offers at once, which expire together. Separate offers
+/// for pairs of them would take four offer timeouts. The minimum of several rounds excludes the
+/// delays of a loaded machine.
 #[tokio::test]
 async fn dead_readers_cost_one_offer_timeout_together() {
     for mode in [LockMode::Shared, LockMode::Permits(8)] {

@@ -10,59 +10,67 @@ use crate::lock::tests::cancellation::{
     drop_after,
 };
 
-/// Between two polls: less than a round trip takes, about as long, and longer.
+/// Pauses between two polls: shorter than a round trip, about as long, and longer.
 const POLL_PAUSES: [Duration; 3] =
     [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(2)];
 
-/// After how many polls something was dropped last, before it was done.
+/// Drops the future after 0, 1, 2 and more polls, until it completes. Returns the number of polls
+/// that it takes.
 async fn drop_after_every_poll(
     server: &ServerProcess,
-    way: DropScenario,
+    scenario: DropScenario,
     pause: Duration,
-    took: &mut Vec<Duration>,
+    undo_times: &mut Vec<Duration>,
 ) -> usize {
-    // Far more than it takes: each poll is followed by a pause, and each wait ends.
+    // Far more polls than needed: each is followed by a pause, and each wait ends.
     for polls in 0..200 {
         let store = server.store_with_long_timeout().await;
-        let done = drop_after(polls, way, &store, pause).await;
-        let context = format!("{way:?} after {polls} polls, {pause:?} apart");
+        let done = drop_after(polls, scenario, &store, pause).await;
+        let context = format!("{scenario:?} after {polls} polls, {pause:?} apart");
         let dropped = Instant::now();
         assert_nothing_left(&store, REAL_CLOCK_UNDO_TIMEOUT, &context).await;
-        took.push(dropped.elapsed());
+        undo_times.push(dropped.elapsed());
         assert_eq!(server.remaining_keys().await, [""; 0], "{context}");
         if done {
             return polls;
         }
     }
-    panic!("{way:?} is never done")
+    panic!("{scenario:?} is never done")
 }
 
-async fn assert_drops_leave_nothing(way: DropScenario) {
+async fn assert_drops_leave_nothing(scenario: DropScenario) {
     let server = ServerProcess::start().await;
-    let (mut most, mut took) = (0, Vec::new());
+    let (mut max_polls, mut undo_times) = (0, Vec::new());
     for pause in POLL_PAUSES {
-        most = most.max(drop_after_every_poll(&server, way, pause, &mut took).await);
+        max_polls =
+            max_polls.max(drop_after_every_poll(&server, scenario, pause, &mut undo_times).await);
     }
-    // One that was done when it was polled for the first time would have been dropped nowhere.
-    assert!(most >= 2, "{way:?} never waited");
-    // Or its lease has ended, with nobody's help. On a slow machine some are in doubt for as long.
-    took.sort_unstable();
-    assert!(took[took.len() / 4] < SECOND, "{way:?} is given back late: {took:?}");
-    println!("figure: fewest awaits at which {way:?} was dropped {most}");
+    // A future that is ready at its first poll would have no await point to test.
+    assert!(max_polls >= 2, "{scenario:?} never waited");
+    // Otherwise, leases have expired instead of being released. On a slow machine, some calls are
+    // in doubt for that long.
+    undo_times.sort_unstable();
+    assert!(
+        undo_times[undo_times.len() / 4] < SECOND,
+        "{scenario:?} is given back late: {undo_times:?}"
+    );
+    println!("figure: fewest awaits at which {scenario:?} was dropped {max_polls}");
 }
 
 #[tokio::test]
 async fn dropped_at_any_await_leaves_nothing() {
-    for way in FAST_SCENARIOS {
-        assert_drops_leave_nothing(way).await;
+    for scenario in FAST_SCENARIOS {
+        assert_drops_leave_nothing(scenario).await;
     }
 }
 
-/// Those that take a while: they ask for several locks, again and again, for a record, or for one that readers share.
-/// (Replicas need servers of their own: `replica_grants.rs`.)
+/// Scenarios that take a while: lock sets, retries, idempotency records and shared locks. Replicas
+/// need servers of their own, see `replica_grants.rs`.
 #[tokio::test]
 async fn dropped_at_any_await_of_long_operation_leaves_nothing() {
-    let here = SLOW_SCENARIOS.into_iter().filter(|way| !matches!(way, DropScenario::AwaitReplicas));
-    // Beside each other: what is in doubt is waited for.
-    join_all(here.map(assert_drops_leave_nothing)).await;
+    let scenarios = SLOW_SCENARIOS
+        .into_iter()
+        .filter(|scenario| !matches!(scenario, DropScenario::AwaitReplicas));
+    // Concurrently, since each waits for calls in doubt.
+    join_all(scenarios.map(assert_drops_leave_nothing)).await;
 }

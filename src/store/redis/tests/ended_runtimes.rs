@@ -1,4 +1,4 @@
-//! A store that is older than the runtime it is used on.
+//! A store that outlives the runtimes that it is used on.
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -16,11 +16,12 @@ fn current_thread_runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Whatever comes first on a runtime after the one before has ended, as in tests that share a store.
+/// Makes `call` the first one on each runtime after the one before has ended, as in tests that
+/// share a store.
 fn run_on_successive_runtimes(store: &Store, call: impl AsyncFn(u64)) {
     for n in 0..4 {
         current_thread_runtime().block_on(call(n));
-        // Also where a call of another kind has come first.
+        // Also after a call of another kind.
         current_thread_runtime().block_on(async {
             drop(store.lock(format!("{n}")).acquire().await.expect("it is free"));
             call(n + 4).await;
@@ -33,12 +34,12 @@ fn first_charge_on_each_runtime_is_stored() {
     let (server, store) = store_with_ended_runtime();
     let quota = Quota::requests(100).per(60 * SECOND);
     let limit = store.rate_limiter(Policy::new(quota).with_name("shared"));
-    let left = std::cell::Cell::new(100);
+    let remaining = std::cell::Cell::new(100);
     run_on_successive_runtimes(&store, async |n| {
         let decision = limit.check("k", 1).await.expect("it is there");
         assert!(!decision.is_local(), "decided without the store: {n}");
-        left.set(left.get() - 1);
-        assert_eq!(decision.remaining(), left.get(), "{n}");
+        remaining.set(remaining.get() - 1);
+        assert_eq!(decision.remaining(), remaining.get(), "{n}");
     });
     drop(server);
 }
@@ -55,7 +56,7 @@ fn first_push_on_each_runtime_is_stored_once() {
     drop(server);
 }
 
-/// Replicas are waited for on a connection of its own.
+/// Replica acknowledgements use a connection of their own.
 #[test]
 fn first_replicated_grant_on_each_runtime_succeeds() {
     let (server, store) = store_with_ended_runtime();
@@ -73,7 +74,6 @@ fn first_replicated_grant_on_each_runtime_succeeds() {
     drop(replica);
 }
 
-/// A store whose runtime has ended.
 fn store_with_ended_runtime() -> (ServerProcess, Store) {
     current_thread_runtime().block_on(async {
         let server = ServerProcess::start().await;
@@ -88,7 +88,7 @@ fn worker_thread_runtime() -> Runtime {
     builder.worker_threads(1).enable_all().build().unwrap()
 }
 
-/// Made on a runtime that has ended, used on another one.
+/// Store made on a runtime that has ended, and used on another one.
 struct OrphanedStore {
     store: Store,
     runtime: Runtime,
@@ -96,18 +96,18 @@ struct OrphanedStore {
 }
 
 impl OrphanedStore {
-    /// What `before` makes on the second runtime stands when the first one ends.
+    /// Runs `before` on the second runtime, and then ends the first one.
     fn end_home_runtime_after<T>(before: impl AsyncFnOnce(&Store) -> T) -> (Self, T) {
-        let (home, here) = (worker_thread_runtime(), worker_thread_runtime());
+        let (home, runtime) = (worker_thread_runtime(), worker_thread_runtime());
         let (server, store) = home.block_on(async {
             let server = ServerProcess::start().await;
             let store = server.store_with_long_timeout().await;
             (server, store)
         });
-        let made = here.block_on(before(&store));
+        let output = runtime.block_on(before(&store));
         drop(home);
-        let orphan = Self { store, runtime: here, server };
-        (orphan, made)
+        let orphan = Self { store, runtime, server };
+        (orphan, output)
     }
 }
 
@@ -118,10 +118,10 @@ fn held_lock_is_renewed_or_lost_after_store_runtime_ends() {
         request.acquire().await.unwrap()
     });
     orphan.runtime.block_on(async {
-        // Over several leases: renewed all the time, or else told that it is lost.
+        // Over several leases, the lock is renewed all the time, or else reported as lost.
         let lost = tokio::time::timeout(3 * SECOND, guard.lost()).await;
-        let told = async || tokio::time::timeout(5 * SECOND, guard.lost()).await.is_ok();
-        assert!(lost.is_ok() || !guard.remaining().is_zero() || told().await, "nobody told");
+        let is_reported = async || tokio::time::timeout(5 * SECOND, guard.lost()).await.is_ok();
+        assert!(lost.is_ok() || !guard.remaining().is_zero() || is_reported().await, "nobody told");
         drop(guard);
     });
 }
@@ -144,7 +144,7 @@ fn store_works_on_after_its_runtime_ends() {
     });
 }
 
-/// Messages are listened for again.
+/// The subscription is made anew.
 #[test]
 fn waiters_receive_wakeups_after_store_runtime_ends() {
     let (orphan, waiting) = OrphanedStore::end_home_runtime_after(async |store| {
@@ -155,7 +155,7 @@ fn waiters_receive_wakeups_after_store_runtime_ends() {
     let (held, waiter) = waiting;
     let store = &orphan.store;
     orphan.runtime.block_on(async {
-        // Its keeper may have gone with that runtime; then it is told so at once.
+        // The queue task may have ended with that runtime. Then the waiter gets an error at once.
         held.release().await;
         let first = wait_for("it is told one way or the other", waiter).await;
         drop(first.expect("no panic"));
@@ -168,35 +168,35 @@ fn waiters_receive_wakeups_after_store_runtime_ends() {
     });
 }
 
-/// The worker asks for nothing that would have somebody listen anew.
+/// The worker makes no call that would start a new subscription.
 #[test]
 fn worker_receives_wakeups_after_store_runtime_ends() {
     let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
     let (orphan, ()) = OrphanedStore::end_home_runtime_after(async |store| {
         let queue: Queue<u32> = store.queue("numbers");
         let worker = queue.worker(move |task: Task<u32>| {
-            let told = started.send(task.payload);
-            async move { told.map_err(|_| TaskFailure::new("the test has ended")) }
+            let sent = started.send(task.payload);
+            async move { sent.map_err(|_| TaskFailure::new("the test has ended")) }
         });
         drop(crate::store::spawn(worker.run(std::future::pending())));
         queue.push(&0).await.unwrap();
     });
     orphan.runtime.block_on(async {
-        // What this process pushes it tells itself.
+        // A push of this process would wake the worker without a message, so another one pushes.
         let queue: Queue<u32> = orphan.server.store_with_long_timeout().await.queue("numbers");
-        let (mut row, mut tries) = (0, 0);
-        while row < 5 {
+        let (mut streak, mut tries) = (0, 0);
+        while streak < 5 {
             tries += 1;
             assert!(tries < 100, "it finds what it looks for, and hears of nothing");
             while starts.try_recv().is_ok() {}
             queue.push(&tries).await.unwrap();
-            let soon = tokio::time::timeout(SECOND / 2, starts.recv()).await;
-            row = if soon.is_ok() { row + 1 } else { 0 };
+            let received = tokio::time::timeout(SECOND / 2, starts.recv()).await;
+            streak = if received.is_ok() { streak + 1 } else { 0 };
         }
     });
 }
 
-/// Whoever has asked first after the connections had to be made anew.
+/// The runtime of the first call after a reconnect must not be needed for later replies.
 #[test]
 fn stalled_runtime_does_not_hold_back_replies() {
     let home = worker_thread_runtime();
@@ -206,7 +206,7 @@ fn stalled_runtime_does_not_hold_back_replies() {
         (server, store)
     });
     let one_thread = || Builder::new_current_thread().enable_all().build().unwrap();
-    let takes = async |name: &str| match store.lock(name).acquire().await {
+    let can_acquire = async |name: &str| match store.lock(name).acquire().await {
         Ok(guard) => guard.release().await == ReleaseStatus::Released,
         Err(_) => false,
     };
@@ -215,19 +215,19 @@ fn stalled_runtime_does_not_hold_back_replies() {
     worker.block_on(async {
         server.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
         for name in &names {
-            while !takes(name).await {}
+            while !can_acquire(name).await {}
         }
     });
-    // From here on nothing runs there.
+    // From here on, that runtime runs nothing.
     one_thread().block_on(async {
         for name in &names {
-            assert!(takes(name).await, "{name}");
+            assert!(can_acquire(name).await, "{name}");
         }
     });
     drop(worker);
 }
 
-/// The first who waits has messages heard, for all who ever will.
+/// The first waiter starts the subscription that all later ones use.
 #[test]
 fn stalled_runtime_does_not_hold_back_wakeups() {
     let home = worker_thread_runtime();
@@ -238,10 +238,10 @@ fn stalled_runtime_does_not_hold_back_wakeups() {
         let held = other.lock("x").acquire().await.expect("it is free");
         (server, store, held)
     });
-    let own = format!("lg:1:test:w:{}", store.node());
-    let hears = async || {
+    let channel = format!("lg:1:test:w:{}", store.node());
+    let wait_until_subscribed = async || {
         wait_until("it to listen", async || {
-            let channels: Vec<String> = server.query(&["PUBSUB", "CHANNELS", &own]).await;
+            let channels: Vec<String> = server.query(&["PUBSUB", "CHANNELS", &channel]).await;
             !channels.is_empty()
         })
         .await;
@@ -249,17 +249,17 @@ fn stalled_runtime_does_not_hold_back_wakeups() {
     let worker = Builder::new_current_thread().enable_all().build().unwrap();
     worker.block_on(async {
         store.lock("x").wait(SECOND / 10).acquire().await.expect_err("it is not free");
-        hears().await;
+        wait_until_subscribed().await;
     });
-    // From here on nothing runs there.
+    // From here on, that runtime runs nothing.
     home.block_on(async {
         server.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-        hears().await;
+        wait_until_subscribed().await;
     });
     drop((worker, held));
 }
 
-/// The connection on which replicas are waited for is one for all.
+/// All callers share the connection for replica acknowledgements.
 #[test]
 fn stalled_runtime_does_not_block_replicated_grants() {
     let home = worker_thread_runtime();
@@ -270,23 +270,23 @@ fn stalled_runtime_does_not_block_replicated_grants() {
         (server, replica, store)
     });
     let one_thread = || Builder::new_current_thread().enable_all().build().unwrap();
-    let counts = async || match store.lock("x").min_replicas(1).acquire().await {
+    let can_acquire = async || match store.lock("x").min_replicas(1).acquire().await {
         Ok(guard) => guard.release().await == ReleaseStatus::Released,
         Err(_) => false,
     };
     let worker = one_thread();
-    worker.block_on(async { while !counts().await {} });
-    // From here on nothing runs there.
-    assert!(one_thread().block_on(counts()));
+    worker.block_on(async { while !can_acquire().await {} });
+    // From here on, that runtime runs nothing.
+    assert!(one_thread().block_on(can_acquire()));
     drop((worker, server, replica));
 }
 
-/// A call that is alone on its runtime takes its connection down with it.
+/// A runtime that ends during a connect takes the connection with it.
 #[test]
 fn connection_begun_on_ended_runtime_is_replaced() {
-    let here = worker_thread_runtime();
-    let server = here.block_on(ServerProcess::start());
-    let store = here.block_on(async {
+    let runtime = worker_thread_runtime();
+    let server = runtime.block_on(ServerProcess::start());
+    let store = runtime.block_on(async {
         let builder =
             Store::builder(&server.url()).call_timeout(SECOND / 4).connections_per_node(1);
         server.freeze();
@@ -294,7 +294,7 @@ fn connection_begun_on_ended_runtime_is_replaced() {
     });
     let other = worker_thread_runtime();
     other.block_on(store.lock("x").acquire()).expect_err("it hangs");
-    drop((other, here));
+    drop((other, runtime));
     server.resume();
     worker_thread_runtime().block_on(super::wait_until_usable(&store));
 }

@@ -1,5 +1,5 @@
-//! Failovers to a replica that lacks the last grants, and whose clock is not that of its master: the successor's fence is
-//! larger than any that was given before, the spare ones included.
+//! Failovers to a replica that lacks the last grants and has another clock than its master. Fences
+//! of the successor exceed all earlier ones, spare ones included.
 
 use futures_util::future::join_all;
 
@@ -16,13 +16,13 @@ use crate::{
     store::{SPARE_FENCES, Store, key_names::KeyNames},
 };
 
-/// How far ahead of the clock fences begin after a failover, us.
+/// Lead of fences over the clock after a failover, in µs.
 const FENCE_LEAD_US: u64 = 600_000_000;
 
-/// Grants that the replica does not have.
+/// Number of grants that the replica lacks.
 const LOST_GRANTS: usize = 50;
 
-/// By how much the clock of the replica is ahead of the master's, in seconds.
+/// Leads of the replica's clock over the master's, in seconds.
 const REPLICA_CLOCKS: [i64; 4] = [0, -5, -60, 60];
 
 fn fence_key() -> String {
@@ -33,13 +33,13 @@ async fn last_fence(server: &ServerProcess) -> u64 {
     server.query(&["HGET", &fence_key(), "fence"]).await
 }
 
-/// By the clock of the server, us.
+/// Returns the time of the server, in µs.
 async fn server_time_us(server: &ServerProcess) -> u64 {
     let (seconds, us): (u64, u64) = server.query(&["TIME"]).await;
     seconds * 1_000_000 + us
 }
 
-/// A master that sentinels name, and a process that uses it.
+/// A master that a sentinel names, and a process that uses it.
 struct FenceScenario {
     master: ServerProcess,
     sentinel: FakeSentinel,
@@ -47,7 +47,8 @@ struct FenceScenario {
 }
 
 impl FenceScenario {
-    /// Its namespace is minutes old: fences are no further than the clock.
+    /// Creates a scenario in which fences do not exceed the clock, as in a namespace that is
+    /// minutes old.
     async fn new() -> Self {
         let scene = Self::with_new_namespace().await;
         let now = server_time_us(&scene.master).await;
@@ -63,17 +64,17 @@ impl FenceScenario {
         Self { master, sentinel, store }
     }
 
-    /// A replica with this clock takes over, without the last grants. Tells the largest fence that anybody may have had
-    /// before; its holder has not released it.
-    async fn fail_over(&mut self, ahead: i64) -> (u64, LockGuard) {
-        let replica = ServerProcess::start_with_clock_lead(ahead).await;
+    /// Fails over to a replica with this clock, which lacks the last grants. Returns the largest
+    /// fence granted before, spare ones included, and its guard, which is not released.
+    async fn fail_over(&mut self, clock_lead: i64) -> (u64, LockGuard) {
+        let replica = ServerProcess::start_with_clock_lead(clock_lead).await;
         replica.command(&["REPLICAOF", "127.0.0.1", &self.master.port().to_string()]).await;
         wait_until_replicated(&replica).await;
         wait_until("the replica to have all", async || {
             last_fence(&replica).await == last_fence(&self.master).await
         })
         .await;
-        // It hears no more of its master.
+        // Stops replication.
         replica.command(&["REPLICAOF", "NO", "ONE"]).await;
         for _ in 0..LOST_GRANTS {
             acquire_with_retries(&self.store.lock("x")).await.release().await;
@@ -91,7 +92,7 @@ async fn connect_process(sentinel: &FakeSentinel) -> Store {
     builder.connect().await.expect("the URL is right")
 }
 
-/// The next holder, in this process; then another in that one.
+/// Asserts that fences grow: with the next holder in `first`, then with another one in `then`.
 async fn assert_fences_grow(
     before: u64,
     lost: LockGuard,
@@ -99,7 +100,7 @@ async fn assert_fences_grow(
     then: &Store,
     context: &str,
 ) {
-    // A process looks after what it holds as soon as it meets the new server, and waits for its own.
+    // A process checks its leases at its first call to the new server.
     wait_until_usable(first).await;
     wait_until_usable(then).await;
     wait_for("the holder to be told", lost.lost()).await;
@@ -113,7 +114,8 @@ async fn assert_fences_grow(
     assert_eq!(lost.release().await, ReleaseStatus::AlreadyLost);
 }
 
-/// Also where the fences of the first one are still ahead of the clock, and that is put back once more.
+/// Also if fences are still ahead of the clock after the first failover, and the second sets the
+/// clock back once more.
 #[tokio::test]
 async fn fences_grow_over_two_failovers_without_adding_their_leads() {
     let clocks = [(0, 0), (-5, -10), (-60, -120), (-60, 0), (60, 0)];
@@ -132,11 +134,13 @@ async fn fences_grow_over_two_failovers_without_adding_their_leads() {
             &context,
         )
         .await;
-        // The first floor may stand above the second one by what the clocks differ.
-        let apart = u64::try_from((first - second).max(0)).expect("not below 0") * 1_000_000;
+        // The first failover may have raised fences further than the second, by the difference of
+        // the clocks.
+        let clock_difference =
+            u64::try_from((first - second).max(0)).expect("not below 0") * 1_000_000;
         let (last, now) = (last_fence(&scene.master).await, server_time_us(&scene.master).await);
         assert!(
-            last < now + apart + FENCE_LEAD_US + 3_000_000,
+            last < now + clock_difference + FENCE_LEAD_US + 3_000_000,
             "{context}: {} us ahead",
             last - now
         );
@@ -146,26 +150,27 @@ async fn fences_grow_over_two_failovers_without_adding_their_leads() {
 
 #[tokio::test]
 async fn fences_grow_over_failover_and_data_loss() {
-    join_all(REPLICA_CLOCKS.map(async |ahead| {
+    join_all(REPLICA_CLOCKS.map(async |clock_lead| {
         let mut scene = FenceScenario::new().await;
-        let (before, lost) = scene.fail_over(ahead).await;
+        let (before, lost) = scene.fail_over(clock_lead).await;
         let other = connect_process(&scene.sentinel).await;
-        // In the process that had the lock before; after two failovers, in another one first.
-        assert_fences_grow(before, lost, &scene.store, &other, &format!("{ahead} s")).await;
+        // The process that held the lock acquires first here. After two failovers, another one
+        // does.
+        assert_fences_grow(before, lost, &scene.store, &other, &format!("{clock_lead} s")).await;
         let held = acquire_with_retries(&scene.store.lock("x")).await;
         scene.master.command(&["FLUSHALL"]).await;
-        // By a connection that was there before, and by one that is new.
+        // Once over an existing connection, and once over a new one.
         let next = acquire_with_retries(&other.lock("x")).await;
         let (fence, before) = (next.fence(), held.fence() + SPARE_FENCES);
-        assert!(fence > before, "{ahead} s: {fence} after {before}");
+        assert!(fence > before, "{clock_lead} s: {fence} after {before}");
         assert_eq!(next.release().await, ReleaseStatus::Released);
         let third = acquire_with_retries(&connect_process(&scene.sentinel).await.lock("x")).await;
-        assert!(third.fence() > fence + SPARE_FENCES, "{ahead} s: {}", third.fence());
+        assert!(third.fence() > fence + SPARE_FENCES, "{clock_lead} s: {}", third.fence());
     }))
     .await;
 }
 
-/// Its fences are still ahead of the clock as they were at its start.
+/// Fences of a new namespace are still ahead of the clock.
 #[tokio::test]
 async fn fences_grow_over_failover_of_new_namespace() {
     let mut scene = FenceScenario::with_new_namespace().await;
@@ -174,15 +179,15 @@ async fn fences_grow_over_failover_of_new_namespace() {
     assert_fences_grow(before, lost, &other, &scene.store, "young").await;
 }
 
-/// By the connections of many processes, of which each meets a new server.
+/// Each connection of many processes meets a new server.
 #[tokio::test]
 async fn failover_raises_fences_only_once() {
     let mut scene = FenceScenario::new().await;
     let (before, lost) = scene.fail_over(-5).await;
-    let crowd = async || {
-        let all = join_all((0..8).map(|_| connect_process(&scene.sentinel))).await;
-        // Each of their lanes has a connection once it is used.
-        join_all(all.iter().flat_map(|store| {
+    let connect_many = async || {
+        let stores = join_all((0..8).map(|_| connect_process(&scene.sentinel))).await;
+        // Each lane connects at its first use.
+        join_all(stores.iter().flat_map(|store| {
             (0..8).map(async |n: u32| {
                 drop(acquire_with_retries(&store.lock(n.to_string()).wait(MAX_WAIT)).await);
             })
@@ -190,11 +195,11 @@ async fn failover_raises_fences_only_once() {
         .await;
         last_fence(&scene.master).await
     };
-    let floor = crowd().await;
+    let floor = connect_many().await;
     assert!(
         floor > before && floor <= server_time_us(&scene.master).await + FENCE_LEAD_US,
         "{floor}"
     );
-    assert_eq!(crowd().await, floor);
+    assert_eq!(connect_many().await, floor);
     drop(lost);
 }

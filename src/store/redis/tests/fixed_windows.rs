@@ -1,4 +1,5 @@
-//! Fixed windows on a server that stands still within a script: its commands read the clock later than the script did.
+//! Fixed windows on a server that stalls within a script: its commands read the clock later than
+//! the script did.
 
 use redis::RedisResult;
 
@@ -19,7 +20,7 @@ use crate::{
     },
 };
 
-/// Commands for which the clock stands within a script would wait for ever, but for the bound.
+/// Stalls the script. The bound ends the loop where the clock stands still within a script.
 const STALL_CODE: &str = "
 local turns = 0
 repeat
@@ -34,42 +35,45 @@ fn stalled_script(script: &LuaScript) -> String {
     format!("{now}{STALL_CODE}{rest}")
 }
 
-/// By which end the window of a charge is told: of one that went alone or among others.
+/// Returns the end of the window that a charge reports, sent alone or with others.
 async fn window_end_of_charge(server: &ServerProcess, key: &str, args: &[&str]) -> u64 {
     let code = stalled_script(&CHARGE_BATCH);
-    let packed: Vec<u8> = server.query(&[&["EVAL", &code, "1", key], args].concat()).await;
-    let mut words = MsgpackReader::from_array(&packed).unwrap();
-    let told: Vec<_> = std::iter::from_fn(|| words.next_value()).collect();
-    match *told {
+    let reply: Vec<u8> = server.query(&[&["EVAL", &code, "1", key], args].concat()).await;
+    let mut reader = MsgpackReader::from_array(&reply).unwrap();
+    let values: Vec<_> = std::iter::from_fn(|| reader.next_value()).collect();
+    match *values {
         [MsgpackValue::Number(now), MsgpackValue::True, MsgpackValue::Number(1)] => {
             now / 1000 + 3_600_000
         }
-        [MsgpackValue::Number(now), MsgpackValue::Number(1), _, MsgpackValue::Number(left)] => {
-            now / 1000 + left
-        }
-        _ => panic!("{told:?}"),
+        [
+            MsgpackValue::Number(now),
+            MsgpackValue::Number(1),
+            _,
+            MsgpackValue::Number(remaining_ms),
+        ] => now / 1000 + remaining_ms,
+        _ => panic!("{values:?}"),
     }
 }
 
 async fn window_end_of_settlement(server: &ServerProcess, key: &str, args: &[&str]) -> u64 {
     let code = stalled_script(&SETTLE_CHARGE);
-    let told: Vec<u64> = server.query(&[&["EVAL", &code, "1", key], args].concat()).await;
-    told[0] / 1000 + told[2]
+    let values: Vec<u64> = server.query(&[&["EVAL", &code, "1", key], args].concat()).await;
+    values[0] / 1000 + values[2]
 }
 
-/// A refund that names another end lapses.
+/// A refund that names another window end has no effect.
 #[tokio::test]
 async fn slow_script_reports_exact_window_end() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
-    for way in ["f", "m", "charge"] {
-        let subject = Key::custom(way);
+    for call_kind in ["f", "m", "charge"] {
+        let subject = Key::custom(call_kind);
         let kind = CounterKeyKind::spent_units(Algorithm::Fixed);
         let keys = KeyNames::new("test");
         let key = keys.counter_parts(&subject, subject.shard(), kind, ("p", &subject)).concat();
         let mut ends = Vec::new();
         for _ in 0..3 {
-            ends.push(match way {
+            ends.push(match call_kind {
                 "f" => window_end_of_charge(&server, &key, &["f", "5", "3600000", "1", "1"]).await,
                 "m" => {
                     let args = ["m", "1", "1", "f", "5", "3600000", "1", "0", "0"];
@@ -82,18 +86,18 @@ async fn slow_script_reports_exact_window_end() {
             });
         }
         let end: RedisResult<u64> = server.try_query(&["PEXPIRETIME", &key]).await;
-        // Before Redis 7.0 nobody can tell, a script neither.
+        // `PEXPIRETIME` exists since Redis 7.0.
         let Ok(end) = end else { return };
-        assert_eq!(ends, [end; 3], "{way}");
+        assert_eq!(ends, [end; 3], "{call_kind}");
         for (end, remaining) in ends.into_iter().zip(3..) {
-            let by = AdjustmentKind::Refund {
+            let refund = AdjustmentKind::Refund {
                 units: 1,
                 window: ChargedWindow { boundary: end, debt_id: 0 },
             };
-            let states = store
+            let settled = store
                 .backend()
-                .settle_charge(settle_command(&charge_item("p", &subject, 5, 1), by));
-            assert_eq!(states.await.unwrap()[0].remaining, remaining, "{way}");
+                .settle_charge(settle_command(&charge_item("p", &subject, 5, 1), refund));
+            assert_eq!(settled.await.unwrap()[0].remaining, remaining, "{call_kind}");
         }
     }
 }

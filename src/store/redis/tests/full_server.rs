@@ -1,5 +1,5 @@
-//! A server without room (`noeviction`, which is what we advise) refuses what would take some. What is there is kept all
-//! the same, goes on and ends: that takes no room, or makes some.
+//! A server without free memory (`noeviction`, as recommended) refuses calls that need some.
+//! Existing locks, runs and jobs go on and end: that needs no memory, or frees some.
 
 use std::{io, time::Duration};
 
@@ -26,7 +26,7 @@ use crate::{
 
 const LEASE: Duration = Duration::from_millis(2000);
 
-/// Nothing ends, or is renewed, by a time that is shorter.
+/// Longer than [`LEASE`]: without renewals, a lease ends within it.
 const SEVERAL_LEASES: Duration = Duration::from_millis(3000);
 
 async fn fill_memory(server: &ServerProcess) {
@@ -50,19 +50,19 @@ async fn full_server_renews_locks_of_all_modes() {
     }
 }
 
-/// The worker has room for another one, so it looks again and again while the task runs.
+/// The worker has a free run slot, so it polls repeatedly while the task runs.
 #[tokio::test]
 async fn full_server_completes_running_task_once() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
     let queue: Queue<u32> = store.queue("numbers");
-    let (begun, has_begun) = oneshot::channel();
-    let begun = parking_lot::Mutex::new(Some(begun));
+    let (started, has_started) = oneshot::channel();
+    let started = parking_lot::Mutex::new(Some(started));
     let worker = queue.worker(move |_: Task<u32>| {
-        // A second run has nobody to tell.
-        let tell = begun.lock().take();
+        // A second run finds no sender, and fails.
+        let signal = started.lock().take();
         async move {
-            tell.expect("it runs once").send(()).expect("somebody waits");
+            signal.expect("it runs once").send(()).expect("somebody waits");
             tokio::time::sleep(SEVERAL_LEASES).await;
             Ok::<(), io::Error>(())
         }
@@ -73,7 +73,7 @@ async fn full_server_completes_running_task_once() {
         let _ = stopped.await;
     }));
     queue.push(&1).await.expect("there is room");
-    wait_for("the task to begin", has_begun).await.expect("it began");
+    wait_for("the task to begin", has_started).await.expect("it began");
     fill_memory(&server).await;
     wait_until("the task to end", async || {
         queue.stats().await.is_ok_and(|stats| stats.done + stats.dead + stats.crashed > 0)
@@ -85,7 +85,7 @@ async fn full_server_completes_running_task_once() {
     wait_for("the worker to stop", worker).await.expect("it ends");
 }
 
-/// What an operator does about it.
+/// Operators pause queues on a full server.
 #[tokio::test]
 async fn full_server_pauses_and_resumes_queues() {
     let server = ServerProcess::start().await;
@@ -102,7 +102,7 @@ async fn full_server_pauses_and_resumes_queues() {
     }
 }
 
-/// Of a request that waits to its end, and of one that is not to run any more.
+/// One job runs to its end, and another is cancelled.
 #[tokio::test]
 async fn full_server_runs_and_cancels_accepted_jobs() {
     let server = ServerProcess::start().await;
@@ -114,10 +114,10 @@ async fn full_server_runs_and_cancels_accepted_jobs() {
     }
     fill_memory(&server).await;
     let backend = store.backend();
-    let beat = backend.heartbeat(store.node().clone(), 10 * SECOND).await.expect("it lives");
-    assert!(beat.own_shards.contains(&key.shard()));
-    let (me, id) = (LockToken::new(store.node()), jobs[0].clone());
-    let claim = ClaimCommand { key, id, token: me, lease: 10 * SECOND, retention: 60 * SECOND };
+    let heartbeat = backend.heartbeat(store.node().clone(), 10 * SECOND).await.expect("it lives");
+    assert!(heartbeat.own_shards.contains(&key.shard()));
+    let (token, id) = (LockToken::new(store.node()), jobs[0].clone());
+    let claim = ClaimCommand { key, id, token, lease: 10 * SECOND, retention: 60 * SECOND };
     let claimed = backend.claim(claim.clone()).await.expect("it runs");
     assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
     let cancelled = backend.cancel_waiting_job(jobs[1].clone(), 0, 60 * SECOND).await;
@@ -128,7 +128,7 @@ async fn full_server_runs_and_cancels_accepted_jobs() {
     assert!(backend.heartbeat(store.node().clone(), Duration::ZERO).await.is_ok(), "it leaves");
 }
 
-/// It has run: a retry is to be told of that.
+/// The request has run, so a retry must get its response.
 #[tokio::test]
 async fn full_server_records_response_of_direct_run() {
     let server = ServerProcess::start().await;
@@ -137,13 +137,13 @@ async fn full_server_records_response_of_direct_run() {
     store.backend().begin_direct(call.clone()).await.expect("there is room");
     fill_memory(&server).await;
     let id = call.id.clone();
-    let ended = store.backend().finish_direct(call, Some("answer".into())).await;
-    assert!(ended.expect("it is written down"));
+    let finished = store.backend().finish_direct(call, Some("answer".into())).await;
+    assert!(finished.expect("it is written down"));
     let job = store.backend().job_view(id).await.expect("it is there").expect("it is kept");
     assert_eq!(job.state, JobState::Done);
 }
 
-/// Those who are called may be slow, and what ends behind them makes room.
+/// Webhook receivers may be slow, and jobs behind them free memory when they end.
 #[tokio::test]
 async fn full_server_finds_due_locks_behind_webhooks() {
     let server = ServerProcess::start().await;
@@ -158,14 +158,14 @@ async fn full_server_finds_due_locks_behind_webhooks() {
     fill_memory(&server).await;
     let mut found = Vec::new();
     for _ in 0..3 {
-        let looked =
+        let polled =
             store.backend().poll_due(vec![key.shard()], 10).await.expect("it takes no room");
-        found.extend(looked.into_iter().flat_map(|due| due.locks).map(|(name, _)| name));
+        found.extend(polled.into_iter().flat_map(|due| due.locks).map(|(name, _)| name));
     }
     assert!(found.contains(&key), "{found:?}");
 }
 
-/// It is all that a worker says, so it could end nothing else either.
+/// A worker has no other call, so it could settle no other run either.
 #[tokio::test]
 async fn full_server_reports_lost_runs_of_late_settlements() {
     let server = ServerProcess::start().await;
@@ -174,56 +174,53 @@ async fn full_server_reports_lost_runs_of_late_settlements() {
     for n in 0..2 {
         queue.push(&n).await.expect("there is room");
     }
-    let graves = DeadLetterLimits {
+    let dead_letter_limits = DeadLetterLimits {
         retention: 60 * SECOND,
         max_count: 100,
         max_bytes: 1 << 20,
         max_crashes: 9,
     };
-    let take = async |worker: &str, number, ends| {
-        let (node, worker, lease) = (store.node().clone(), worker.into(), SECOND / 20);
-        let (queue, limits, want) = (Key::from("numbers"), TaskRunLimits::default(), 2);
-        let (idle, listed) = (8 * SECOND, false);
-        let turn = TaskPollCommand {
-            queue,
-            node,
-            worker,
-            poll_number: number,
-            max_runs: want,
-            lease,
-            limits,
-            idle_timeout: idle,
-            can_stay_idle: listed,
-            dead_letter_limits: graves,
-            settlements: ends,
+    let poll = async |worker: &str, poll_number, settlements| {
+        let command = TaskPollCommand {
+            queue: Key::from("numbers"),
+            node: store.node().clone(),
+            worker: worker.into(),
+            poll_number,
+            max_runs: 2,
+            lease: SECOND / 20,
+            limits: TaskRunLimits::default(),
+            idle_timeout: 8 * SECOND,
+            can_stay_idle: false,
+            dead_letter_limits,
+            settlements,
         };
-        store.backend().poll_tasks(turn).await.expect("it is answered")
+        store.backend().poll_tasks(command).await.expect("it is answered")
     };
-    let first = take("a", 1, Vec::new()).await.started;
+    let first = poll("a", 1, Vec::new()).await.started;
     let (mut number, mut others) = (0, 0);
     while others < first.len() {
         number += 1;
-        others += take("b", number, Vec::new()).await.started.len();
+        others += poll("b", number, Vec::new()).await.started.len();
         tokio::time::sleep(SECOND / 100).await;
     }
     fill_memory(&server).await;
-    let ends = first.into_iter().map(|run| {
-        let (bytes, by) = (run.record.len() as u64, "a.1".into());
-        let run = RunToken { id: run.id, owner: by };
-        TaskSettlement { run, record_bytes: bytes, unique_key: None, outcome: TaskOutcome::Done }
+    let settlements = first.into_iter().map(|run| {
+        let record_bytes = run.record.len() as u64;
+        let run = RunToken { id: run.id, owner: "a.1".into() };
+        TaskSettlement { run, record_bytes, unique_key: None, outcome: TaskOutcome::Done }
     });
-    assert_eq!(take("a", 2, ends.collect()).await.settled, [false, false]);
+    assert_eq!(poll("a", 2, settlements.collect()).await.settled, [false, false]);
 }
 
-/// In a cluster a script for each shard does what one does on a single server.
+/// In a cluster, a script for each shard replaces the script of a single server.
 #[tokio::test]
 async fn full_server_releases_shards_of_leaving_worker() {
     let server = ServerProcess::start().await;
     let code = include_str!("../../lua/cluster_shard_watch_lease.lua");
-    let watch = async |verb: &str, ms: &str| -> (String, u32) {
+    let watch = async |action: &str, ms: &str| -> (String, u32) {
         let keys = ["watch", "due", "late", "exp"];
-        let words = [&["EVAL", code, "4"][..], &keys, &["0a0b", verb, ms]].concat();
-        server.query(&words).await
+        let command = [&["EVAL", code, "4"][..], &keys, &["0a0b", action, ms]].concat();
+        server.query(&command).await
     };
     assert_eq!(watch("keep", "60000").await.0, "mine");
     fill_memory(&server).await;

@@ -1,4 +1,4 @@
-//! Servers that do not understand how a connection begins. What they say repeats what they were sent.
+//! Servers that do not understand the handshake. Their errors repeat its arguments.
 
 use super::{SECOND, sentinel::fake_sentinel::start_scripted_server};
 use crate::{
@@ -8,17 +8,17 @@ use crate::{
 
 const PASSWORD: &str = "sesame";
 
-/// Of a server that answers this to `HELLO`.
+/// Connects to a server that sends this reply to `HELLO`.
 async fn connect_with_hello_reply(hello: String) -> Result<Store, Error> {
-    let answer = move |words: &[&str]| {
-        Some(if words.first()? == &"HELLO" { hello.clone() } else { "+OK\r\n".to_owned() })
+    let reply_to = move |args: &[&str]| {
+        Some(if args.first()? == &"HELLO" { hello.clone() } else { "+OK\r\n".to_owned() })
     };
     let url =
-        format!("redis://:{PASSWORD}@127.0.0.1:{}/?ns=test", start_scripted_server(answer).await);
+        format!("redis://:{PASSWORD}@127.0.0.1:{}/?ns=test", start_scripted_server(reply_to).await);
     Store::builder(&url).call_timeout(10 * SECOND).connect().await
 }
 
-/// As Redis 5 says it, one of 7 whose operator has renamed it, and one that knows no such protocol.
+/// Replies of Redis 5, of Redis 7 with a renamed command, and of a server without the protocol.
 #[tokio::test]
 async fn server_without_resp3_is_config_error() {
     let (log, _guard) = CapturedLog::start_capture();
@@ -33,8 +33,8 @@ async fn server_without_resp3_is_config_error() {
     ] {
         let error = connect_with_hello_reply(hello.clone()).await.expect_err(&hello);
         assert_eq!(error.kind(), ErrorKind::Config, "{hello}");
-        let told = format!("{error} {error:?}");
-        assert!(told.contains("6.2") && !told.contains(PASSWORD), "{told}");
+        let message = format!("{error} {error:?}");
+        assert!(message.contains("6.2") && !message.contains(PASSWORD), "{message}");
     }
     assert!(!log.text().contains(PASSWORD), "{}", log.text());
 }

@@ -1,4 +1,4 @@
-//! How a holder can end other than by a release: its runtime, its task, or its thread does.
+//! Ends of a holder other than a release: of its runtime, its task or its thread.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -22,29 +22,29 @@ async fn acquire_short_lease(store: &Store) -> LockGuard {
     store.lock("x").lease(SECOND).acquire().await.expect("it is free")
 }
 
-/// One waits in the holder's process, and one in another: both are served, and well before the lease
-/// is over.
+/// Asserts that a waiter in the holder's process and one in another are served, well before the
+/// lease ends.
 async fn assert_waiters_served_after(
     store: &Store,
     other: &Store,
     end: impl AsyncFnOnce(LockGuard),
 ) {
     let guard = store.lock("x").acquire().await.expect("it is free");
-    let near = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
-    let far = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
-    // The first stands in the line of its own process, since before the second asked.
+    let local = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
+    let remote = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
+    // The first waiter is in the local queue since before the second joined the store's queue.
     wait_for_queue_length(other, 1).await;
-    let since = Instant::now();
+    let started = Instant::now();
     end(guard).await;
-    // In either order: they came at nearly the same time.
-    let served = [near, far].map(|waiter| async {
+    // In either order: they arrived at nearly the same time.
+    let served = [local, remote].map(|waiter| async {
         let guard = waiter.await.unwrap().expect("it is served");
         assert_eq!(guard.release().await, ReleaseStatus::Released);
     });
     join_all(served).await;
-    let took = since.elapsed();
-    println!("figure: longest until both who waited are served {} ms", took.as_millis());
-    assert!(took < 8 * SECOND, "{took:?}");
+    let elapsed = started.elapsed();
+    println!("figure: longest until both who waited are served {} ms", elapsed.as_millis());
+    assert!(elapsed < 8 * SECOND, "{elapsed:?}");
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn guard_dropped_by_thread_panic_or_abort_serves_waiters() {
     .await;
 }
 
-/// All of a process ends but its threads: the guard is dropped while its runtime goes, or later.
+/// All of a process ends but its threads. The guard is dropped while its runtime ends, or later.
 #[test]
 fn ended_runtime_of_holder_blocks_lock_for_one_lease_at_most() {
     for later in [false, true] {
@@ -86,16 +86,16 @@ fn ended_runtime_of_holder_blocks_lock_for_one_lease_at_most() {
     }
 }
 
-fn end_runtime_of_holder(later: bool) {
-    let here = single_worker_runtime();
-    let (server, other) = here.block_on(async {
+fn end_runtime_of_holder(drop_later: bool) {
+    let runtime = single_worker_runtime();
+    let (server, other) = runtime.block_on(async {
         let server = ServerProcess::start().await;
         let other = server.store_with_long_timeout().await;
         (server, other)
     });
-    let theirs = single_worker_runtime();
-    let mut kept = None;
-    theirs.block_on(async {
+    let holder_runtime = single_worker_runtime();
+    let mut late_guard = None;
+    holder_runtime.block_on(async {
         let store = server.store_with_long_timeout().await;
         let guard = acquire_short_lease(&store).await;
         for _ in 0..3 {
@@ -103,8 +103,8 @@ fn end_runtime_of_holder(later: bool) {
             assert!(waiting.as_mut().now_or_never().is_none(), "it is held");
             crate::store::spawn(waiting);
         }
-        if later {
-            kept = Some(guard);
+        if drop_later {
+            late_guard = Some(guard);
         } else {
             crate::store::spawn(async move {
                 let _guard = guard;
@@ -112,15 +112,15 @@ fn end_runtime_of_holder(later: bool) {
             });
         }
     });
-    drop(theirs);
-    drop(kept);
-    here.block_on(async {
-        let since = Instant::now();
+    drop(holder_runtime);
+    drop(late_guard);
+    runtime.block_on(async {
+        let started = Instant::now();
         let guard = other.lock("x").wait(20 * SECOND).acquire().await.expect("it comes free");
-        let took = since.elapsed();
-        println!("figure: free after a runtime has ended {} ms", took.as_millis());
-        // The lease, the place of the three who waited, and a look.
-        assert!(took < 15 * SECOND, "{took:?}, {later}");
+        let elapsed = started.elapsed();
+        println!("figure: free after a runtime has ended {} ms", elapsed.as_millis());
+        // The lease, the queue entry of the three waiters, and a poll.
+        assert!(elapsed < 15 * SECOND, "{elapsed:?}, {drop_later}");
         assert_eq!(guard.release().await, ReleaseStatus::Released);
     });
 }

@@ -1,4 +1,4 @@
-//! Requests that run at once under an `Idempotency-Key`, while the server stands still.
+//! Direct runs under an `Idempotency-Key` while the server is frozen.
 
 use std::time::{Duration, Instant};
 
@@ -26,45 +26,45 @@ const LEASE: Duration = Duration::from_secs(60);
 const LIMITS: RunLimits = RunLimits { max_runs: 8, max_detached_time: LEASE };
 
 fn acquire_command(store: &Store) -> AcquireCommand {
-    let (key, me, record) = (Key::custom("x"), LockToken::new(store.node()), Some("idem".into()));
+    let (key, token, record_name) =
+        (Key::custom("x"), LockToken::new(store.node()), Some("idem".into()));
     AcquireCommand {
         key,
-        token: me,
+        token,
         mode: LockMode::Exclusive,
         lease: LEASE,
         max_wait: None,
         resume_seq: 0,
-        record_name: record,
+        record_name,
     }
 }
 
-/// A request that has its lock, and is about to begin.
+/// Acquires the lock of a direct run that is about to begin.
 pub(super) async fn acquire_for_run(store: &Store) -> DirectRunCommand {
     let call = acquire_command(store);
-    let answer =
-        retry_while_unavailable(async || store.backend().acquire(call.clone()).await).await;
-    assert!(matches!(answer, AcquireReply::Granted { .. }), "{answer:?}");
-    let AcquireCommand { key, token: me, .. } = call;
-    let (id, record, life) = (JobId::new(&key), "idem".into(), 600 * SECOND);
-    let (mode, owner, print) = (LockMode::Exclusive, String::new(), None);
+    let reply = retry_while_unavailable(async || store.backend().acquire(call.clone()).await).await;
+    assert!(matches!(reply, AcquireReply::Granted { .. }), "{reply:?}");
+    let AcquireCommand { key, token, .. } = call;
+    let (id, record_name, retention) = (JobId::new(&key), "idem".into(), 600 * SECOND);
+    let (mode, owner, fingerprint) = (LockMode::Exclusive, String::new(), None);
     DirectRunCommand {
         key,
-        token: me,
+        token,
         mode,
-        record_name: record,
+        record_name,
         id,
         owner,
-        retention: life,
+        retention,
         lease: LEASE,
         retry_after_crash: false,
         limits: StorageLimits::NONE,
-        fingerprint: print,
+        fingerprint,
     }
 }
 
 async fn begin_run(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
     match IdempotentRun::begin(store, call.clone(), LIMITS).await.expect("it is there") {
-        BeginOutcome::Started(begun) => begun,
+        BeginOutcome::Started(run) => run,
         BeginOutcome::Taken
         | BeginOutcome::LockLost
         | BeginOutcome::AtCapacity
@@ -74,7 +74,7 @@ async fn begin_run(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
     }
 }
 
-/// So many calls without an answer that nothing is sent any more.
+/// Makes calls without an answer until the breaker is open.
 async fn open_breaker(store: &Store) {
     let locks = (0..8).map(|n| store.lock(format!("{n}")).acquire());
     for outcome in join_all(locks.map(IntoFuture::into_future)).await {
@@ -82,34 +82,35 @@ async fn open_breaker(store: &Store) {
     }
 }
 
-/// It answers again, and what became of a request whose lock is given back is told to its retry.
+/// Resumes the server, releases the lock, and waits until a retry of the request gets the wanted
+/// reply.
 async fn retry_until_reply(
     server: &ServerProcess,
     store: &Store,
     call: &DirectRunCommand,
-    wanted: impl Fn(&AcquireReply) -> bool,
+    is_wanted: impl Fn(&AcquireReply) -> bool,
 ) {
     server.resume();
     wait_until_usable(store).await;
     let other = server.store_with_long_timeout().await;
-    let (key, me) = (call.key.clone(), call.token.clone());
-    other.backend().release(key, me, LockMode::Exclusive).await.expect("it is there");
-    let since = Instant::now();
+    let (key, token) = (call.key.clone(), call.token.clone());
+    other.backend().release(key, token, LockMode::Exclusive).await.expect("it is there");
+    let started = Instant::now();
     loop {
-        let told = other.backend().acquire(acquire_command(&other)).await.expect("it is there");
-        if wanted(&told) {
+        let reply = other.backend().acquire(acquire_command(&other)).await.expect("it is there");
+        if is_wanted(&reply) {
             return;
         }
-        assert!(since.elapsed() < 20 * SECOND, "{told:?}");
+        assert!(started.elapsed() < 20 * SECOND, "{reply:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-fn is_granted(told: &AcquireReply) -> bool {
-    matches!(told, AcquireReply::Granted { .. })
+fn is_granted(reply: &AcquireReply) -> bool {
+    matches!(reply, AcquireReply::Granted { .. })
 }
 
-/// The call lies in a connection that is left, and is run when the server wakes.
+/// The call lies in an abandoned connection, and runs when the server resumes.
 #[tokio::test]
 async fn begin_without_reply_is_forgotten_once_server_answers() {
     let server = ServerProcess::start().await;
@@ -128,10 +129,10 @@ async fn run_forgotten_during_outage_may_run_again() {
     let server = ServerProcess::start().await;
     let store = server.connect_store().await;
     let call = acquire_for_run(&store).await;
-    let begun = begin_run(&store, &call).await;
+    let run = begin_run(&store, &call).await;
     server.freeze();
     open_breaker(&store).await;
-    begun.forget().await;
+    run.forget().await;
     retry_until_reply(&server, &store, &call, is_granted).await;
 }
 
@@ -140,11 +141,12 @@ async fn response_recorded_during_outage_is_kept_for_retry() {
     let server = ServerProcess::start().await;
     let store = server.connect_store().await;
     let call = acquire_for_run(&store).await;
-    let begun = begin_run(&store, &call).await;
+    let run = begin_run(&store, &call).await;
     server.freeze();
     open_breaker(&store).await;
-    begun.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
-    retry_until_reply(&server, &store, &call, |told| *told == AcquireReply::AlreadyAccepted).await;
+    run.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
+    retry_until_reply(&server, &store, &call, |reply| *reply == AcquireReply::AlreadyAccepted)
+        .await;
     assert!(store.shutdown(20 * SECOND).await, "it waits for that");
     let job =
         store.backend().job_view(call.id.clone()).await.expect("it is there").expect("it is kept");

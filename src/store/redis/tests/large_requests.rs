@@ -1,4 +1,4 @@
-//! Runs that go together and whose requests are large: an answer has to come within its call's deadline.
+//! Batched runs with large requests: a reply must arrive within the deadline of its call.
 
 use futures_util::future::join_all;
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// More than eight of them, which go together, are too many.
+/// A batch with more than eight of them is too large.
 const ENVELOPE_SIZE: usize = 600 << 10;
 
 const LOCK_COUNT: usize = 24;
@@ -31,18 +31,17 @@ async fn enqueue_large_job(store: &Store, key: &Key) -> JobId {
 }
 
 fn claim_command(store: &Store, key: &Key, id: &JobId) -> ClaimCommand {
-    let (key, id, me) = (key.clone(), id.clone(), LockToken::new(store.node()));
-    ClaimCommand { key, id, token: me, lease: 600 * SECOND, retention: 600 * SECOND }
+    let (key, id, token) = (key.clone(), id.clone(), LockToken::new(store.node()));
+    ClaimCommand { key, id, token, lease: 600 * SECOND, retention: 600 * SECOND }
 }
 
-/// A store with a worker.
 async fn store_with_worker(server: &ServerProcess) -> Store {
     let store = server.store_with_long_timeout().await;
     store.backend().heartbeat(store.node().clone(), 60 * SECOND).await.unwrap();
     store
 }
 
-/// As many lines with a large request each; their claims.
+/// Enqueues a large job on each of `LOCK_COUNT` locks. Returns their claims.
 async fn enqueue_on_each_lock(store: &Store) -> Vec<ClaimCommand> {
     let mut claims = Vec::new();
     for n in 0..LOCK_COUNT {
@@ -53,10 +52,10 @@ async fn enqueue_on_each_lock(store: &Store) -> Vec<ClaimCommand> {
     claims
 }
 
-/// All of them claimed at once; which began.
+/// Makes all claims at once. Returns which runs started.
 async fn claim_all(store: &Store, claims: &[ClaimCommand]) -> Vec<bool> {
     let claimed = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
-    let began = claimed.into_iter().map(|claimed| match claimed.unwrap() {
+    let started = claimed.into_iter().map(|claimed| match claimed.unwrap() {
         ClaimOutcome::Claimed(run) => {
             assert_eq!(run.envelope.len(), ENVELOPE_SIZE);
             true
@@ -67,10 +66,10 @@ async fn claim_all(store: &Store, claims: &[ClaimCommand]) -> Vec<bool> {
         }
         claimed => panic!("{claimed:?}"),
     });
-    began.collect()
+    started.collect()
 }
 
-/// What has no room in one answer is untouched, and goes with another one.
+/// A claim whose request does not fit the reply changes nothing, and succeeds in a later batch.
 #[tokio::test]
 async fn batched_claims_start_only_jobs_that_fit_one_reply() {
     let server = ServerProcess::start().await;
@@ -78,25 +77,25 @@ async fn batched_claims_start_only_jobs_that_fit_one_reply() {
     let mut claims = enqueue_on_each_lock(&store).await;
     let mut rounds = 0;
     while !claims.is_empty() {
-        let began = claim_all(&store, &claims).await;
-        assert!(began.contains(&true), "one goes in any case");
+        let started = claim_all(&store, &claims).await;
+        assert!(started.contains(&true), "one goes in any case");
         assert!(
-            rounds > 0 || began.contains(&false),
+            rounds > 0 || started.contains(&false),
             "{ENVELOPE_SIZE} times {LOCK_COUNT} in a few answers"
         );
-        for (claim, began) in claims.iter().zip(&began) {
+        for (claim, started) in claims.iter().zip(&started) {
             let job = store.backend().job_view(claim.id.clone()).await.unwrap().unwrap();
             let (state, attempts) =
-                if *began { (JobState::Running, 1) } else { (JobState::Queued, 0) };
+                if *started { (JobState::Running, 1) } else { (JobState::Queued, 0) };
             assert_eq!((job.state, job.attempts), (state, attempts));
         }
-        let mut began = began.into_iter();
-        claims.retain(|_| !began.next().unwrap());
+        let mut started = started.into_iter();
+        claims.retain(|_| !started.next().unwrap());
         rounds += 1;
     }
 }
 
-/// What a job weighs is among its facts.
+/// The size of a job is part of its record.
 #[tokio::test]
 async fn batched_claim_of_job_without_record_reports_ended() {
     let server = ServerProcess::start().await;
@@ -106,16 +105,21 @@ async fn batched_claim_of_job_without_record_reports_ended() {
         let keys: Vec<String> = server.query(&["KEYS", &format!("*:j:{}", claim.id)]).await;
         assert_eq!(server.query::<u64>(&["DEL", &keys[0]]).await, 1);
     }
-    let told = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
-    for (n, told) in told.into_iter().enumerate() {
-        match told.unwrap() {
+    let outcomes = join_all(claims.iter().map(|call| store.backend().claim(call.clone()))).await;
+    for (n, outcome) in outcomes.into_iter().enumerate() {
+        match outcome.unwrap() {
             ClaimOutcome::Claimed(_) | ClaimOutcome::Busy(_) => assert_ne!(n % 3, 2),
-            told => assert!(n % 3 == 2 && matches!(told, ClaimOutcome::Ended(_)), "{n}: {told:?}"),
+            outcome => {
+                assert!(
+                    n % 3 == 2 && matches!(outcome, ClaimOutcome::Ended(_)),
+                    "{n}: {outcome:?}"
+                );
+            }
         }
     }
 }
 
-/// Each verdict stands; a job that is not begun along is offered the lock.
+/// Each settlement counts. A job whose run is not started with it is offered the lock.
 #[tokio::test]
 async fn batched_settlements_start_only_jobs_that_fit_one_reply() {
     let server = ServerProcess::start().await;
@@ -131,14 +135,14 @@ async fn batched_settlements_start_only_jobs_that_fit_one_reply() {
     }
     let calls = firsts.iter().map(|claim| store.backend().settle(settle_command(&store, claim)));
     let settled = join_all(calls).await;
-    let mut left = 0;
+    let mut unstarted = 0;
     for ((first, next), settled) in firsts.iter().zip(&nexts).zip(settled) {
         match settled.unwrap() {
             SettleOutcome::Settled(Some(run)) => {
                 assert_eq!((&run.id, run.envelope.len()), (next, ENVELOPE_SIZE));
             }
             SettleOutcome::Settled(None) => {
-                left += 1;
+                unstarted += 1;
                 let claim = claim_command(&store, &first.key, next);
                 assert_eq!(claim_all(&store, &[claim]).await, [true], "nobody else has it");
             }
@@ -147,5 +151,5 @@ async fn batched_settlements_start_only_jobs_that_fit_one_reply() {
         let job = store.backend().job_view(first.id.clone()).await.unwrap().unwrap();
         assert_eq!(job.state, JobState::Done);
     }
-    assert!(left > 0, "{ENVELOPE_SIZE} times {LOCK_COUNT} in a few answers");
+    assert!(unstarted > 0, "{ENVELOPE_SIZE} times {LOCK_COUNT} in a few answers");
 }

@@ -1,5 +1,5 @@
-//! What comes too late: a release after the lease, a renewal after a stall, a holder whose cable was
-//! pulled. Nothing that is late touches what is somebody else's by then.
+//! Late calls: a release after its lease, a renewal after a stall, a partitioned holder. None of
+//! them affects the next holder.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -19,24 +19,24 @@ use crate::{
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// A fixed lease of 100 ms, and a release at about its end: just before, at, and just after it.
-/// Whether it came too late.
+/// Releases a fixed lease of 100 ms just before, at or just after its end. Returns true if the
+/// release was too late.
 async fn release_near_lease_end(store: &Store, other: &Store, name: &str, after: Duration) -> bool {
     let first = acquire_with_retries(&store.lock(name).fixed_lease(100 * MILLISECOND)).await;
-    let got = Instant::now();
+    let granted_at = Instant::now();
     let waiter = crate::store::spawn(other.lock(name).wait(20 * SECOND).acquire());
-    tokio::time::sleep_until((got + after).into()).await;
-    let (fence, asked) = (first.fence(), got.elapsed());
+    tokio::time::sleep_until((granted_at + after).into()).await;
+    let (fence, elapsed) = (first.fence(), granted_at.elapsed());
     let released = first.release().await;
     let next = waiter.await.expect("no panic").expect("it is served");
     assert!(next.fence() > fence, "{name}: {released:?}");
     if released == ReleaseStatus::Released {
-        // The server counts whole milliseconds.
-        assert!(asked <= 101 * MILLISECOND, "{name}: it was not in time, {asked:?}");
+        // The server's clock has whole milliseconds.
+        assert!(elapsed <= 101 * MILLISECOND, "{name}: it was not in time, {elapsed:?}");
     }
-    // A stranger sees that the late release has not taken the next one's.
-    let stranger = store.as_another_process().lock(name).acquire().await;
-    assert!(stranger.is_err(), "{name}: {released:?}");
+    // The late release has not released the lock of the next holder.
+    let third = store.as_another_process().lock(name).acquire().await;
+    assert!(third.is_err(), "{name}: {released:?}");
     assert_eq!(next.release().await, ReleaseStatus::Released, "{name}: {released:?}");
     released != ReleaseStatus::Released
 }
@@ -46,7 +46,7 @@ async fn release_racing_lease_end_does_not_release_next_holder() {
     let server = ServerProcess::start().await;
     let (store, other) =
         (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
-    let mut late = 0;
+    let mut late_count = 0;
     for round in 0..5 {
         let races = (0..24).map(|n: u32| {
             let (store, other) = (&store, &other);
@@ -56,16 +56,15 @@ async fn release_racing_lease_end_does_not_release_next_holder() {
                     .await
             }
         });
-        late += join_all(races).await.into_iter().filter(|late| *late).count();
+        late_count += join_all(races).await.into_iter().filter(|is_late| *is_late).count();
     }
-    println!("figure: fewest releases too late, of 120: {late}");
-    assert!(late > 0, "all came in time");
+    println!("figure: fewest releases too late, of 120: {late_count}");
+    assert!(late_count > 0, "all came in time");
     assert!(store.shutdown(RELEASE_LIMIT).await && other.shutdown(RELEASE_LIMIT).await);
     assert_eq!(server.remaining_keys().await, [""; 0]);
 }
 
-/// The renewal is on its way when the lock is given back, and the server runs the one just
-/// before the other.
+/// The renewal is in flight at the release, and the server runs it just before the release.
 #[tokio::test]
 async fn renewal_in_flight_at_release_does_not_revive_lock() {
     let server = ServerProcess::start().await;
@@ -73,79 +72,85 @@ async fn renewal_in_flight_at_release_does_not_revive_lock() {
     let (store, other) =
         (proxy.store_with_long_timeout().await, server.store_with_long_timeout().await);
     let guard = store.lock("x").lease(5 * SECOND).acquire().await.expect("it is free");
-    let (copy, lease) = (guard.held_lock(), Arc::clone(guard.lease().expect("its own")));
+    let (held, lease) = (guard.held_lock(), Arc::clone(guard.lease().expect("its own")));
     proxy.set_partitioned(true);
-    let sent = async || lease.renewing.load(Ordering::Acquire);
-    wait_until("a renewal to be sent", sent).await;
+    let is_renewing = async || lease.renewing.load(Ordering::Acquire);
+    wait_until("a renewal to be sent", is_renewing).await;
     let released = crate::store::spawn(guard.release());
     wait_until("the release to be under way", async || lease.is_closed()).await;
     proxy.set_partitioned(false);
     assert_eq!(released.await.expect("no panic"), ReleaseStatus::Released);
     let next = other.lock("x").acquire().await.expect("it was given back");
-    let answered = async || !lease.renewing.load(Ordering::Acquire);
-    wait_until("the renewal to be answered", answered).await;
-    assert_eq!(copy.loss(), None, "it was given back, not lost");
+    let is_renewed = async || !lease.renewing.load(Ordering::Acquire);
+    wait_until("the renewal to be answered", is_renewed).await;
+    assert_eq!(held.loss(), None, "it was given back, not lost");
     assert_eq!(next.release().await, ReleaseStatus::Released);
     assert!(store.shutdown(RELEASE_LIMIT).await && other.shutdown(RELEASE_LIMIT).await);
     assert_eq!(server.remaining_keys().await, [""; 0]);
 }
 
-/// It stops answering for longer than a lease: holders stop by themselves, while it is silent.
+/// The server stops answering for longer than a lease. Holders detect the loss during the stall, by
+/// their own clocks.
 #[tokio::test]
 async fn server_stall_past_lease_reports_loss_during_stall() {
     let server = ServerProcess::start().await;
     let store = server.connect_store().await;
     let guard = store.lock("x").lease(SECOND).acquire().await.unwrap();
-    let got = Instant::now();
+    let granted_at = Instant::now();
     server.freeze();
     let loss = guard.lost().await;
-    let told = got.elapsed();
+    let reported_after = granted_at.elapsed();
     assert!(guard.remaining().is_zero());
     server.resume();
     assert_eq!(loss, LockLoss::Lapsed);
     println!(
         "figure: longest until a loss in a stall is told, of a second's lease: {} ms",
-        told.as_millis()
+        reported_after.as_millis()
     );
-    assert!(told > 700 * MILLISECOND, "it holds for as long as it is sure: {told:?}");
+    assert!(
+        reported_after > 700 * MILLISECOND,
+        "it holds for as long as it is sure: {reported_after:?}"
+    );
     wait_until_usable(&store).await;
     assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
     let next = store.lock("x").wait(5 * SECOND).acquire().await.unwrap();
     assert_eq!(next.release().await, ReleaseStatus::Released);
 }
 
-/// So long a pause of this process is a part of the lease that the stall leaves, in which it does not renew.
+/// A failed case is repeated only if this process paused for longer. The lease outlasts the stall
+/// and a shorter pause.
 const MAX_PROCESS_PAUSE: Duration = Duration::from_millis(300);
 
-/// Its outcome, and the longest time for which it was not given a processor meanwhile.
+/// Returns the outcome of `case`, and the longest time for which this process did not run
+/// meanwhile.
 async fn measure_longest_pause<T>(case: impl Future<Output = T>) -> (T, Duration) {
     let mut longest = Duration::ZERO;
-    let looks = async {
+    let measure = async {
         loop {
             let before = Instant::now();
             tokio::time::sleep(10 * MILLISECOND).await;
             longest = longest.max(before.elapsed());
         }
     };
-    let done = tokio::select! {
-        done = case => done,
-        () = looks => unreachable!("it looks for ever"),
+    let output = tokio::select! {
+        output = case => output,
+        () = measure => unreachable!("it looks for ever"),
     };
-    (done, longest)
+    (output, longest)
 }
 
 async fn run_short_freeze_case() -> Result<(), String> {
     const LOCKS: usize = 200;
     let server = ServerProcess::start().await;
-    // Calls fall into the stall, and nothing shorter is an outage.
+    // Calls fall into the stall, and anything shorter is no outage.
     let builder = Store::builder(&server.url()).call_timeout(600 * MILLISECOND);
     let store = builder.connect().await.unwrap();
-    // Together, and so are their renewals.
+    // Acquired together, so that renewals are batched.
     let names = (0..LOCKS).map(|n| n.to_string());
     let requests: Vec<_> =
         names.map(|name| store.lock(name.as_str()).lease(2400 * MILLISECOND)).collect();
     let held: Vec<LockGuard> = join_all(requests.iter().map(acquire_with_retries)).await;
-    // The first renewals fall into it, or are due when it ends.
+    // The first renewals fall into the stall, or are due when it ends.
     tokio::time::sleep(600 * MILLISECOND).await;
     server.freeze();
     tokio::time::sleep(700 * MILLISECOND).await;
@@ -155,7 +160,7 @@ async fn run_short_freeze_case() -> Result<(), String> {
     tokio::time::sleep(1200 * MILLISECOND).await;
     let calls = server.count_script_calls().await - before;
     println!("figure: calls for {LOCKS} locks after the stall {calls}");
-    // Two rounds of two batches, more where they were taken apart.
+    // Two rounds of two batches, and more where batches were split.
     if !(2..=30).contains(&calls) {
         return Err(format!("{calls} calls for {LOCKS} locks"));
     }
@@ -171,22 +176,26 @@ async fn run_short_freeze_case() -> Result<(), String> {
     Ok(())
 }
 
-/// It is silent for a part of the lease: nothing is lost, and those who could not renew do not storm it. A case in which the
-/// machine has made a pause of its own is made again.
+/// The server is silent for a part of the lease. No lease is lost, and delayed renewals cause no
+/// burst of calls. A case during which the machine paused this process is repeated.
 #[tokio::test]
 async fn short_freeze_loses_no_locks_and_causes_no_call_storm() {
-    for left in (0..5).rev() {
-        let (lost, pause) = measure_longest_pause(run_short_freeze_case()).await;
-        match lost {
+    for retries_left in (0..5).rev() {
+        let (outcome, pause) = measure_longest_pause(run_short_freeze_case()).await;
+        match outcome {
             Ok(()) => return,
-            Err(wrong) => {
-                assert!(left > 0 && pause > MAX_PROCESS_PAUSE, "{wrong}; paused for {pause:?}");
+            Err(failure) => {
+                assert!(
+                    retries_left > 0 && pause > MAX_PROCESS_PAUSE,
+                    "{failure}; paused for {pause:?}"
+                );
             }
         }
     }
 }
 
-/// No reset, no answer: the holder is told by its own clock before anybody else can have the lock.
+/// No reset and no reply: the holder detects the loss by its own clock, before the lock has another
+/// holder.
 #[tokio::test]
 async fn partitioned_holder_reports_loss_before_next_grant() {
     let server = ServerProcess::start().await;
@@ -202,13 +211,16 @@ async fn partitioned_holder_reports_loss_before_next_grant() {
         tokio::time::sleep(400 * MILLISECOND).await;
         proxy.set_partitioned(true);
         let loss = guard.lost().await;
-        let told = Instant::now();
+        let reported_at = Instant::now();
         assert_eq!(loss, LockLoss::Lapsed, "round {round}");
-        let (back, next, began) = waiter.await.expect("no panic");
-        assert!(told < began, "round {round}: {:?} too late", told - began);
-        println!("figure: lowest margin to the next holder {} ms", (began - told).as_millis());
+        let (returned_store, next, granted_at) = waiter.await.expect("no panic");
+        assert!(reported_at < granted_at, "round {round}: {:?} too late", reported_at - granted_at);
+        println!(
+            "figure: lowest margin to the next holder {} ms",
+            (granted_at - reported_at).as_millis()
+        );
         assert!(next.fence() > guard.fence());
-        // What was under way arrives now: renewals, and the release of what was lost.
+        // Calls in flight arrive now: renewals, and the release of the lost lease.
         let released = crate::store::spawn(guard.release());
         proxy.set_partitioned(false);
         wait_until_usable(&store).await;
@@ -216,6 +228,6 @@ async fn partitioned_holder_reports_loss_before_next_grant() {
         assert!(store.shutdown(5 * SECOND).await);
         assert!(!next.remaining().is_zero());
         assert_eq!(next.release().await, ReleaseStatus::Released, "round {round}");
-        other = back;
+        other = returned_store;
     }
 }

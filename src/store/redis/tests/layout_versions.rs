@@ -1,4 +1,4 @@
-//! Processes of two layouts on one store: one of them is refused when it connects.
+//! Processes of two layouts on one store: one of them is refused at connect.
 
 use futures_util::future::join;
 use redis::aio::MultiplexedConnection;
@@ -17,7 +17,8 @@ use crate::{
     },
 };
 
-/// The handshake of layout 1, command for command: the number of shards that it finds if it goes on with 64.
+/// Sends the handshake of layout 1, command for command. Returns the number of shards that it
+/// finds, as `Ok` if it would continue with 64.
 async fn layout_1_handshake(
     connection: &mut MultiplexedConnection,
     meta: &str,
@@ -71,23 +72,23 @@ async fn processes_of_layouts_1_and_2_refuse_each_other() {
     drop(store.lock("x").acquire().await.expect("it is free"));
 }
 
-/// Which of them comes first is the server's to say; never both.
+/// The server decides which of them is first. Never do both succeed.
 #[tokio::test]
 async fn concurrent_first_connections_choose_one_layout() {
     let server = ServerProcess::start().await;
     let mut old = plain_connection(&server).await;
-    let mut won = [0, 0];
+    let mut wins = [0, 0];
     for round in 0..100 {
         let (namespace, meta) = (format!("n{round}"), format!("lg:1:n{round}:{{0}}:meta"));
-        let (ours, theirs) =
+        let (new_result, old_result) =
             join(connect_store(&server, &namespace), layout_1_handshake(&mut old, &meta)).await;
-        assert_ne!(ours.is_ok(), theirs.is_ok(), "{ours:?} {theirs:?}");
-        won[usize::from(ours.is_ok())] += 1;
-        if theirs.is_ok() {
-            assert_layout_refused(ours);
+        assert_ne!(new_result.is_ok(), old_result.is_ok(), "{new_result:?} {old_result:?}");
+        wins[usize::from(new_result.is_ok())] += 1;
+        if old_result.is_ok() {
+            assert_layout_refused(new_result);
         }
     }
-    println!("figure: the old one came first {} times, this one {}", won[0], won[1]);
+    println!("figure: the old one came first {} times, this one {}", wins[0], wins[1]);
 }
 
 #[cfg(feature = "bb8-redis")]
@@ -104,33 +105,34 @@ async fn pool_store_on_older_layout_is_refused() {
     );
 }
 
-/// Of the nodes of a cluster one alone knows the layout: the others are not used until it is known.
+/// Only one node of the cluster knows the layout. The others are not used until it is known.
 #[tokio::test]
 async fn cluster_is_not_used_before_its_layout_is_read() {
     let cluster = TestCluster::start(3, false, 30 * SECOND).await;
-    let knows = cluster.slot_owner(cluster.slot_of_shard(0).await).await;
-    cluster.send_command(knows, &["HSET", "lg:1:old:{0}:meta", "shards", "64"]).await;
+    let layout_node = cluster.slot_owner(cluster.slot_of_shard(0).await).await;
+    cluster.send_command(layout_node, &["HSET", "lg:1:old:{0}:meta", "shards", "64"]).await;
     assert_layout_refused(cluster.store_builder("old").call_timeout(10 * SECOND).connect().await);
-    let mut elsewhere = None;
+    let mut other_key = None;
     for key in keys_in_distinct_shards(16) {
-        if cluster.slot_owner(cluster.slot_of_shard(key.shard()).await).await != knows {
-            elsewhere = Some(key);
+        if cluster.slot_owner(cluster.slot_of_shard(key.shard()).await).await != layout_node {
+            other_key = Some(key);
         }
     }
-    let elsewhere = elsewhere.expect("the others have some");
-    let process = cluster.process_id(knows).await;
+    let other_key = other_key.expect("the others have some");
+    let process = cluster.process_id(layout_node).await;
     send_signal(&process, "-STOP");
     let store = cluster.store_builder("old").call_timeout(SECOND).connect().await;
     let store = store.expect("a node that is away is no mistake");
-    let me = LockToken::new(store.node());
-    let met = store.backend().acquire(acquire_command(&elsewhere, &me)).await;
-    let error = met.expect_err("its layout is not known");
+    let token = LockToken::new(store.node());
+    let acquired = store.backend().acquire(acquire_command(&other_key, &token)).await;
+    let error = acquired.expect_err("its layout is not known");
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
     send_signal(&process, "-CONT");
-    let told = async || match store.backend().acquire(acquire_command(&elsewhere, &me)).await {
-        Err(error) if error.kind() == ErrorKind::Config => Ok(()),
-        Err(error) => Err(error),
-        Ok(_) => panic!("it is of another layout"),
-    };
-    retry_while_unavailable(told).await;
+    let is_refused =
+        async || match store.backend().acquire(acquire_command(&other_key, &token)).await {
+            Err(error) if error.kind() == ErrorKind::Config => Ok(()),
+            Err(error) => Err(error),
+            Ok(_) => panic!("it is of another layout"),
+        };
+    retry_while_unavailable(is_refused).await;
 }

@@ -1,4 +1,4 @@
-//! A proxy that loses what it is told to lose.
+//! `LossyProxy`: loses replies, messages or connections on demand.
 
 use std::{
     sync::{
@@ -16,34 +16,35 @@ use tokio::{
 
 use crate::store::{Store, redis::scripts::CHECK_ACL};
 
-/// How the script begins that a new connection runs (`advance_fences_after_failover.lua`).
+/// Start of the script that a new connection runs (`advance_fences_after_failover.lua`).
 const FENCE_SCRIPT_START: &[u8] = b"-- Raises the fences of shards";
 
-/// Forwards to a server; cuts a connection after it has forwarded a call, before the reply.
+/// Forwards to a server. It cuts a connection after it has forwarded a call, before the reply.
 #[derive(Clone)]
 pub(super) struct LossyProxy {
     port: u16,
-    /// Calls that still have to lose their reply.
+    /// Number of calls that still lose their reply.
     pending_cuts: Arc<AtomicUsize>,
-    /// The last cut is the end: no connection works after it.
+    /// Refuses connections after the last cut.
     refuses_after_cut: Arc<AtomicBool>,
-    /// Connections that still have to lose the answer to their check of the layout, and stay open.
+    /// Number of connections that still lose the reply to their layout check, and stay open.
     pending_mutes: Arc<AtomicUsize>,
-    /// Reads of a subscriber that were thrown away.
+    /// Number of reads for subscribers that were discarded.
     lost_reads: Arc<AtomicUsize>,
     faults: Arc<watch::Sender<ProxyFaults>>,
 }
 
-/// What becomes of the bytes of all connections, for as long as it lasts.
+/// Faults of all connections, for as long as they are set.
 #[derive(Debug, Clone, Copy, Default)]
 struct ProxyFaults {
-    /// Subscribers hear nothing; what was for them is gone.
+    /// Discards messages for subscribers.
     drops_messages: bool,
-    /// Nothing is read for subscribers: the server keeps it for them, until it does not.
+    /// Reads nothing for subscribers. The server buffers their messages, up to its limit.
     stalls_messages: bool,
-    /// Nothing passes either way, and no connection ends. What is on its way arrives afterwards.
+    /// Stops both directions of all connections, which stay open. Data in transit arrives
+    /// afterwards.
     is_partitioned: bool,
-    /// Another one after each time that all connections were forgotten, or ended.
+    /// Changes whenever all connections are forgotten, or ended.
     forget_count: usize,
     end_count: usize,
 }
@@ -52,15 +53,13 @@ impl LossyProxy {
     pub(super) async fn to(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let weather = Arc::new(watch::Sender::default());
-        let (cuts, last, mute) = (Arc::default(), Arc::default(), Arc::default());
         let proxy = Self {
             port,
-            pending_cuts: cuts,
-            refuses_after_cut: last,
-            pending_mutes: mute,
+            pending_cuts: Arc::default(),
+            refuses_after_cut: Arc::default(),
+            pending_mutes: Arc::default(),
             lost_reads: Arc::default(),
-            faults: weather,
+            faults: Arc::default(),
         };
         let own = proxy.clone();
         crate::store::spawn(async move {
@@ -75,24 +74,24 @@ impl LossyProxy {
         format!("redis://127.0.0.1:{}/?ns=test", self.port)
     }
 
-    /// A store for which a loaded machine is no outage.
+    /// Connects a store with a deadline that a loaded machine meets.
     pub(super) async fn store_with_long_timeout(&self) -> Store {
         let builder = Store::builder(&self.url()).call_timeout(Duration::from_secs(10));
         builder.connect().await.expect("the URL is right")
     }
 
-    /// The next `calls` script calls lose their reply.
+    /// Loses the replies to the next `calls` script calls.
     pub(super) fn lose_next_replies(&self, calls: usize) {
         self.pending_cuts.store(calls, Ordering::SeqCst);
     }
 
-    /// The next script call loses its reply, and nobody is connected any more.
+    /// Loses the reply to the next script call, and refuses all connections after it.
     pub(super) fn lose_reply_and_refuse_connections(&self) {
         self.refuses_after_cut.store(true, Ordering::SeqCst);
         self.lose_next_replies(1);
     }
 
-    /// The next `connections` hear nothing any more once they have looked at the layout.
+    /// Discards all replies of the next `connections` connections after their layout check.
     pub(super) fn mute_next_connections(&self, connections: usize) {
         self.pending_mutes.store(connections, Ordering::SeqCst);
     }
@@ -105,39 +104,39 @@ impl LossyProxy {
         self.pending_cuts.load(Ordering::SeqCst)
     }
 
-    pub(super) fn set_drops_messages(&self, lose: bool) {
-        self.faults.send_modify(|weather| weather.drops_messages = lose);
+    pub(super) fn set_drops_messages(&self, drops: bool) {
+        self.faults.send_modify(|faults| faults.drops_messages = drops);
     }
 
-    /// How often something that was for subscribers was lost.
+    /// Returns how often messages for subscribers were lost.
     pub(super) fn lost_message_reads(&self) -> usize {
         self.lost_reads.load(Ordering::SeqCst)
     }
 
-    pub(super) fn set_stalls_messages(&self, stall: bool) {
-        self.faults.send_modify(|weather| weather.stalls_messages = stall);
+    pub(super) fn set_stalls_messages(&self, stalls: bool) {
+        self.faults.send_modify(|faults| faults.stalls_messages = stalls);
     }
 
-    /// A cable that is pulled, or a firewall that forgets: nobody is told.
-    pub(super) fn set_partitioned(&self, hole: bool) {
-        self.faults.send_modify(|weather| weather.is_partitioned = hole);
+    /// Acts like a pulled cable, or a firewall that drops packets: no connection is reset.
+    pub(super) fn set_partitioned(&self, partitioned: bool) {
+        self.faults.send_modify(|faults| faults.is_partitioned = partitioned);
     }
 
-    /// A firewall that was restarted: of the connections there are, nothing passes any more. New ones are well.
+    /// Acts like a restarted firewall: existing connections pass nothing any more, new ones work.
     #[cfg(feature = "bb8-redis")]
     pub(super) fn forget_connections(&self) {
-        self.faults.send_modify(|weather| weather.forget_count += 1);
+        self.faults.send_modify(|faults| faults.forget_count += 1);
     }
 
-    /// All connections there are end.
+    /// Ends all existing connections.
     pub(super) fn end_connections(&self) {
-        self.faults.send_modify(|weather| weather.end_count += 1);
+        self.faults.send_modify(|faults| faults.end_count += 1);
     }
 
     async fn forward_connection(self, mut client: TcpStream, server: u16) {
-        let mut weather = self.faults.subscribe();
-        let born = *weather.borrow();
-        if weather.wait_for(|weather| !weather.is_partitioned).await.is_err() {
+        let mut faults = self.faults.subscribe();
+        let initial = *faults.borrow();
+        if faults.wait_for(|faults| !faults.is_partitioned).await.is_err() {
             return;
         }
         let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
@@ -146,38 +145,41 @@ impl LossyProxy {
         if self.refuses_after_cut.load(Ordering::SeqCst) && self.pending_cuts() == 0 {
             return;
         }
-        let (mut mute, mut subscriber) = (false, false);
-        let (mut up, mut down) = ([0; 65536], [0; 65536]);
+        let (mut is_muted, mut is_subscriber) = (false, false);
+        let (mut request, mut reply) = ([0; 65536], [0; 65536]);
         loop {
-            let now = *weather.borrow_and_update();
-            if now.end_count != born.end_count {
+            let now = *faults.borrow_and_update();
+            if now.end_count != initial.end_count {
                 return;
             }
-            let hole = now.is_partitioned || now.forget_count != born.forget_count;
-            let stalled = hole || (subscriber && now.stalls_messages);
+            let is_blocked = now.is_partitioned || now.forget_count != initial.forget_count;
+            let is_stalled = is_blocked || (is_subscriber && now.stalls_messages);
             tokio::select! {
-                changed = weather.changed() => if changed.is_err() { return },
-                n = client.read(&mut up), if !hole => {
+                changed = faults.changed() => if changed.is_err() { return },
+                n = client.read(&mut request), if !is_blocked => {
                     let Ok(n @ 1..) = n else { return };
-                    let names = |word: &[u8]| up[..n].windows(word.len()).any(|at| at == word);
-                    let connects = names(CHECK_ACL.source.as_bytes()) || names(FENCE_SCRIPT_START);
-                    let cut = names(b"EVAL") && !connects && try_take_one(&self.pending_cuts);
-                    subscriber |= names(b"SUBSCRIBE");
-                    mute |= names(b"$4\r\nHDEL\r\n") && try_take_one(&self.pending_mutes);
-                    if server.write_all(&up[..n]).await.is_err() {
+                    let contains =
+                        |text: &[u8]| request[..n].windows(text.len()).any(|part| part == text);
+                    let is_handshake =
+                        contains(CHECK_ACL.source.as_bytes()) || contains(FENCE_SCRIPT_START);
+                    let loses_reply =
+                        contains(b"EVAL") && !is_handshake && try_take_one(&self.pending_cuts);
+                    is_subscriber |= contains(b"SUBSCRIBE");
+                    is_muted |= contains(b"$4\r\nHDEL\r\n") && try_take_one(&self.pending_mutes);
+                    if server.write_all(&request[..n]).await.is_err() {
                         return;
                     }
-                    if cut {
-                        // The server has run it once it answers; the answer goes nowhere.
-                        let _ = server.read(&mut down).await;
+                    if loses_reply {
+                        // The server has run the call once it answers. The reply is discarded.
+                        let _ = server.read(&mut reply).await;
                         return;
                     }
                 }
-                n = server.read(&mut down), if !stalled => {
+                n = server.read(&mut reply), if !is_stalled => {
                     let Ok(n @ 1..) = n else { return };
-                    let lost = mute || (subscriber && now.drops_messages);
-                    self.lost_reads.fetch_add(usize::from(lost), Ordering::SeqCst);
-                    if !lost && client.write_all(&down[..n]).await.is_err() {
+                    let is_lost = is_muted || (is_subscriber && now.drops_messages);
+                    self.lost_reads.fetch_add(usize::from(is_lost), Ordering::SeqCst);
+                    if !is_lost && client.write_all(&reply[..n]).await.is_err() {
                         return;
                     }
                 }
@@ -186,7 +188,8 @@ impl LossyProxy {
     }
 }
 
-/// An address that takes each new connection to where it leads at the time. Those that are there stay where they are.
+/// Proxy that forwards each new connection to its current target. Existing connections stay with
+/// theirs.
 pub(super) struct RedirectProxy {
     port: u16,
     target: Arc<AtomicU16>,
@@ -219,7 +222,7 @@ impl RedirectProxy {
     }
 }
 
-fn try_take_one(left: &AtomicUsize) -> bool {
+fn try_take_one(counter: &AtomicUsize) -> bool {
     let one_less = |n: usize| n.checked_sub(1);
-    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+    counter.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
 }

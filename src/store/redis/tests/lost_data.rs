@@ -1,4 +1,4 @@
-//! A server that loses what it knew: those who held locks are told, and fences go on growing.
+//! Server that loses its data: holders learn of the loss, and fences still grow.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +13,20 @@ use crate::{
 
 const LEASE: Duration = Duration::from_secs(9);
 
-/// The next tick is a third of a lease away; the other third is for a loaded machine.
+/// The next renewal is due after a third of a lease. Another third is for a loaded machine.
 const RENEWAL_LIMIT: Duration = Duration::from_secs(6);
 
 async fn acquire_x(store: &Store) -> LockGuard {
     store.lock("x").lease(LEASE).acquire().await.expect("it is free")
 }
 
-/// What the holder is told, how soon, and that nothing goes back.
-async fn assert_holder_learns_of_loss(store: &Store, guard: LockGuard, since: Instant) {
+/// Asserts that the loss is reported in time, and that fences do not decrease.
+async fn assert_holder_learns_of_loss(store: &Store, guard: LockGuard, lost_at: Instant) {
     let held = guard.held_lock();
     let loss = tokio::time::timeout(LEASE, guard.lost()).await.expect("it is told");
-    let told = since.elapsed();
-    println!("figure: told of the loss after {} ms", told.as_millis());
-    assert!(told < RENEWAL_LIMIT, "{loss:?} after {told:?}");
+    let reported_after = lost_at.elapsed();
+    println!("figure: told of the loss after {} ms", reported_after.as_millis());
+    assert!(reported_after < RENEWAL_LIMIT, "{loss:?} after {reported_after:?}");
     assert_eq!(loss, LockLoss::Taken);
     assert!(held.remaining().is_zero());
     let next = store.lock("x").wait(5 * SECOND).acquire().await.expect("nobody has it");
@@ -40,17 +40,17 @@ async fn assert_holder_learns_of_loss(store: &Store, guard: LockGuard, since: In
 async fn holder_of_deleted_lock_learns_of_loss_at_next_renewal() {
     let holders = KeyNames::new("test").holders(&Key::custom("x"));
     let delete = ["DEL", &holders];
-    let gone = [&["FLUSHALL"][..], &delete].map(async |command| {
+    let cases = [&["FLUSHALL"][..], &delete].map(async |command| {
         let server = ServerProcess::start().await;
         let store = server.store_with_long_timeout().await;
         let guard = acquire_x(&store).await;
         server.command(command).await;
         assert_holder_learns_of_loss(&store, guard, Instant::now()).await;
     });
-    join_all(gone).await;
+    join_all(cases).await;
 }
 
-/// Also if somebody has taken it meanwhile: that one's lock is not touched.
+/// Also if the lock has a new holder meanwhile, whose lock is not affected.
 #[tokio::test]
 async fn next_holder_of_deleted_lock_keeps_it() {
     let server = ServerProcess::start().await;
@@ -65,7 +65,7 @@ async fn next_holder_of_deleted_lock_keeps_it() {
     assert_eq!(next.release().await, ReleaseStatus::Released);
 }
 
-/// With the first call that reaches the new server, and not when a renewal is due: that is after a third of a lease.
+/// At the first call to the new server, and not at the next renewal, after a third of a lease.
 #[tokio::test]
 async fn new_server_triggers_check_of_held_locks_at_once() {
     let mut server = ServerProcess::start().await;
@@ -75,11 +75,11 @@ async fn new_server_triggers_check_of_held_locks_at_once() {
     server.kill();
     server.restart().await;
     wait_until_usable(&store).await;
-    let told = tokio::time::timeout(10 * SECOND, guard.lost()).await;
-    told.expect("before the renewal after 20 s");
+    let lost = tokio::time::timeout(10 * SECOND, guard.lost()).await;
+    lost.expect("before the renewal after 20 s");
 }
 
-/// Those who stood in line are forgotten too: they line up again by themselves.
+/// Queue entries are lost as well. Waiters join the queue again by themselves.
 #[tokio::test]
 async fn waiters_deleted_by_flush_rejoin_and_are_served() {
     let server = ServerProcess::start().await;
@@ -91,18 +91,19 @@ async fn waiters_deleted_by_flush_rejoin_and_are_served() {
         .into();
     wait_for_queue_length(&store, 2).await;
     server.command(&["FLUSHALL"]).await;
-    let since = Instant::now();
+    let flushed_at = Instant::now();
     drop(guard);
     let served = waiters.into_iter().map(|waiter| async {
         drop(waiter.await.expect("no panic").expect("it is served"));
     });
     join_all(served).await;
-    let took = since.elapsed();
-    println!("figure: three forgotten waiters served after {} ms", took.as_millis());
-    assert!(took < 10 * SECOND, "{took:?}");
+    let elapsed = flushed_at.elapsed();
+    println!("figure: three forgotten waiters served after {} ms", elapsed.as_millis());
+    assert!(elapsed < 10 * SECOND, "{elapsed:?}");
 }
 
-/// At the rate of one client on one connection, with as many spare fences as there can be; further than they begin.
+/// At the rate of one client on one connection, with as many spare fences as possible, fences do
+/// not exceed their initial lead.
 #[tokio::test]
 async fn fences_stay_within_lead_of_server_clock() {
     let server = ServerProcess::start().await;
@@ -115,10 +116,10 @@ async fn fences_stay_within_lead_of_server_clock() {
         guard.release().await;
     }
     let (seconds, us): (u64, u64) = server.query(&["TIME"]).await;
-    let (now, ahead) = (seconds * 1_000_000 + us, 600_000_000);
-    assert!((now..=now + ahead).contains(&last), "{last} at {now}");
+    let (now, lead) = (seconds * 1_000_000 + us, 600_000_000);
+    assert!((now..=now + lead).contains(&last), "{last} at {now}");
     server.command(&["FLUSHALL"]).await;
     let next = request().acquire().await.unwrap();
     assert!(next.fence() > last, "{} us behind", last - next.fence());
-    assert!(next.fence() >= now + ahead, "{} at {now}", next.fence());
+    assert!(next.fence() >= now + lead, "{} at {now}", next.fence());
 }

@@ -1,4 +1,4 @@
-//! Messages that do not arrive: they cost a look, and nothing else.
+//! Lost wake-ups: each costs a poll, and nothing else.
 
 use std::time::{Duration, Instant};
 
@@ -11,13 +11,15 @@ use crate::{
     store::{OFFER_TIMEOUT, Store},
 };
 
-/// What a lost message costs: a look after 300 ms and its jitter, the calls, and a loaded machine; far less than a lease.
+/// Cost of a lost wake-up: a poll after 300 ms and its jitter, the calls, and a loaded machine. Far
+/// less than a lease.
 const MAX_MEDIAN_WAIT: Duration = Duration::from_secs(2);
 
-/// An odd number, of which most must cost no more than a look.
+/// An odd number, of which most must cost no more than a poll.
 const ROUNDS: usize = 5;
 
-/// Most rounds: the others may meet a loaded machine. But none waits for a lease.
+/// Asserts that most waits take one poll. The others may meet a loaded machine, but none waits for
+/// a lease.
 fn assert_most_cost_one_poll(mut waited: Vec<Duration>) {
     waited.sort_unstable();
     let (median, worst) = (waited[ROUNDS / 2], waited[ROUNDS - 1]);
@@ -27,7 +29,7 @@ fn assert_most_cost_one_poll(mut waited: Vec<Duration>) {
     assert!(worst < 8 * SECOND, "{waited:?}");
 }
 
-/// How long a waiter of `store` stands there after `other` has given the lock back, if `fault` happens
+/// Returns how long a waiter of `store` waits after the release by `other`, if `fault` happens
 /// while it waits.
 async fn measure_wait_after(store: &Store, other: &Store, fault: impl AsyncFnOnce()) -> Duration {
     let held = other.lock("x").acquire().await.expect("it is free");
@@ -42,7 +44,8 @@ async fn measure_wait_after(store: &Store, other: &Store, fault: impl AsyncFnOnc
     waited
 }
 
-/// Below the look that comes without it, which is as far away as it can be: the waiter has just taken its place.
+/// Shorter than the time to the next poll, which is as far away as possible: the waiter has just
+/// queued.
 #[tokio::test]
 async fn wakeup_reaches_waiter_of_another_process() {
     let server = ServerProcess::start().await;
@@ -79,56 +82,58 @@ async fn killed_subscriber_is_replaced_and_costs_one_poll() {
     assert!(server.count_subscribers().await <= 2, "one for a process");
 }
 
-/// Nor does who holds a lock, or is refused one.
+/// Neither do a holder and a refused acquire.
 #[tokio::test]
 async fn retrying_acquire_does_not_subscribe() {
     let server = ServerProcess::start().await;
     let (store, other) =
         (server.store_with_long_timeout().await, server.store_with_long_timeout().await);
-    let subscribed = async || server.info_number("commandstats", "cmdstat_subscribe:calls").await;
+    let subscribe_calls =
+        async || server.info_number("commandstats", "cmdstat_subscribe:calls").await;
     let held = other.lock("x").acquire().await.expect("it is free");
-    let every = Duration::from_millis(50);
-    store.lock("x").retry(2, every).acquire().await.expect_err("it is held");
-    let again = crate::store::spawn(store.lock("x").retry(1000, every).acquire());
+    let interval = Duration::from_millis(50);
+    store.lock("x").retry(2, interval).acquire().await.expect_err("it is held");
+    let retrying = crate::store::spawn(store.lock("x").retry(1000, interval).acquire());
     held.release().await;
-    drop(again.await.expect("no panic").expect("it came free"));
-    assert_eq!((subscribed().await, server.count_subscribers().await), (0, 0));
+    drop(retrying.await.expect("no panic").expect("it came free"));
+    assert_eq!((subscribe_calls().await, server.count_subscribers().await), (0, 0));
     let held = other.lock("x").wait(20 * SECOND).acquire().await.expect("it comes free");
     let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     wait_for_queue_length(&other, 1).await;
-    wait_until("who waits to hear", async || subscribed().await > 0).await;
+    wait_until("who waits to hear", async || subscribe_calls().await > 0).await;
     held.release().await;
     drop(waiter.await.expect("no panic").expect("it is served"));
 }
 
-/// A worker is spared a message for each of its own steps; one connection hears all the same.
+/// Events on its own jobs are not sent to a worker, until a job is watched. One connection receives
+/// all channels.
 #[tokio::test]
 async fn job_change_events_are_received_after_first_job_watch() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
-    let heard = async |channel: &str| {
+    let has_channel = async |channel: &str| {
         let list: Vec<String> = server.query(&["PUBSUB", "CHANNELS", "lg:1:test:*"]).await;
         list.iter().any(|name| name.ends_with(channel))
     };
     let _work = store.wakeups().subscribe_work();
-    wait_until("a worker to listen", async || heard(":e").await).await;
-    assert!(!heard(":c").await);
+    wait_until("a worker to listen", async || has_channel(":e").await).await;
+    assert!(!has_channel(":c").await);
     let id = crate::store::JobId::new(&crate::Key::custom("x"));
     let watch = store.wakeups().subscribe_job(&id);
     let mut changes = watch.subscribe_changes();
-    wait_until("changes to be listened for", async || heard(":c").await).await;
-    // It may have changed before anybody heard of it.
-    let again = tokio::time::timeout(5 * SECOND, changes.changed()).await.expect("it looks again");
-    again.expect("it is there");
-    let told = async {
+    wait_until("changes to be listened for", async || has_channel(":c").await).await;
+    // The job may have changed before the subscription.
+    let resync = tokio::time::timeout(5 * SECOND, changes.changed()).await.expect("it looks again");
+    resync.expect("it is there");
+    let publish = async {
         loop {
             server.command(&["PUBLISH", "lg:1:test:c", id.as_str()]).await;
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::select! {
-        told = changes.changed() => told.expect("it is there"),
-        () = told => {}
+        changed = changes.changed() => changed.expect("it is there"),
+        () = publish => {}
         () = tokio::time::sleep(20 * SECOND) => panic!("it is told of nothing"),
     }
     wait_until("one connection to hear all", async || server.count_subscribers().await == 1).await;
@@ -154,7 +159,7 @@ async fn waiter_with_lost_wakeups_polls() {
     assert_most_cost_one_poll(waited);
 }
 
-/// The server ends a subscriber that does not keep up, with all that was meant for it.
+/// The server disconnects a slow subscriber and discards its messages.
 #[tokio::test]
 async fn subscriber_dropped_for_slowness_is_replaced() {
     let server = ServerProcess::start().await;

@@ -1,5 +1,5 @@
-//! What the connection does when the server or the network does not: each test has a server of its own
-//! that it kills, stops and restarts, or a proxy that loses replies.
+//! Faults of the server and the network. Each test has a server of its own that it kills, freezes
+//! and restarts, or a proxy that loses replies.
 
 mod acl_users;
 mod acquire_all;
@@ -64,16 +64,17 @@ use crate::{AcquireError, LockGuard, LockRequest, store::Store};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Only what never comes takes this long.
+/// Longest wait for an event. Only a failure takes this long.
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
-/// How long a store may take to give back what it has. A lease is longer: none has ended instead.
+/// Longest time in which a store releases its locks. Leases are longer, so none has expired
+/// instead.
 const RELEASE_LIMIT: Duration = Duration::from_secs(8);
 
-/// A port at which nobody listens: no test's own server is given it, however late it starts.
+/// A port without a listener. No server of a test gets it, however late it starts.
 const UNUSED_PORT: &str = "1";
 
-/// Waits, by asking, until the store is usable again.
+/// Pings the store until it is usable again.
 async fn wait_until_usable(store: &Store) {
     for _ in 0..1000 {
         if store.ping().await.is_ok() {
@@ -84,7 +85,7 @@ async fn wait_until_usable(store: &Store) {
     panic!("the store did not come back");
 }
 
-/// Awaits what has to come, with an end that says what did not.
+/// Awaits a future. Panics with `what` after [`MAX_WAIT`].
 async fn wait_for<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(MAX_WAIT, future).await {
         Ok(output) => output,
@@ -92,17 +93,18 @@ async fn wait_for<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
-/// A lock that is asked for again while the store is away: to a short deadline a loaded machine is that.
+/// Acquires a lock, and retries while the store is unavailable. With a short deadline, a loaded
+/// machine is unavailable.
 async fn acquire_with_retries(request: &LockRequest) -> LockGuard {
     let granted = async {
-        let mut doubt: Option<Instant> = None;
+        let mut in_doubt_since: Option<Instant> = None;
         loop {
             match request.clone().acquire().await {
                 Ok(guard) => return guard,
-                Err(AcquireError::Fault(_)) => doubt = Some(Instant::now()),
-                // Its own, whose answer was lost: that is given back, and does not end with its lease.
+                Err(AcquireError::Fault(_)) => in_doubt_since = Some(Instant::now()),
+                // A grant of its own whose reply was lost. It is undone before its lease ends.
                 Err(AcquireError::Busy(_))
-                    if doubt.is_some_and(|at| at.elapsed() < RELEASE_LIMIT) => {}
+                    if in_doubt_since.is_some_and(|since| since.elapsed() < RELEASE_LIMIT) => {}
                 Err(other) => panic!("{other:?}"),
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -111,28 +113,28 @@ async fn acquire_with_retries(request: &LockRequest) -> LockGuard {
     wait_for("the lock", granted).await
 }
 
-/// Looks until it is so, for what nobody announces.
-async fn wait_until(what: &str, mut so: impl AsyncFnMut() -> bool) {
+/// Polls a condition that no event announces.
+async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     wait_for(what, async {
-        while !so().await {
+        while !condition().await {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     })
     .await;
 }
 
-/// Until so many places are in line for `x`, which is held.
-async fn wait_for_queue_length(store: &Store, places: u64) {
+/// Waits until the queue of lock `x`, which is held, has this length.
+async fn wait_for_queue_length(store: &Store, length: u64) {
     wait_until("the line to have that length", async || {
         match store.as_another_process().lock("x").acquire().await {
-            Err(AcquireError::Busy(busy)) => busy.queue_length == places,
+            Err(AcquireError::Busy(busy)) => busy.queue_length == length,
             other => panic!("it is held: {other:?}"),
         }
     })
     .await;
 }
 
-/// Until subscribers listen for places in line; what is said before that is lost.
+/// Waits until a waiter's channel has a subscriber. Earlier messages are lost.
 async fn wait_for_lock_subscriber(server: &server_process::ServerProcess) {
     wait_until("somebody to listen for the lock", async || {
         let channels: Vec<String> = server.query(&["PUBSUB", "CHANNELS", "lg:1:test:w:*"]).await;

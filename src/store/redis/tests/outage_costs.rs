@@ -1,4 +1,5 @@
-//! Outages without storms: what a store that is away, or odd, costs the server and those who ask.
+//! Cost of outages for the server and for callers: an unavailable store or a corrupt key causes no
+//! storm of calls.
 
 use std::time::Instant;
 
@@ -37,11 +38,11 @@ async fn lost_reply_without_reconnect_reports_timeout() {
 #[tokio::test]
 async fn key_of_wrong_type_fails_only_its_own_lock() {
     let server = ServerProcess::start().await;
-    // What is sent again and again is sent until the deadline, which is far away.
+    // A call that is repeated is repeated until the deadline, which is far away.
     let store = server.store_with_long_timeout().await;
     let holders = KeyNames::new("test").holders(&Key::custom("odd"));
     server.command(&["SET", &holders, "by hand"]).await;
-    // Each lane has its connection: the scripts of a handshake are not counted below.
+    // Connects each lane, so that scripts of handshakes are not counted below.
     for n in 0..16 {
         store.lock(format!("other{n}").as_str()).acquire().await.unwrap().release().await;
     }
@@ -50,17 +51,16 @@ async fn key_of_wrong_type_fails_only_its_own_lock() {
         let before = server.count_script_calls().await;
         assert_eq!(acquire_fault_kind(&store, "odd").await, ErrorKind::Protocol);
         let calls = server.count_script_calls().await - before;
-        // The one that asks, and those that give back what it may have taken; and what earlier ones may have taken is
-        // tried to be given back once more now and then.
+        // The acquire and its undos. Undos of earlier acquires are repeated now and then.
         assert!(calls <= 4 * (n + 1), "sent again: {calls} calls");
-        // Neither the breaker nor the connection suffers.
+        // Neither the breaker nor the connection is affected.
         let guard = store.lock("other").acquire().await.unwrap();
         guard.release().await;
     }
-    // Two of each round are the test's own.
-    let made =
+    // Two connections of each round are the test's own.
+    let new_connections =
         server.info_number("stats", "total_connections_received").await - before - 2 * 2 * 20;
-    assert!(made <= 3, "{made} connections");
+    assert!(new_connections <= 3, "{new_connections} connections");
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn calls_rejected_by_open_breaker_are_not_undone_later() {
     let mut server = ServerProcess::start().await;
     let store = server.connect_store().await;
     server.kill();
-    // By calls that take nothing, so that nothing of this outage is in doubt.
+    // Pings take nothing, so no call of this outage is in doubt.
     for _ in 0..10 {
         store.ping().await.unwrap_err();
     }
@@ -83,7 +83,7 @@ async fn calls_rejected_by_open_breaker_are_not_undone_later() {
     assert!(calls < 10, "{calls} calls nobody waits for");
 }
 
-/// A place to connect to at which nobody ever listened is the same.
+/// The same holds at an address that never had a listener.
 #[tokio::test]
 async fn calls_without_connection_are_not_undone_later() {
     let store =
@@ -98,7 +98,7 @@ async fn calls_without_connection_are_not_undone_later() {
 async fn connection_silent_during_handshake_is_replaced() {
     let server = ServerProcess::start().await;
     let proxy = LossyProxy::to(server.port()).await;
-    // The first attempts of both lanes.
+    // The first connection attempts of both lanes.
     proxy.mute_next_connections(3);
     let store = Store::connect(&proxy.url()).await.unwrap();
     let started = Instant::now();
@@ -118,7 +118,7 @@ async fn connection_silent_during_handshake_is_replaced() {
     assert!(proxy.has_muted_all());
 }
 
-/// Answers pings and refuses to write: for as long as it does, it is away.
+/// A replica answers pings and refuses writes. It counts as unavailable.
 #[tokio::test]
 async fn replica_keeps_breaker_open() {
     let server = ServerProcess::start().await;
@@ -135,11 +135,14 @@ async fn replica_keeps_breaker_open() {
         assert_eq!(acquire_fault_kind(&store, "x").await, ErrorKind::Unavailable);
         tokio::task::yield_now().await;
     }
-    let made = server.info_number("stats", "total_connections_received").await - before;
-    let took = started.elapsed();
-    println!("figure: connections made in a second to a replica {made}");
-    // Ten probes a second and nothing else.
-    assert!(u128::from(made) <= 5 + took.as_millis() / 100, "{made} connections in {took:?}");
+    let new_connections = server.info_number("stats", "total_connections_received").await - before;
+    let elapsed = started.elapsed();
+    println!("figure: connections made in a second to a replica {new_connections}");
+    // Ten probes a second, and no other connections.
+    assert!(
+        u128::from(new_connections) <= 5 + elapsed.as_millis() / 100,
+        "{new_connections} connections in {elapsed:?}"
+    );
     server.command(&["REPLICAOF", "NO", "ONE"]).await;
     wait_until_usable(&store).await;
     drop(acquire_with_retries(&store.lock("y")).await);

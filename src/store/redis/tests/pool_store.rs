@@ -1,4 +1,4 @@
-//! A store on a pool that the application has.
+//! Store on a connection pool of the application.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn connections_return_to_pool_after_shutdown() {
     .await;
 }
 
-/// As tests that share a store, each on a runtime of its own.
+/// As in tests that share a store, each on a runtime of its own.
 #[test]
 fn charge_on_new_runtime_after_pool_runtime_ended_is_stored() {
     let one_thread =
@@ -63,10 +63,10 @@ fn charge_on_new_runtime_after_pool_runtime_ended_is_stored() {
         (server, store)
     });
     let limit = store.rate_limiter(crate::Quota::requests(9).per(60 * SECOND));
-    for left in [8, 7, 6] {
+    for remaining in [8, 7, 6] {
         let decision = one_thread().block_on(limit.check("k", 1)).expect("it is there");
         assert!(!decision.is_local(), "decided without the store: {decision:?}");
-        assert_eq!(decision.remaining(), left);
+        assert_eq!(decision.remaining(), remaining);
     }
     drop(server);
 }
@@ -75,22 +75,22 @@ fn charge_on_new_runtime_after_pool_runtime_ended_is_stored() {
 async fn waiter_is_served_with_and_without_pubsub() {
     let server = ServerProcess::start().await;
     let pool = connect_pool(&server, 8).await;
-    let deaf = store_on_pool(&pool).await;
+    let polling_store = store_on_pool(&pool).await;
     let builder = Store::from_pool(pool.clone()).namespace("test").pubsub_url(&server.url());
-    let hears = builder.connect().await.expect("the settings are right");
-    for (store, listens) in [(deaf, false), (hears, true)] {
+    let subscribed_store = builder.connect().await.expect("the settings are right");
+    for (store, is_subscribed) in [(polling_store, false), (subscribed_store, true)] {
         let held = store.lock("x").acquire().await.expect("it is free");
         let other = store.as_another_process();
         let waiter = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
         wait_for_queue_length(&store, 1).await;
-        if listens {
+        if is_subscribed {
             wait_for_lock_subscriber(&server).await;
         }
         assert_eq!(held.release().await, ReleaseStatus::Released);
         let guard = waiter.await.expect("no panic").expect("it is served");
         assert_eq!(guard.release().await, ReleaseStatus::Released);
         let subscribers: String = server.query(&["CLIENT", "LIST", "TYPE", "pubsub"]).await;
-        assert_eq!(subscribers.lines().count() > 0, listens, "{subscribers}");
+        assert_eq!(subscribers.lines().count() > 0, is_subscribed, "{subscribers}");
     }
 }
 
@@ -109,45 +109,45 @@ async fn restarted_server_is_used_again() {
     drop(store.lock("y").acquire().await.expect("it is free"));
 }
 
-/// Its address leads to the successor; the pool's connections do not.
+/// The proxy leads to the successor. The pool's connections do not.
 #[tokio::test]
 async fn demoted_master_is_left_although_pool_keeps_it() {
     let (master, successor) = (ServerProcess::start().await, ServerProcess::start().await);
-    let way = RedirectProxy::to(master.port()).await;
-    let manager = RedisConnectionManager::new(format!("redis://127.0.0.1:{}/", way.port()));
+    let proxy = RedirectProxy::to(master.port()).await;
+    let manager = RedisConnectionManager::new(format!("redis://127.0.0.1:{}/", proxy.port()));
     let pool = bb8::Pool::builder().max_size(4).build(manager.expect("an address")).await;
     let store = store_on_pool(&pool.expect("it runs")).await;
     drop(store.lock("x").acquire().await.expect("it is free"));
-    way.set_target(successor.port());
+    proxy.set_target(successor.port());
     master.command(&["REPLICAOF", "127.0.0.1", &successor.port().to_string()]).await;
     wait_until_usable(&store).await;
     drop(store.lock("y").acquire().await.expect("it is free"));
     assert!(successor.count_script_calls().await > 0);
 }
 
-/// The library's own limit is half a second.
+/// The default limit of the client library is half a second.
 #[tokio::test]
 async fn reply_is_awaited_until_call_timeout() {
     let server = ServerProcess::start().await;
     let store = store_on_pool(&connect_pool(&server, 4).await).await;
     drop(store.lock("warm").acquire().await.expect("it is free"));
     server.freeze();
-    let thaws = async {
+    let resume = async {
         tokio::time::sleep(SECOND).await;
         server.resume();
     };
-    let (acquired, ()) = tokio::join!(store.lock("x").acquire(), thaws);
+    let (acquired, ()) = tokio::join!(store.lock("x").acquire(), resume);
     drop(acquired.expect("it is free"));
 }
 
-/// Also if the deadline is longer than the library's own limit, and if the time for a connection is as long as that.
+/// With a deadline below and above the client library's own limit.
 #[tokio::test]
 async fn half_open_connections_do_not_return_to_pool() {
     let server = ServerProcess::start().await;
     for deadline in [250, 700].map(Duration::from_millis) {
         let proxy = LossyProxy::to(server.port()).await;
         let pool = connect_pool_to_url(&proxy.url(), 4).await;
-        // Idle ones, too.
+        // Idle connections are half open, too.
         let all = [pool.get().await, pool.get().await, pool.get().await, pool.get().await];
         assert!(all.iter().all(Result::is_ok));
         drop(all);
@@ -165,8 +165,8 @@ async fn settings_of_pool_are_rejected_by_builder() {
     let server = ServerProcess::start().await;
     let pool = connect_pool(&server, 4).await;
     let builder = || Store::from_pool(pool.clone()).namespace("test");
-    for wrong in [builder().login("me", "pw"), builder().database(1), builder().pubsub_url("x")] {
-        let error = wrong.connect().await.expect_err("it is no good");
+    for invalid in [builder().login("me", "pw"), builder().database(1), builder().pubsub_url("x")] {
+        let error = invalid.connect().await.expect_err("it is no good");
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     }
 }

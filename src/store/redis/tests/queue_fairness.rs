@@ -1,4 +1,4 @@
-//! Crowds: who has to wait for whom.
+//! Fairness under contention.
 
 use std::{
     sync::{
@@ -17,11 +17,11 @@ use crate::{
     store::Store,
 };
 
-/// Longest time in which one who asks stands in the store's line, and holders have been told of it. (Of a
-/// loaded machine; the hand-over ends 10 ms after a word from the store even without being told.)
+/// Longest time until a waiter is in the store's queue and holders know of it, on a loaded machine.
+/// (Handovers end 10 ms after a queue snapshot in any case.)
 const JOIN_DELAY: Duration = Duration::from_millis(100);
 
-/// When somebody asked, and when it was granted.
+/// Times of a request and of its grant.
 #[derive(Clone, Copy)]
 struct LockWait {
     requested_at: Instant,
@@ -30,20 +30,20 @@ struct LockWait {
 
 type LockWaits = Arc<Mutex<Vec<LockWait>>>;
 
-/// Asks, holds it for so long and gives it back, again and again until it is told to stop.
+/// Acquires the lock, holds it for `hold`, releases it and pauses, in a loop until `stop` is set.
 fn acquire_in_loop(
     request: LockRequest,
     hold: Duration,
     pause: Duration,
-    turns: &LockWaits,
+    waits: &LockWaits,
     stop: &Arc<AtomicBool>,
 ) -> JoinHandle<()> {
-    let (turns, stop) = (Arc::clone(turns), Arc::clone(stop));
+    let (waits, stop) = (Arc::clone(waits), Arc::clone(stop));
     crate::store::spawn(async move {
         while !stop.load(Ordering::Relaxed) {
-            let asked = Instant::now();
+            let requested_at = Instant::now();
             let guard = request.clone().wait(60 * SECOND).acquire().await.expect("it is served");
-            turns.lock().push(LockWait { requested_at: asked, granted_at: Instant::now() });
+            waits.lock().push(LockWait { requested_at, granted_at: Instant::now() });
             if !hold.is_zero() {
                 tokio::time::sleep(hold).await;
             }
@@ -55,32 +55,33 @@ fn acquire_in_loop(
     })
 }
 
-/// Until so many turns were had. They are: only a machine that does nothing at all takes so long.
-async fn wait_for_grants(turns: &LockWaits, number: usize) {
+/// Waits for `number` grants. Only a stopped machine takes longer than the limit.
+async fn wait_for_grants(waits: &LockWaits, number: usize) {
     let until = Instant::now() + 60 * SECOND;
-    while turns.lock().len() < number {
-        assert!(Instant::now() < until, "{} turns of {number}", turns.lock().len());
+    while waits.lock().len() < number {
+        assert!(Instant::now() < until, "{} turns of {number}", waits.lock().len());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// How many of `those` came after it stood in line, and were let in before it.
-fn count_overtakers(one: LockWait, those: &LockWaits) -> usize {
-    let later = |turn: &&LockWait| {
-        turn.requested_at > one.requested_at + JOIN_DELAY && turn.granted_at < one.granted_at
+/// Returns how many waits in `others` began after `wait` was queued, and were granted before it.
+fn count_overtakers(wait: LockWait, others: &LockWaits) -> usize {
+    let overtakes = |other: &&LockWait| {
+        other.requested_at > wait.requested_at + JOIN_DELAY && other.granted_at < wait.granted_at
     };
-    those.lock().iter().filter(later).count()
+    others.lock().iter().filter(overtakes).count()
 }
 
-fn assert_overtaken_at_most(most: usize, waits: &[LockWait], those: &LockWaits) {
+fn assert_overtaken_at_most(most: usize, waits: &[LockWait], others: &LockWaits) {
     let worst =
-        waits.iter().max_by_key(|wait| count_overtakers(**wait, those)).expect("some have waited");
-    let (passed, waited) = (count_overtakers(*worst, those), worst.granted_at - worst.requested_at);
+        waits.iter().max_by_key(|wait| count_overtakers(**wait, others)).expect("some have waited");
+    let (overtakers, waited) =
+        (count_overtakers(*worst, others), worst.granted_at - worst.requested_at);
     let longest =
         waits.iter().map(|wait| wait.granted_at - wait.requested_at).max().unwrap_or_default();
-    println!("figure: passed by at most {passed}");
+    println!("figure: passed by at most {overtakers}");
     println!("figure: longest wait {} ms", longest.as_millis());
-    assert!(passed <= most, "passed by {passed}, after {waited:?}");
+    assert!(overtakers <= most, "passed by {overtakers}, after {waited:?}");
 }
 
 async fn join_tasks(tasks: Vec<JoinHandle<()>>) {
@@ -89,58 +90,60 @@ async fn join_tasks(tasks: Vec<JoinHandle<()>>) {
     }
 }
 
-/// One process keeps 64 tasks at it; three others ask now and then.
+/// One process has 64 tasks that contend for the lock. Three others request it now and then.
 #[tokio::test]
 async fn rare_requests_wait_for_one_handover_batch_of_busy_process() {
     let server = ServerProcess::start().await;
-    let (chatty, quiet, stop) = (LockWaits::default(), LockWaits::default(), Arc::default());
-    let loud = server.store_with_long_timeout().await;
-    let (mut tasks, mut few) = (Vec::new(), Vec::new());
+    let (busy_waits, rare_waits, stop) =
+        (LockWaits::default(), LockWaits::default(), Arc::default());
+    let busy_store = server.store_with_long_timeout().await;
+    let (mut tasks, mut rare_requests) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         let store = server.store_with_long_timeout().await;
-        // Its connection is there before the others begin.
+        // Connects before the load begins.
         let guard = store.lock("x").acquire().await.expect("it is free");
         assert_eq!(guard.release().await, ReleaseStatus::Released);
-        few.push(store.lock("x"));
+        rare_requests.push(store.lock("x"));
     }
     for _ in 0..64 {
         let zero = Duration::ZERO;
-        tasks.push(acquire_in_loop(loud.lock("x"), zero, zero, &chatty, &stop));
+        tasks.push(acquire_in_loop(busy_store.lock("x"), zero, zero, &busy_waits, &stop));
     }
-    for request in few {
+    for request in rare_requests {
         let (hold, pause) = (Duration::ZERO, Duration::from_millis(20));
-        tasks.push(acquire_in_loop(request, hold, pause, &quiet, &stop));
+        tasks.push(acquire_in_loop(request, hold, pause, &rare_waits, &stop));
     }
-    wait_for_grants(&quiet, 40).await;
+    wait_for_grants(&rare_waits, 40).await;
     stop.store(true, Ordering::Relaxed);
     join_tasks(tasks).await;
-    let waits: Vec<_> = quiet.lock().clone();
-    assert_overtaken_at_most(16 + 1, &waits, &chatty);
+    let waits: Vec<_> = rare_waits.lock().clone();
+    assert_overtaken_at_most(16 + 1, &waits, &busy_waits);
 }
 
 async fn assert_served_under_flood(
     flood: impl Fn(&Store) -> LockRequest,
-    few: impl Fn(&Store) -> LockRequest,
+    rare: impl Fn(&Store) -> LockRequest,
 ) {
     let server = ServerProcess::start().await;
-    let (many, seldom, stop) = (LockWaits::default(), LockWaits::default(), Arc::default());
+    let (flood_waits, rare_waits, stop) =
+        (LockWaits::default(), LockWaits::default(), Arc::default());
     let mut tasks = Vec::new();
     for _ in 0..2 {
         let store = server.store_with_long_timeout().await;
         for _ in 0..12 {
             let (hold, pause) = (Duration::from_millis(2), Duration::ZERO);
-            tasks.push(acquire_in_loop(flood(&store), hold, pause, &many, &stop));
+            tasks.push(acquire_in_loop(flood(&store), hold, pause, &flood_waits, &stop));
         }
     }
     let store = server.store_with_long_timeout().await;
     let (hold, pause) = (Duration::from_millis(1), Duration::from_millis(10));
-    tasks.push(acquire_in_loop(few(&store), hold, pause, &seldom, &stop));
-    wait_for_grants(&seldom, 12).await;
+    tasks.push(acquire_in_loop(rare(&store), hold, pause, &rare_waits, &stop));
+    wait_for_grants(&rare_waits, 12).await;
     stop.store(true, Ordering::Relaxed);
     join_tasks(tasks).await;
-    let waits: Vec<_> = seldom.lock().clone();
-    // Two processes with a cohort each, of as many as they have tasks.
-    assert_overtaken_at_most(2 * 17, &waits, &many);
+    let waits: Vec<_> = rare_waits.lock().clone();
+    // Two processes, each with a batch of handovers.
+    assert_overtaken_at_most(2 * 17, &waits, &flood_waits);
     assert!(store.shutdown(RELEASE_LIMIT).await);
 }
 
@@ -154,7 +157,7 @@ async fn reader_is_granted_under_flood_of_writers() {
     assert_served_under_flood(|store| store.lock("x"), |store| store.lock("x").shared()).await;
 }
 
-/// A process that drains gives back the locks that were dropped and the places of its waiters.
+/// A shutdown releases dropped locks and removes the queue entries of waiters.
 #[tokio::test]
 async fn shutdown_releases_dropped_locks_and_queue_entries() {
     let server = ServerProcess::start().await;

@@ -1,4 +1,4 @@
-//! Scripts of queues, called by hand: a copy that comes late, and a key that is not ours.
+//! Queue scripts called directly: a late copy of a push, and keys of a wrong type.
 
 use super::server_process::ServerProcess;
 use crate::store::redis::scripts::{LuaScript, TASKS_PUSH, TASKS_SETTLE_AND_POLL};
@@ -11,7 +11,7 @@ const FAILURES_KEY: &str = "lg:1:x:{0}:zm:q";
 const COUNTERS_KEY: &str = "lg:1:x:{0}:zf:q";
 const LAST_REPLY_KEY: &str = "lg:1:x:{0}:zr:q@w";
 
-/// As long as those of tasks.
+/// Ids of the length of task ids.
 const TASK_IDS: [&str; 3] =
     ["aaaaaaaaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbbbbbbbb", "cccccccccccccccccccccc"];
 
@@ -24,7 +24,8 @@ async fn eval_script(
     server.try_query(&[&["EVAL", script.source, "2"], &keys[..], args].concat()).await
 }
 
-/// The letters of these pushes of one call, each under its number. Several of them go the long way.
+/// Pushes tasks in one call, each under its number. Returns a letter for each. Several tasks take
+/// the slow path of the script.
 async fn push_tasks(server: &ServerProcess, tasks: &[(&str, u64)]) -> String {
     let caps = format!("{} 1000 1000000", tasks.len());
     let terms: Vec<_> = tasks.iter().map(|(_, n)| format!("{n} {} 0 -", 1 + n % 4096)).collect();
@@ -45,23 +46,27 @@ async fn read_count(server: &ServerProcess, call: &[&str]) -> u64 {
 #[tokio::test]
 async fn late_copy_of_push_does_not_hide_newer_push() {
     let server = ServerProcess::start().await;
-    // Alone it goes the short way, beside another one the long way.
-    for beside in [&[][..], &[(TASK_IDS[2], 9)]] {
+    // A single push takes the fast path of the script, several take the slow one.
+    for others in [&[][..], &[(TASK_IDS[2], 9)]] {
         let _: () = server.query(&["FLUSHALL"]).await;
-        let old = [&[(TASK_IDS[0], 5)], beside].concat();
-        let newer = [&[(TASK_IDS[1], 5 + 4096)], beside].concat();
-        let all = |letter: &str| letter.to_owned() + &"1".repeat(beside.len());
-        assert_eq!(push_tasks(&server, &old).await, all("1"));
-        assert_eq!(push_tasks(&server, &newer).await, all("1"));
-        // Both have ended, and then their copies come.
+        let old = [&[(TASK_IDS[0], 5)], others].concat();
+        let newer = [&[(TASK_IDS[1], 5 + 4096)], others].concat();
+        let letters = |letter: &str| letter.to_owned() + &"1".repeat(others.len());
+        assert_eq!(push_tasks(&server, &old).await, letters("1"));
+        assert_eq!(push_tasks(&server, &newer).await, letters("1"));
+        // Both tasks have ended when the copies of their pushes arrive.
         for id in &TASK_IDS[..2] {
             assert_eq!(read_count(&server, &["ZREM", QUEUE_KEY, id]).await, 1);
             assert_eq!(read_count(&server, &["HDEL", RECORDS_KEY, id]).await, 1);
         }
-        assert_eq!(push_tasks(&server, &old).await, all("?"));
-        assert_eq!(push_tasks(&server, &newer).await, all("1"), "it is known");
-        let there = beside.len() as u64;
-        assert_eq!(read_count(&server, &["ZCARD", QUEUE_KEY]).await, there, "and not stored again");
+        assert_eq!(push_tasks(&server, &old).await, letters("?"));
+        assert_eq!(push_tasks(&server, &newer).await, letters("1"), "it is known");
+        let remaining = others.len() as u64;
+        assert_eq!(
+            read_count(&server, &["ZCARD", QUEUE_KEY]).await,
+            remaining,
+            "and not stored again"
+        );
     }
 }
 
@@ -69,54 +74,62 @@ async fn late_copy_of_push_does_not_hide_newer_push() {
 async fn failed_push_is_not_recorded_as_stored() {
     let server = ServerProcess::start().await;
     for tasks in [&[(TASK_IDS[0], 5)][..], &[(TASK_IDS[0], 5), (TASK_IDS[1], 6)]] {
-        for odd in [RECORDS_KEY, QUEUE_KEY, COUNTERS_KEY] {
+        for corrupt_key in [RECORDS_KEY, QUEUE_KEY, COUNTERS_KEY] {
             let _: () = server.query(&["FLUSHALL"]).await;
-            let _: () = server.query(&["SET", odd, "odd"]).await;
+            let _: () = server.query(&["SET", corrupt_key, "odd"]).await;
             for _ in 0..2 {
-                let told = push_tasks(&server, tasks).await;
-                assert!(told.starts_with('!') || told.contains("WRONGTYPE"), "{odd} {told}");
+                let outcome = push_tasks(&server, tasks).await;
+                assert!(
+                    outcome.starts_with('!') || outcome.contains("WRONGTYPE"),
+                    "{corrupt_key} {outcome}"
+                );
             }
-            assert_eq!(read_count(&server, &["DEL", odd]).await, 1);
-            assert_eq!(push_tasks(&server, tasks).await, "1".repeat(tasks.len()), "{odd}");
+            assert_eq!(read_count(&server, &["DEL", corrupt_key]).await, 1);
+            assert_eq!(push_tasks(&server, tasks).await, "1".repeat(tasks.len()), "{corrupt_key}");
             assert_eq!(read_count(&server, &["ZCARD", QUEUE_KEY]).await, tasks.len() as u64);
         }
     }
 }
 
-/// One run has ended, and the next is to begin.
+/// One run has ended, and the next is due.
 #[tokio::test]
 async fn failed_poll_keeps_waiting_task_in_queue() {
     let server = ServerProcess::start().await;
-    for odd in [FAILURES_KEY, COUNTERS_KEY, RECORDS_KEY] {
+    for corrupt_key in [FAILURES_KEY, COUNTERS_KEY, RECORDS_KEY] {
         let _: () = server.query(&["FLUSHALL"]).await;
         for (id, number) in [(TASK_IDS[0], 1), (TASK_IDS[1], 2)] {
             assert_eq!(push_tasks(&server, &[(id, number)]).await, "1");
         }
-        let turn = |number: u64| {
+        let poll_header = |number: u64| {
             let terms = "2 0 0 10000000 610000 8000000 0 0 0 604800000000 10000 1073741824 3";
             format!("ab:cd.{number} {terms}")
         };
-        eval_script(&server, &TASKS_SETTLE_AND_POLL, [QUEUE_KEY, LAST_REPLY_KEY], &[&turn(1)])
-            .await
-            .unwrap();
-        let run = format!("{}cd.1", TASK_IDS[0]);
-        assert_eq!(server.query::<Vec<String>>(&["ZRANGE", RUNNING_KEY, "0", "-1"]).await, [&*run]);
-        let _: () = server.query(&["DEL", odd]).await;
-        let _: () = server.query(&["SET", odd, "odd"]).await;
-        let told = eval_script(
+        eval_script(
             &server,
             &TASKS_SETTLE_AND_POLL,
             [QUEUE_KEY, LAST_REPLY_KEY],
-            &[&turn(2), "d24", &run],
+            &[&poll_header(1)],
+        )
+        .await
+        .unwrap();
+        let run = format!("{}cd.1", TASK_IDS[0]);
+        assert_eq!(server.query::<Vec<String>>(&["ZRANGE", RUNNING_KEY, "0", "-1"]).await, [&*run]);
+        let _: () = server.query(&["DEL", corrupt_key]).await;
+        let _: () = server.query(&["SET", corrupt_key, "odd"]).await;
+        let outcome = eval_script(
+            &server,
+            &TASKS_SETTLE_AND_POLL,
+            [QUEUE_KEY, LAST_REPLY_KEY],
+            &[&poll_header(2), "d24", &run],
         )
         .await;
-        assert!(told.is_err(), "{odd}: {told:?}");
+        assert!(outcome.is_err(), "{corrupt_key}: {outcome:?}");
         assert_eq!(
             server.query::<Vec<String>>(&["ZRANGE", QUEUE_KEY, "0", "-1"]).await,
             [TASK_IDS[1]],
-            "{odd}"
+            "{corrupt_key}"
         );
-        if odd == COUNTERS_KEY {
+        if corrupt_key == COUNTERS_KEY {
             assert_eq!(
                 server.query::<Vec<String>>(&["ZRANGE", RUNNING_KEY, "0", "-1"]).await,
                 [&*run]

@@ -1,4 +1,5 @@
-//! What the local lines of locks promise, shown on the embedded store with its clock stopped, holds on a real server.
+//! The guarantees of local queues hold on a real server, as on the embedded store with a stopped
+//! clock.
 
 use super::server_process::ServerProcess;
 use crate::lock::tests::{

@@ -1,4 +1,5 @@
-//! What is found in a store that takes no writes is not told as what can't be mended.
+//! A repair of a store that refuses writes reports an outage, and no finding that cannot be
+//! repaired.
 
 use super::{SECOND, cluster::enqueue_command, server_process::ServerProcess};
 use crate::{error::ErrorKind, key::Key, store::key_names::KeyNames};
@@ -35,7 +36,7 @@ async fn repair_of_tasks_without_writes_is_outage() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
     store.queue("numbers").push(&1).await.expect("it is there");
-    let place = server.remaining_keys().await.into_iter().find(|key| key.contains("}:z:"));
-    server.command(&["DEL", &place.expect("it has one")]).await;
+    let queue_key = server.remaining_keys().await.into_iter().find(|key| key.contains("}:z:"));
+    server.command(&["DEL", &queue_key.expect("it has one")]).await;
     assert_repair_reports_outage(&server).await;
 }

@@ -1,5 +1,5 @@
-//! Pushes to a server that answers, and will not do it: whether they go alone, under a key, or with others, each is an
-//! outage, as any other call's.
+//! Pushes to a server that answers and refuses writes. Each is an outage: alone, with a unique key,
+//! and in a batch.
 
 use std::time::Duration;
 
@@ -26,24 +26,24 @@ fn store_error(outcome: Result<PushedTask, PushError>) -> Error {
     }
 }
 
-async fn assert_pushes_refused(code: &str, begin: &[&str], end: &[&str]) {
+async fn assert_pushes_refused(code: &str, begin_fault: &[&str], end_fault: &[&str]) {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
     let queue = numbers_queue(&store);
     queue.push(&0).await.expect("the store is there");
-    server.command(begin).await;
+    server.command(begin_fault).await;
     let error = store_error(queue.push(&1).unique("u").await);
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(code == "READONLY" || server_error_code(&error).as_deref() == Some(code), "{error}");
     let window = Duration::from_secs(60);
     let error = store_error(queue.push(&1).unique_for("u", window).await);
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    // The first one alone, then the others together.
+    // The first push alone, then the others in a batch.
     for outcome in join_all((0..8).map(|n| queue.push(&n).into_future())).await {
         let error = store_error(outcome);
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
-    server.command(end).await;
+    server.command(end_fault).await;
     wait_until_usable(&store).await;
     // `ping` is no write.
     while let Err(error) = queue.push(&1).unique("u").await {
@@ -66,16 +66,16 @@ async fn refused_push_reports_outage() {
     assert_pushes_refused("READONLY", &begin, &["REPLICAOF", "NO", "ONE"]).await;
 }
 
-/// It does nothing else, so nobody else finds out for it that its connection leads to what is no master any more.
+/// The process makes no other call that would detect the demotion.
 #[tokio::test]
 async fn push_only_process_leaves_demoted_master() {
     let (old, new) = (ServerProcess::start().await, ServerProcess::start().await);
-    let way = RedirectProxy::to(old.port()).await;
-    let builder = Store::builder(&format!("redis://127.0.0.1:{}/?ns=test", way.port()));
+    let proxy = RedirectProxy::to(old.port()).await;
+    let builder = Store::builder(&format!("redis://127.0.0.1:{}/?ns=test", proxy.port()));
     let store =
         builder.call_timeout(Duration::from_secs(10)).connect().await.expect("the URL is right");
     numbers_queue(&store).push(&1).unique("a").await.expect("the first master is there");
-    way.set_target(new.port());
+    proxy.set_target(new.port());
     old.command(&["REPLICAOF", "127.0.0.1", UNUSED_PORT]).await;
     numbers_queue(&store).push(&2).unique("b").await.expect("the second master is there");
     let stats =

@@ -3,13 +3,13 @@
 use super::{SECOND, batched_runs::poll_repeatedly, server_process::ServerProcess};
 use crate::{AcquireError, Error, ErrorKind, lock::ReleaseStatus, store::Store};
 
-/// Waits for replicas for most of four seconds.
+/// Connects a store that waits for replicas for four fifths of four seconds.
 async fn store_awaiting_replicas(server: &ServerProcess) -> Store {
     let builder = Store::builder(&server.url()).call_timeout(4 * SECOND);
     builder.connect().await.expect("the URL is right")
 }
 
-/// Of its deadline `WAIT` has four fifths: on a machine that has other things to do the answer may come too late.
+/// `WAIT` takes up to four fifths of the deadline. On a loaded machine, its reply may be too late.
 pub(super) fn assert_outage(error: &Error) {
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
 }
@@ -31,7 +31,7 @@ async fn grant_without_replica_fails_and_is_undone() {
     assert_lock_is_free(&store).await;
 }
 
-/// Such as one of many that are polled by turns, in a loop that is at something else.
+/// The future may be one of many in a loop that does something else.
 #[tokio::test]
 async fn unpolled_replica_wait_does_not_block_others() {
     let (server, replica) = (ServerProcess::start().await, ServerProcess::start().await);

@@ -1,5 +1,5 @@
-//! Processes of two versions on one server, as during a deployment: their scripts have different texts, and so different
-//! hashes, and mean the same.
+//! Processes of two versions on one server, as during a deployment. Their scripts have different
+//! texts and hashes, and the same meaning.
 
 use std::{
     collections::HashMap,
@@ -27,26 +27,28 @@ use crate::{key::Key, lock::ReleaseStatus, store::Store};
 
 const TASKS_PER_VERSION: usize = 3;
 
-/// A version of the scripts: passes everything on, but each script with another text, under that one's hash.
+/// Proxy that simulates a version of the scripts: it sends each script with another text, under the
+/// hash of that.
 struct ScriptVersionProxy {
     remark: &'static str,
-    /// By the hash that the process knows.
+    /// Hash of the other text, by the hash that the process knows.
     hashes: Mutex<HashMap<String, String>>,
 }
 
 impl ScriptVersionProxy {
-    /// A process of this version. (What it does not know by its own text has no hash yet: then any will do that the
-    /// server does not know.)
+    /// Connects a process of this version. A script whose text was not seen yet gets a hash that
+    /// the server does not know.
     async fn connect_process(server: &ServerProcess, remark: &'static str) -> Store {
-        let edition = Arc::new(Self { remark, hashes: Mutex::default() });
+        let proxy = Arc::new(Self { remark, hashes: Mutex::default() });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let (at, server) = (listener.local_addr().expect("it is bound"), server.port());
+        let (address, server) = (listener.local_addr().expect("it is bound"), server.port());
         crate::store::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                crate::store::spawn(Arc::clone(&edition).forward_connection(client, server));
+                crate::store::spawn(Arc::clone(&proxy).forward_connection(client, server));
             }
         });
-        let builder = Store::builder(&format!("redis://{at}/?ns=test")).call_timeout(10 * SECOND);
+        let builder =
+            Store::builder(&format!("redis://{address}/?ns=test")).call_timeout(10 * SECOND);
         builder.connect().await.expect("the URL is right")
     }
 
@@ -54,29 +56,29 @@ impl ScriptVersionProxy {
         let server = TcpStream::connect(("127.0.0.1", server)).await.ok()?;
         let (from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
-        let asks = async {
+        let forward_commands = async {
             let mut from_client = BufReader::new(from_client);
-            while let Some(mut words) = read_command(&mut from_client).await {
-                self.rewrite_script(&mut words);
-                let words: Vec<_> = words.iter().map(|word| bulk_string(word)).collect();
-                to_server.write_all(array_reply(&words).as_bytes()).await.ok()?;
+            while let Some(mut args) = read_command(&mut from_client).await {
+                self.rewrite_script(&mut args);
+                let args: Vec<_> = args.iter().map(|arg| bulk_string(arg)).collect();
+                to_server.write_all(array_reply(&args).as_bytes()).await.ok()?;
             }
             Some(())
         };
         tokio::select! {
-            done = asks => done,
+            done = forward_commands => done,
             _ = copy(&mut from_server, &mut to_client) => None,
         }
     }
 
-    fn rewrite_script(&self, words: &mut [String]) {
+    fn rewrite_script(&self, args: &mut [String]) {
         let mut hashes = self.hashes.lock();
-        match words {
-            [verb, hash, ..] if verb == "EVALSHA" => {
+        match args {
+            [name, hash, ..] if name == "EVALSHA" => {
                 let unknown = || format!("{:040}", 0);
                 *hash = hashes.get(hash.as_str()).cloned().unwrap_or_else(unknown);
             }
-            [verb, text, ..] if verb == "EVAL" => {
+            [name, text, ..] if name == "EVAL" => {
                 let known = redis::Script::new(text).get_hash().to_owned();
                 text.push_str(self.remark);
                 let own = redis::Script::new(text).get_hash().to_owned();
@@ -88,12 +90,12 @@ impl ScriptVersionProxy {
     }
 }
 
-/// What those who go round have seen together.
+/// State shared by the tasks of both versions.
 #[derive(Default)]
 struct VersionLoad {
     stop: AtomicBool,
     is_held: AtomicBool,
-    /// The latest of the lock.
+    /// Last fence of the lock.
     last_fence: AtomicU64,
     charge_count: AtomicU64,
     rounds: Mutex<HashMap<usize, u64>>,
@@ -101,10 +103,10 @@ struct VersionLoad {
 
 impl VersionLoad {
     fn spawn_rounds(self: &Arc<Self>, version: usize, store: &Store) -> JoinHandle<()> {
-        let (seen, store) = (Arc::clone(self), store.clone());
+        let (load, store) = (Arc::clone(self), store.clone());
         crate::store::spawn(async move {
-            while !seen.stop.load(Ordering::SeqCst) {
-                seen.run_round(version, &store).await;
+            while !load.stop.load(Ordering::SeqCst) {
+                load.run_round(version, &store).await;
                 tokio::task::yield_now().await;
             }
         })
@@ -116,7 +118,7 @@ impl VersionLoad {
         let last = self.last_fence.swap(guard.fence(), Ordering::SeqCst);
         assert!(guard.fence() > last, "{} after {last}", guard.fence());
         let charged = store.backend().charge(charge_command(&Key::custom("k"), 1 << 30)).await;
-        // One whose script was forgotten is charged once all the same.
+        // A charge whose script was flushed is made once all the same.
         assert_eq!(charged.expect("the store is there").admitted, 1);
         self.charge_count.fetch_add(1, Ordering::SeqCst);
         self.is_held.store(false, Ordering::SeqCst);
@@ -124,14 +126,14 @@ impl VersionLoad {
         *self.rounds.lock().entry(version).or_default() += 1;
     }
 
-    /// Until each version has had so many more.
+    /// Waits until each version has run `more` further rounds.
     async fn wait_for_rounds(&self, more: u64) {
         let before = self.rounds.lock().clone();
-        let had = |version| {
+        let is_done = |version| {
             let before = before.get(version).copied().unwrap_or(0);
             self.rounds.lock().get(version).copied().unwrap_or(0) >= before + more
         };
-        while ![0, 1].iter().all(had) {
+        while ![0, 1].iter().all(is_done) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -147,24 +149,24 @@ async fn connect_both_versions(server: &ServerProcess) -> [Store; 2] {
 #[tokio::test]
 async fn two_script_versions_share_store_across_script_flushes() {
     let server = ServerProcess::start().await;
-    let (stores, seen) = (connect_both_versions(&server).await, Arc::new(VersionLoad::default()));
+    let (stores, load) = (connect_both_versions(&server).await, Arc::new(VersionLoad::default()));
     let tasks = stores.iter().enumerate();
     let tasks = tasks
         .flat_map(|each| [each; TASKS_PER_VERSION])
-        .map(|(n, store)| seen.spawn_rounds(n, store));
+        .map(|(n, store)| load.spawn_rounds(n, store));
     let tasks: Vec<_> = tasks.collect();
     for _ in 0..20 {
-        seen.wait_for_rounds(5).await;
+        load.wait_for_rounds(5).await;
         server.command(&["SCRIPT", "FLUSH"]).await;
     }
-    seen.wait_for_rounds(5).await;
-    seen.stop.store(true, Ordering::SeqCst);
+    load.wait_for_rounds(5).await;
+    load.stop.store(true, Ordering::SeqCst);
     for task in tasks {
         task.await.expect("no panic");
     }
-    let fewest = seen.rounds.lock().values().copied().min().unwrap_or(0);
+    let fewest = load.rounds.lock().values().copied().min().unwrap_or(0);
     println!("figure: fewest turns of a version {fewest}");
-    let charged = seen.charge_count.load(Ordering::SeqCst);
+    let charged = load.charge_count.load(Ordering::SeqCst);
     let key = Key::custom("k");
     let spent: u64 =
         server.query(&["GET", &format!("lg:1:test:{{{}}}:c:p:{key}", key.shard())]).await;

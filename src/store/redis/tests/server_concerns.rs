@@ -1,4 +1,4 @@
-//! What a server is told to be unfit for, or found wanting in, when a connection to it is made.
+//! Concerns about a server, and reasons not to use it, that are found when a connection is made.
 
 use super::{
     SECOND,
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// As the first connection to it sees them.
+/// Returns the concerns that the first connection finds.
 async fn concerns_of(server: &ServerProcess) -> Vec<ServerConcern> {
     concerns_at_url(server.url()).await
 }
@@ -29,9 +29,9 @@ async fn concerns_at_url(url: String) -> Vec<ServerConcern> {
         .expect("a URL");
     let opened = target.open(COMMON_SHARD, &ConnectionSettings::default()).await;
     let mut connection = opened.ok().expect("it is there").connection;
-    let facts = ServerInfo::fetch(&mut connection).await.ok().expect("it can answer");
-    assert!(facts.check_usable(false).is_ok());
-    facts.concerns(&mut connection).await
+    let info = ServerInfo::fetch(&mut connection).await.ok().expect("it can answer");
+    assert!(info.check_usable(false).is_ok());
+    info.concerns(&mut connection).await
 }
 
 async fn set_config(server: &ServerProcess, name: &str, value: &str) {
@@ -43,7 +43,7 @@ async fn server_without_persistence_raises_concern() {
     let server = ServerProcess::start().await;
     assert_eq!(concerns_of(&server).await, [ServerConcern::NotPersistent]);
     assert!(ServerConcern::NotPersistent.to_string().contains("`appendonly yes`"));
-    // Snapshots are something.
+    // Snapshots suffice.
     set_config(&server, "save", "3600 1").await;
     assert_eq!(concerns_of(&server).await, []);
     set_config(&server, "save", "").await;
@@ -55,13 +55,13 @@ async fn server_without_persistence_raises_concern() {
 async fn evicting_server_raises_concern_with_its_policy() {
     let server = ServerProcess::start().await;
     set_config(&server, "save", "3600 1").await;
-    // It will not, as long as it may have as much memory as it wants.
+    // Without a memory limit, the server evicts nothing.
     set_config(&server, "maxmemory-policy", "allkeys-lru").await;
     assert_eq!(concerns_of(&server).await, []);
     set_config(&server, "maxmemory", "1gb").await;
     let evicts = |policy: &str| [ServerConcern::EvictsKeys(policy.to_owned())];
     assert_eq!(concerns_of(&server).await, evicts("allkeys-lru"));
-    // Nearly all of our keys have an end.
+    // Nearly all keys have a TTL.
     set_config(&server, "maxmemory-policy", "volatile-ttl").await;
     assert_eq!(concerns_of(&server).await, evicts("volatile-ttl"));
     assert!(evicts("volatile-ttl")[0].to_string().contains("(volatile-ttl)"));
@@ -69,33 +69,35 @@ async fn evicting_server_raises_concern_with_its_policy() {
     assert_eq!(concerns_of(&server).await, []);
 }
 
-/// Nothing is found wrong with a server that does not tell: so it is said what is not looked at.
+/// Without these commands, nothing wrong can be found. So the concern names the missing check.
 #[tokio::test]
 async fn denied_info_and_config_commands_raise_concerns() {
     let server = ServerProcess::start().await;
     let url = server.url().replace("://", "://app:secret@");
-    let told = async |rule: &str| -> Vec<String> {
+    let concerns_with_rule = async |rule: &str| -> Vec<String> {
         let user = ["ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", rule];
         server.command(&user).await;
         concerns_at_url(url.clone()).await.iter().map(ToString::to_string).collect()
     };
-    let [silent] = &told("-info").await[..] else { panic!("one is enough") };
-    assert!(silent.contains("`INFO`") && silent.contains("role"), "{silent}");
-    assert!(silent.contains("fences may go back") && silent.contains("+info"), "{silent}");
+    let [concern] = &concerns_with_rule("-info").await[..] else { panic!("one is enough") };
+    assert!(concern.contains("`INFO`") && concern.contains("role"), "{concern}");
+    assert!(concern.contains("fences may go back") && concern.contains("+info"), "{concern}");
     server.command(&["ACL", "DELUSER", "app"]).await;
-    let [silent] = &told("-config").await[..] else { panic!("it may make snapshots") };
-    assert!(silent.contains("`CONFIG GET save`"), "{silent}");
+    let [concern] = &concerns_with_rule("-config").await[..] else {
+        panic!("it may make snapshots")
+    };
+    assert!(concern.contains("`CONFIG GET save`"), "{concern}");
     set_config(&server, "appendonly", "yes").await;
-    assert_eq!(told("-config").await, [""; 0]);
+    assert_eq!(concerns_with_rule("-config").await, [""; 0]);
 }
 
-/// What it tells of itself is written down here: the server that tests start is newer.
+/// Connects to a scripted server with this version and role. The tests' server is newer.
 async fn connect_to_scripted_server(
     version: &'static str,
     role: &'static str,
 ) -> Result<Store, Error> {
-    let facts = format!("redis_version:{version}\r\nrun_id:a\r\nrole:{role}\r\n");
-    let port = start_scripted_server(move |words| Some(handshake_reply(words, &facts))).await;
+    let info = format!("redis_version:{version}\r\nrun_id:a\r\nrole:{role}\r\n");
+    let port = start_scripted_server(move |args| Some(handshake_reply(args, &info))).await;
     let url = format!("redis://127.0.0.1:{port}/?ns=test");
     Store::builder(&url).call_timeout(5 * SECOND).connect().await
 }

@@ -1,3 +1,5 @@
+//! Servers that are killed, frozen or full, and connections that break.
+
 use std::{
     sync::{
         Arc,
@@ -24,10 +26,10 @@ use crate::{
     store::{Store, key_names::KeyNames},
 };
 
-/// Far above the deadline of 250 ms, far below any library's own retries.
+/// Far above the deadline of a call, far below the retries of client libraries.
 const MAX_CALL_TIME: Duration = Duration::from_secs(4);
 
-/// Counts who connects, and tells them nothing.
+/// Listener that counts connections and never answers.
 struct SilentListener {
     connection_count: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
@@ -36,8 +38,8 @@ struct SilentListener {
 impl SilentListener {
     async fn listen_on(port: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its server is away");
-        let came = Arc::new(AtomicUsize::new(0));
-        let count = Arc::clone(&came);
+        let connection_count = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&connection_count);
         let task = crate::store::spawn(async move {
             let mut open = Vec::new();
             while let Ok((connection, _)) = listener.accept().await {
@@ -45,7 +47,7 @@ impl SilentListener {
                 open.push(connection);
             }
         });
-        Self { connection_count: came, task }
+        Self { connection_count, task }
     }
 
     fn connection_count(&self) -> usize {
@@ -62,9 +64,9 @@ impl SilentListener {
 async fn acquire_fault_kind(store: &Store) -> ErrorKind {
     let started = Instant::now();
     let outcome = store.lock("x").acquire().await;
-    let took = started.elapsed();
-    println!("figure: longest refused call {} ms", took.as_millis());
-    assert!(took < MAX_CALL_TIME, "{took:?}");
+    let elapsed = started.elapsed();
+    println!("figure: longest refused call {} ms", elapsed.as_millis());
+    assert!(elapsed < MAX_CALL_TIME, "{elapsed:?}");
     match outcome {
         Err(AcquireError::Fault(error)) => error.kind(),
         other => panic!("{other:?}"),
@@ -81,15 +83,19 @@ async fn killed_server_opens_breaker_and_empty_restart_is_used() {
     for _ in 0..10 {
         acquire_fault_kind(&store).await;
     }
-    // The breaker is open: calls touch no socket any more. What comes are its probes, ten a second.
-    let silent = SilentListener::listen_on(server.port()).await;
+    // The breaker is open: calls use no connection. The only connections are its probes, ten a
+    // second.
+    let listener = SilentListener::listen_on(server.port()).await;
     let started = Instant::now();
     for _ in 0..500 {
         assert_eq!(acquire_fault_kind(&store).await, ErrorKind::Unavailable);
     }
-    let (came, took) = (silent.connection_count(), started.elapsed());
-    assert!(came as u128 <= 2 + took.as_millis() / 100, "{came} connections in {took:?}");
-    silent.close().await;
+    let (connections, elapsed) = (listener.connection_count(), started.elapsed());
+    assert!(
+        connections as u128 <= 2 + elapsed.as_millis() / 100,
+        "{connections} connections in {elapsed:?}"
+    );
+    listener.close().await;
     server.restart().await;
     wait_until_usable(&store).await;
     let after = acquire_with_retries(&store.lock("x")).await;
@@ -112,12 +118,12 @@ async fn frozen_server_costs_calls_one_deadline_at_most() {
     assert_eq!(kinds[0], ErrorKind::Timeout);
     assert_eq!(kinds[7], ErrorKind::Unavailable, "{kinds:?}");
     wait_until_usable(&store).await;
-    // What the lost calls may have taken is given back, well before a lease is over.
+    // Locks that the lost calls may have acquired are released, well before their leases end.
     let started = Instant::now();
     let guard = store.lock("x").wait(9 * SECOND).acquire().await.unwrap();
-    let took = started.elapsed();
-    println!("figure: free again after the freeze {} ms", took.as_millis());
-    assert!(took < 8 * SECOND, "{took:?}");
+    let elapsed = started.elapsed();
+    println!("figure: free again after the freeze {} ms", elapsed.as_millis());
+    assert!(elapsed < 8 * SECOND, "{elapsed:?}");
     guard.release().await;
 }
 
@@ -147,15 +153,15 @@ fn connection_lanes(server: &ServerProcess, deadline: Duration) -> ConnectionLan
     ConnectionLanes::new(&target, &KeyNames::new("test"), 1, deadline)
 }
 
-/// It may be half open: whatever limit ends a call, nobody has answered.
+/// The connection may be half open: whatever limit ends a call, there was no answer.
 #[tokio::test]
 async fn client_library_timeout_does_not_count_as_answer() {
     let server = ServerProcess::start().await;
     let socket = connection_lanes(&server, 10 * SECOND).connection(0).await.unwrap();
     for _ in 0..3 {
         assert!(!socket.is_dead());
-        let late = std::io::Error::from(std::io::ErrorKind::TimedOut);
-        assert!(classify_outcome::<()>(&socket, Err(late.into())).is_err());
+        let timeout = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        assert!(classify_outcome::<()>(&socket, Err(timeout.into())).is_err());
     }
     assert!(socket.is_dead());
 }
@@ -163,21 +169,21 @@ async fn client_library_timeout_does_not_count_as_answer() {
 #[tokio::test]
 async fn past_config_error_is_not_reported_for_later_outage() {
     let server = ServerProcess::start().await;
-    let shards = async |n| server.command(&["HSET", "lg:1:test:{0}:meta", "shards", n]).await;
+    let set_shards = async |n| server.command(&["HSET", "lg:1:test:{0}:meta", "shards", n]).await;
     let lanes = connection_lanes(&server, SECOND);
-    shards("32").await;
+    set_shards("32").await;
     let kind = async || lanes.connection(0).await.err().map(|error| error.kind());
     super::wait_until("it is told", async || kind().await == Some(ErrorKind::Config)).await;
-    shards("2064").await;
+    set_shards("2064").await;
     super::wait_until("it is well", async || kind().await.is_none()).await;
     lanes.connection(0).await.unwrap().mark_dead();
     server.freeze();
-    let told = kind().await;
+    let outage_kind = kind().await;
     server.resume();
-    assert_eq!(told, Some(ErrorKind::Unavailable));
+    assert_eq!(outage_kind, Some(ErrorKind::Unavailable));
 }
 
-/// What makes room is let through, also on a connection that is made when there is none.
+/// Calls that free memory are accepted, also on a connection that is made while memory is full.
 #[tokio::test]
 async fn full_server_accepts_release_over_new_connection() {
     let server = ServerProcess::start().await;
@@ -188,7 +194,7 @@ async fn full_server_accepts_release_over_new_connection() {
     for _ in 0..10 {
         store.lock("y").acquire().await.expect_err("there is no room");
     }
-    // Its connection is lost.
+    // The connection of the store is lost.
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
     assert_eq!(held.release().await, ReleaseStatus::Released);
 }

@@ -1,5 +1,6 @@
-//! Servers that answer, and will not do it: by the name of what they answer. Each is an outage that is told at once or
-//! within the deadline, nothing has been done then, and it is over when the server does it again.
+//! Servers that answer and refuse calls, by error code. Each refusal is an outage, which is
+//! reported at once or within the deadline. Refused calls have no effect, and the outage ends when
+//! the server accepts calls again.
 
 use std::{
     cell::Cell,
@@ -31,14 +32,14 @@ use crate::{
 
 const LIMIT: u64 = 100;
 
-/// What is there before the fault, and must be there afterwards.
+/// State before the fault, which must be there afterwards.
 struct RefusalScenario {
     server: ServerProcess,
     store: Store,
     rate_limiter: RateLimiter,
     held_lock: LockGuard,
     charged_units: u64,
-    /// Charges, and locks, of which that is not known.
+    /// Numbers of charges and of locks in doubt.
     in_doubt_counts: [u64; 2],
 }
 
@@ -46,20 +47,13 @@ impl RefusalScenario {
     async fn new(server: ServerProcess, store: Store) -> Self {
         let policy = Policy::new(Quota::requests(LIMIT).per(600 * SECOND))
             .on_outage(RateLimitOutage::Refuse);
-        let quota = store.rate_limiter(policy);
-        quota.check("k", 1).await.expect("the store is there");
-        let held = store.lock("held").lease(60 * SECOND).acquire().await.expect("it is free");
-        Self {
-            server,
-            store,
-            rate_limiter: quota,
-            held_lock: held,
-            charged_units: 1,
-            in_doubt_counts: [0; 2],
-        }
+        let rate_limiter = store.rate_limiter(policy);
+        rate_limiter.check("k", 1).await.expect("the store is there");
+        let held_lock = store.lock("held").lease(60 * SECOND).acquire().await.expect("it is free");
+        Self { server, store, rate_limiter, held_lock, charged_units: 1, in_doubt_counts: [0; 2] }
     }
 
-    /// For refusals that are told at once: what comes late is not taken for an outage.
+    /// With a long deadline, for refusals that are reported at once: a late answer is no outage.
     async fn with_long_timeout() -> Self {
         let server = ServerProcess::start().await;
         let store = server.store_with_long_timeout().await;
@@ -73,7 +67,8 @@ impl RefusalScenario {
         }
     }
 
-    /// The first calls are told by the server's word; later ones, once the breaker is open, without it.
+    /// Asserts the error code on the first calls. Later calls are refused by the breaker, without a
+    /// code.
     async fn assert_refused(&mut self, code: &str) {
         let error = self.acquire_error().await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -89,7 +84,7 @@ impl RefusalScenario {
         }
     }
 
-    /// It does again what it is told. Nothing of what was refused has been done.
+    /// Asserts that calls succeed again, and that refused calls had no effect.
     async fn assert_recovered(mut self) {
         wait_until_usable(&self.store).await;
         let until = Instant::now() + MAX_WAIT;
@@ -99,7 +94,7 @@ impl RefusalScenario {
             match self.store.lock("x").acquire().await {
                 Ok(guard) => break guard,
                 Err(AcquireError::Fault(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
-                // Until what was in doubt is undone.
+                // Until calls in doubt are undone.
                 Err(busy) => {
                     assert!(
                         self.in_doubt_counts[1] > 0,
@@ -109,26 +104,30 @@ impl RefusalScenario {
             }
         };
         assert_eq!(guard.release().await, ReleaseStatus::Released);
-        let left = self.rate_limiter.check("k", 1).await.expect("it is there").remaining();
+        let remaining = self.rate_limiter.check("k", 1).await.expect("it is there").remaining();
         self.charged_units += 1;
-        let sure = self.charged_units..=self.charged_units + self.in_doubt_counts[0];
-        assert!(sure.contains(&(LIMIT - left)), "{} charged, not {sure:?}", LIMIT - left);
+        let expected = self.charged_units..=self.charged_units + self.in_doubt_counts[0];
+        assert!(
+            expected.contains(&(LIMIT - remaining)),
+            "{} charged, not {expected:?}",
+            LIMIT - remaining
+        );
         assert_eq!(self.held_lock.release().await, ReleaseStatus::Released);
     }
 }
 
-/// What the server has answered.
+/// Returns the error code of the server.
 pub(super) fn server_error_code(error: &Error) -> Option<String> {
-    let answer = error.source()?.downcast_ref::<redis::RedisError>()?;
-    answer.code().map(str::to_owned)
+    let reply = error.source()?.downcast_ref::<redis::RedisError>()?;
+    reply.code().map(str::to_owned)
 }
 
-async fn assert_refused_between(code: &str, begin: &[&str], end: &[&str]) {
-    let mut before = RefusalScenario::with_long_timeout().await;
-    before.server.command(begin).await;
-    before.assert_refused(code).await;
-    before.server.command(end).await;
-    before.assert_recovered().await;
+async fn assert_refused_between(code: &str, begin_fault: &[&str], end_fault: &[&str]) {
+    let mut scenario = RefusalScenario::with_long_timeout().await;
+    scenario.server.command(begin_fault).await;
+    scenario.assert_refused(code).await;
+    scenario.server.command(end_fault).await;
+    scenario.assert_recovered().await;
 }
 
 #[tokio::test]
@@ -141,71 +140,71 @@ async fn noreplicas_and_oom_are_outages() {
     assert_refused_between("OOM", &set("maxmemory", "1"), &set("maxmemory", "0")).await;
 }
 
-/// What refuses on one connection does so on all of them.
+/// A server that refuses on one connection refuses on all, so probes need no new one.
 #[tokio::test]
 async fn refusing_server_is_probed_over_existing_connection() {
-    let before = RefusalScenario::with_long_timeout().await;
-    if !before.server.applies_min_replicas_to_scripts().await {
+    let scenario = RefusalScenario::with_long_timeout().await;
+    if !scenario.server.applies_min_replicas_to_scripts().await {
         return;
     }
-    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
-    let asked = Cell::new(0);
-    let told = async |section: &str, field: &str| {
-        asked.set(asked.get() + 1);
-        before.server.info_number(section, field).await
+    scenario.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let query_count = Cell::new(0);
+    let query_info = async |section: &str, field: &str| {
+        query_count.set(query_count.get() + 1);
+        scenario.server.info_number(section, field).await
     };
-    let refusals = async || told("errorstats", "errorstat_NOREPLICAS:count").await;
-    let made = async || told("stats", "total_connections_received").await;
+    let refusals = async || query_info("errorstats", "errorstat_NOREPLICAS:count").await;
+    let connections = async || query_info("stats", "total_connections_received").await;
     wait_until("nothing to be sent any more", async || {
         let known = refusals().await;
-        assert_eq!(before.acquire_error().await.kind(), ErrorKind::Unavailable);
+        assert_eq!(scenario.acquire_error().await.kind(), ErrorKind::Unavailable);
         refusals().await == known
     })
     .await;
-    let (first, count) = (refusals().await, made().await);
-    let own = asked.get();
+    let (first, count) = (refusals().await, connections().await);
+    let own_before = query_count.get();
     wait_until("the probe to have looked", async || refusals().await > first + 10).await;
-    let made = made().await - count;
-    assert_eq!(made, asked.get() - own, "the others are the probe's");
-    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
-    before.assert_recovered().await;
+    let connections = connections().await - count;
+    assert_eq!(connections, query_count.get() - own_before, "the others are the probe's");
+    scenario.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    scenario.assert_recovered().await;
 }
 
-/// A health check of the application's asks all the while.
+/// A health check of the application sends pings all the time.
 #[tokio::test]
 async fn successful_pings_do_not_keep_refusing_server_in_use() {
-    let before = RefusalScenario::with_long_timeout().await;
-    if !before.server.applies_min_replicas_to_scripts().await {
+    let scenario = RefusalScenario::with_long_timeout().await;
+    if !scenario.server.applies_min_replicas_to_scripts().await {
         return;
     }
-    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
-    let calls = before.server.count_script_calls().await;
+    scenario.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let calls = scenario.server.count_script_calls().await;
     for _ in 0..30 {
-        let _ = before.store.ping().await;
-        assert_eq!(before.acquire_error().await.kind(), ErrorKind::Unavailable);
+        let _ = scenario.store.ping().await;
+        assert_eq!(scenario.acquire_error().await.kind(), ErrorKind::Unavailable);
     }
-    let calls = before.server.count_script_calls().await - calls;
+    let calls = scenario.server.count_script_calls().await - calls;
     assert!(calls <= 15, "{calls} of 30 calls were sent");
-    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
-    before.assert_recovered().await;
+    scenario.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    scenario.assert_recovered().await;
 }
 
-/// By what it is asked whether it would count again.
+/// A rate limiter uses this ping to find out whether the store counts again.
 #[tokio::test]
 async fn shard_ping_fails_on_server_that_refuses_writes() {
-    let before = RefusalScenario::with_long_timeout().await;
-    let reaches = || before.store.backend().ping_shard(COMMON_SHARD);
-    reaches().await.expect("it is there");
-    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
-    before.store.ping().await.expect("it answers");
-    let error = reaches().await.expect_err("it refuses writes");
+    let scenario = RefusalScenario::with_long_timeout().await;
+    let ping_shard = || scenario.store.backend().ping_shard(COMMON_SHARD);
+    ping_shard().await.expect("it is there");
+    scenario.server.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    scenario.store.ping().await.expect("it answers");
+    let error = ping_shard().await.expect_err("it refuses writes");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    before.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
-    reaches().await.expect("it takes writes");
-    before.assert_recovered().await;
+    scenario.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    ping_shard().await.expect("it takes writes");
+    scenario.assert_recovered().await;
 }
 
-/// What makes room is done, whatever stands before it in its flight.
+/// A call that frees memory is run, whatever precedes it in its batch.
 #[tokio::test]
 async fn full_server_runs_release_batched_behind_acquire() {
     let server = ServerProcess::start().await;
@@ -214,16 +213,16 @@ async fn full_server_runs_release_batched_behind_acquire() {
     let lease = Arc::clone(held.lease().expect("it is held"));
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let free = cluster::acquire_command(&Key::custom("free"), &LockToken::new(store.node()));
-    let (key, me, mode) = (lease.key.clone(), lease.token.clone(), LockMode::Exclusive);
-    let asks = [LockCommand::Acquire(free), LockCommand::Release { key, token: me, mode }];
-    let words = lock_command_encoding::build_command(&KeyNames::new("test"), asks.iter(), true);
-    let words: Vec<_> = words.args_iter().filter_map(|arg| argument_text(&arg)).collect();
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
-    let redis::Value::Array(answers) = server.query(&words).await else { panic!("no list") };
-    assert_eq!(answers.len(), 2);
-    assert_eq!(answers[1], redis::Value::BulkString("released".into()));
+    let (key, token, mode) = (lease.key.clone(), lease.token.clone(), LockMode::Exclusive);
+    let commands = [LockCommand::Acquire(free), LockCommand::Release { key, token, mode }];
+    let args = lock_command_encoding::build_command(&KeyNames::new("test"), commands.iter(), true);
+    let args: Vec<_> = args.args_iter().filter_map(|arg| argument_text(&arg)).collect();
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let redis::Value::Array(replies) = server.query(&args).await else { panic!("no list") };
+    assert_eq!(replies.len(), 2);
+    assert_eq!(replies[1], redis::Value::BulkString("released".into()));
     let refused =
-        ReplyReader::new("lock_batch", answers[0].clone()).item_error().expect("it is refused");
+        ReplyReader::new("lock_batch", replies[0].clone()).item_error().expect("it is refused");
     assert_eq!(refused.kind(), ErrorKind::Unavailable);
     assert_eq!(held.release().await, ReleaseStatus::AlreadyLost);
 }
@@ -235,74 +234,75 @@ fn argument_text(arg: &redis::Arg<&[u8]>) -> Option<String> {
     }
 }
 
-/// It could not save, and was told not to take anything more then.
+/// A server that failed to save refuses writes, if it is configured so.
 #[tokio::test]
 async fn misconf_is_an_outage() {
-    let mut before = RefusalScenario::with_long_timeout().await;
-    // It saves to where it was started, which is gone.
-    before.server.remove_data_dir();
-    before.server.command(&["CONFIG", "SET", "save", "3600 1000000"]).await;
-    before.server.command(&["BGSAVE"]).await;
+    let mut scenario = RefusalScenario::with_long_timeout().await;
+    // Its directory is removed, so saving fails.
+    scenario.server.remove_data_dir();
+    scenario.server.command(&["CONFIG", "SET", "save", "3600 1000000"]).await;
+    scenario.server.command(&["BGSAVE"]).await;
     wait_until("the server not to have saved", async || {
-        let facts: String = before.server.query(&["INFO", "persistence"]).await;
-        facts.contains("rdb_last_bgsave_status:err")
+        let info: String = scenario.server.query(&["INFO", "persistence"]).await;
+        info.contains("rdb_last_bgsave_status:err")
     })
     .await;
-    let error = before.store.ping().await.expect_err("it refuses pings, too");
+    let error = scenario.store.ping().await.expect_err("it refuses pings, too");
     assert_eq!(
         (error.kind(), server_error_code(&error).as_deref()),
         (ErrorKind::Unavailable, Some("MISCONF"))
     );
-    before.assert_refused("MISCONF").await;
-    before.server.command(&["CONFIG", "SET", "save", ""]).await;
-    before.assert_recovered().await;
+    scenario.assert_refused("MISCONF").await;
+    scenario.server.command(&["CONFIG", "SET", "save", ""]).await;
+    scenario.assert_recovered().await;
 }
 
 #[tokio::test]
 async fn readonly_is_an_outage() {
-    let before = RefusalScenario::with_long_timeout().await;
-    before.server.command(&["REPLICAOF", "127.0.0.1", UNUSED_PORT]).await;
+    let scenario = RefusalScenario::with_long_timeout().await;
+    scenario.server.command(&["REPLICAOF", "127.0.0.1", UNUSED_PORT]).await;
     for _ in 0..8 {
-        assert_eq!(before.acquire_error().await.kind(), ErrorKind::Unavailable);
-        let error = before.rate_limiter.check("k", 1).await.expect_err("it is refused");
+        assert_eq!(scenario.acquire_error().await.kind(), ErrorKind::Unavailable);
+        let error = scenario.rate_limiter.check("k", 1).await.expect_err("it is refused");
         assert_eq!(error.kind(), ErrorKind::Unavailable, "nothing is in doubt: {error}");
     }
-    before.server.command(&["REPLICAOF", "NO", "ONE"]).await;
-    before.assert_recovered().await;
+    scenario.server.command(&["REPLICAOF", "NO", "ONE"]).await;
+    scenario.assert_recovered().await;
 }
 
-/// Somebody else's script does not end. What is sent to the server late in a deadline may have no answer by its end.
+/// A script of another client does not end. A call sent late in its deadline may get no reply by
+/// then.
 #[tokio::test]
 async fn busy_is_an_outage() {
     let server = ServerProcess::start().await;
     let store = server.connect_store().await;
-    let mut before = RefusalScenario::new(server, store).await;
-    before.server.command(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
-    let client = redis::Client::open(("127.0.0.1", before.server.port())).expect("an address");
+    let mut scenario = RefusalScenario::new(server, store).await;
+    scenario.server.command(&["CONFIG", "SET", "lua-time-limit", "1"]).await;
+    let client = redis::Client::open(("127.0.0.1", scenario.server.port())).expect("an address");
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-    let spins = client.get_multiplexed_async_connection_with_config(&config).await;
-    let mut spins = spins.expect("it runs");
-    let spinning = crate::store::spawn(async move {
-        let mut spin = redis::cmd("EVAL");
-        spin.arg("while true do end").arg(0).query_async::<()>(&mut spins).await
+    let connection = client.get_multiplexed_async_connection_with_config(&config).await;
+    let mut connection = connection.expect("it runs");
+    let blocking_script = crate::store::spawn(async move {
+        let mut command = redis::cmd("EVAL");
+        command.arg("while true do end").arg(0).query_async::<()>(&mut connection).await
     });
-    wait_until_busy(&before.server).await;
-    let outage = |kind| matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout);
-    let error = before.store.ping().await.expect_err("it runs nothing");
-    assert!(outage(error.kind()), "{error}");
+    wait_until_busy(&scenario.server).await;
+    let is_outage = |kind| matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout);
+    let error = scenario.store.ping().await.expect_err("it runs nothing");
+    assert!(is_outage(error.kind()), "{error}");
     for _ in 0..8 {
-        let error = before.acquire_error().await;
-        assert!(outage(error.kind()), "{error}");
-        before.in_doubt_counts[1] += u64::from(error.kind() == ErrorKind::Timeout);
-        let error = before.rate_limiter.check("k", 1).await.expect_err("it is refused");
-        assert!(outage(error.kind()), "{error}");
-        before.in_doubt_counts[0] += u64::from(error.kind() == ErrorKind::Timeout);
+        let error = scenario.acquire_error().await;
+        assert!(is_outage(error.kind()), "{error}");
+        scenario.in_doubt_counts[1] += u64::from(error.kind() == ErrorKind::Timeout);
+        let error = scenario.rate_limiter.check("k", 1).await.expect_err("it is refused");
+        assert!(is_outage(error.kind()), "{error}");
+        scenario.in_doubt_counts[0] += u64::from(error.kind() == ErrorKind::Timeout);
     }
     // The breaker is open: nothing is sent.
-    assert_eq!(before.acquire_error().await.kind(), ErrorKind::Unavailable);
-    before.server.command(&["SCRIPT", "KILL"]).await;
-    spinning.await.expect("no panic").expect_err("it was killed");
-    before.assert_recovered().await;
+    assert_eq!(scenario.acquire_error().await.kind(), ErrorKind::Unavailable);
+    scenario.server.command(&["SCRIPT", "KILL"]).await;
+    blocking_script.await.expect("no panic").expect_err("it was killed");
+    scenario.assert_recovered().await;
 }
 
 async fn wait_until_busy(server: &ServerProcess) {

@@ -1,4 +1,4 @@
-//! Servers whose clock is wrong: a library that is preloaded, and compiled on the spot.
+//! Servers with a wrong clock, by a preloaded library that is compiled on demand.
 
 use std::{
     path::{Path, PathBuf},
@@ -6,13 +6,13 @@ use std::{
     sync::OnceLock,
 };
 
-/// Of this process, which may run several tests at once.
+/// Path of the compiled library. Several tests of this process may use it.
 static CLOCK_LIBRARY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Lets the clock of the process be so many seconds ahead.
-pub(super) fn set_clock_ahead(command: &mut Command, ahead: i64) {
+/// Sets the clock of a process ahead, by seconds.
+pub(super) fn set_clock_ahead(command: &mut Command, clock_lead_secs: i64) {
     let library = CLOCK_LIBRARY.get_or_init(compile_clock_library);
-    command.env("LD_PRELOAD", library).env("LOCKGATE_TESTS_CLOCK", ahead.to_string());
+    command.env("LD_PRELOAD", library).env("LOCKGATE_TESTS_CLOCK", clock_lead_secs.to_string());
 }
 
 fn compile_clock_library() -> PathBuf {

@@ -1,4 +1,4 @@
-//! Which locks are in one store: by its server, database and namespace, and not by the namespace alone.
+//! Identity of a store: its server, database and namespace, and not the namespace alone.
 
 use std::{
     sync::Arc,
@@ -26,71 +26,72 @@ fn lock_gate(store: &Store) -> LockLayer<()> {
     LockLayer::by(KeySource::function(|()| Some("x".to_owned()))).store(store)
 }
 
-async fn enter_gate(gate: &LockLayer<()>, view: &mut FakeGateRequest) -> Verdict<LockTicket> {
-    match gate.inspect(view) {
-        InitialVerdict::Enter(facts) => gate.enter(facts).await,
+async fn enter_gate(gate: &LockLayer<()>, request: &mut FakeGateRequest) -> Verdict<LockTicket> {
+    match gate.inspect(request) {
+        InitialVerdict::Enter(context) => gate.enter(context).await,
         other => panic!("it has a key: {other:?}"),
     }
 }
 
-/// A deferred request that its worker sends again under this lock.
+/// Returns a deferred request that a worker replays under this lock.
 fn replayed_request(store: &Store, lock: &LockGuard) -> FakeGateRequest {
-    let deferred = RunningJob {
+    let job = RunningJob {
         id: JobId::new(lock.key()),
         attempt: 1,
         accepted_at: SystemTime::UNIX_EPOCH,
         fence: 1,
     };
-    let facts = lock.hold_state().expect("it is this process's own");
-    let mut view = FakeGateRequest::new("POST");
-    view.insert_extension(ReplayMarker::new(deferred, store, Arc::clone(facts)));
-    view
+    let hold_state = lock.hold_state().expect("it is this process's own");
+    let mut request = FakeGateRequest::new("POST");
+    request.insert_extension(ReplayMarker::new(job, store, Arc::clone(hold_state)));
+    request
 }
 
-/// What a run on one store has, a layer on the other takes for itself: it meets what others have there.
+/// A layer on one store does not share the lock of a run on the other. It acquires its own, and
+/// meets the holders there.
 async fn assert_separate_stores(one: &Store, other: &Store) {
     let run = one.lock("x").acquire().await.expect("it is free");
     let held = other.lock("x").acquire().await.expect("it is another lock");
-    let mut view = replayed_request(one, &run);
-    let Verdict::Pass(outer) = enter_gate(&lock_gate(one), &mut view).await else {
+    let mut request = replayed_request(one, &run);
+    let Verdict::Pass(outer) = enter_gate(&lock_gate(one), &mut request).await else {
         panic!("its own")
     };
-    lock_gate(one).annotate_request(&outer, &mut view);
-    let verdict = enter_gate(&lock_gate(other), &mut view).await;
+    lock_gate(one).annotate_request(&outer, &mut request);
+    let verdict = enter_gate(&lock_gate(other), &mut request).await;
     assert!(matches!(verdict, Verdict::Busy(..)), "{verdict:?}");
-    let within = run.scope(other.lock("x").acquire()).await;
-    assert!(matches!(within, Err(AcquireError::Busy(_))), "{within:?}");
+    let scoped = run.scope(other.lock("x").acquire()).await;
+    assert!(matches!(scoped, Err(AcquireError::Busy(_))), "{scoped:?}");
     let secret = SharedSecret::new([7; 32]);
     assert!(run.held_lock().delegation_header(other, &secret).is_none());
-    let (_, word) = run.held_lock().delegation_header(one, &secret).expect("it is held");
+    let (_, header_value) = run.held_lock().delegation_header(one, &secret).expect("it is held");
     let mut called = FakeGateRequest::new("POST");
-    called.headers = vec![("lockgate-held", word.leak())];
+    called.headers = vec![("lockgate-held", header_value.leak())];
     let verdict = enter_gate(&lock_gate(other).trust_delegation(&secret), &mut called).await;
     assert!(matches!(verdict, Verdict::Busy(..)), "{verdict:?}");
     held.release().await;
-    let verdict = enter_gate(&lock_gate(other), &mut view).await;
+    let verdict = enter_gate(&lock_gate(other), &mut request).await;
     let Verdict::Pass(ticket) = verdict else { panic!("it is free: {verdict:?}") };
-    lock_gate(other).annotate_request(&ticket, &mut view);
-    assert_eq!(view.extension::<HeldLocks>().expect("they are shown").len(), 2);
+    lock_gate(other).annotate_request(&ticket, &mut request);
+    assert_eq!(request.extension::<HeldLocks>().expect("they are shown").len(), 2);
     drop((ticket, outer));
     run.release().await;
     assert!(one.shutdown(20 * SECOND).await && other.shutdown(20 * SECOND).await);
 }
 
-/// What a request on one handle has, a layer on the other has as well.
+/// A layer on one handle shares the lock of a run on the other.
 async fn assert_same_store(one: &Store, other: &Store) {
     let run = one.lock("x").acquire().await.expect("it is free");
     let verdict = enter_gate(&lock_gate(other), &mut replayed_request(one, &run)).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
-    let within = run.scope(other.lock("x").acquire()).await.expect("it is there");
-    assert_eq!(within.fence(), run.fence());
+    let scoped = run.scope(other.lock("x").acquire()).await.expect("it is there");
+    assert_eq!(scoped.fence(), run.fence());
     let secret = SharedSecret::new([7; 32]);
-    let (_, word) = run.held_lock().delegation_header(one, &secret).expect("it is held");
+    let (_, header_value) = run.held_lock().delegation_header(one, &secret).expect("it is held");
     let mut called = FakeGateRequest::new("POST");
-    called.headers = vec![("lockgate-held", word.leak())];
+    called.headers = vec![("lockgate-held", header_value.leak())];
     let verdict = enter_gate(&lock_gate(other).trust_delegation(&secret), &mut called).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
-    drop((verdict, within));
+    drop((verdict, scoped));
     run.release().await;
 }
 
@@ -124,21 +125,21 @@ async fn two_handles_of_one_namespace_share_locks() {
     }
 }
 
-/// A handle that could not connect when it was made.
+/// Handles that could not connect when they were made.
 #[tokio::test]
 async fn unconnected_handle_connects_to_compare_identity() {
     let mut server = ServerProcess::start().await;
-    let mut lazy = Vec::new();
+    let mut unconnected = Vec::new();
     server.kill();
     for _ in 0..3 {
         let builder = Store::builder(&server.url()).call_timeout(Duration::from_secs(1));
-        lazy.push(builder.connect().await.expect("that it is away is no mistake"));
+        unconnected.push(builder.connect().await.expect("that it is away is no mistake"));
     }
-    let [first, second, third] = &lazy[..] else { panic!("three were made") };
-    let view = &mut FakeGateRequest::new("POST");
-    let away = Store::memory();
-    let guard = away.lock("x").acquire().await.expect("it is free");
-    let verdict = guard.scope(enter_gate(&lock_gate(first), view)).await;
+    let [first, second, third] = &unconnected[..] else { panic!("three were made") };
+    let request = &mut FakeGateRequest::new("POST");
+    let memory_store = Store::memory();
+    let guard = memory_store.lock("x").acquire().await.expect("it is free");
+    let verdict = guard.scope(enter_gate(&lock_gate(first), request)).await;
     assert!(matches!(verdict, Verdict::Answer(ref reply) if reply.status == 503), "{verdict:?}");
     server.restart().await;
     let one = server.store_with_long_timeout().await;
@@ -148,21 +149,22 @@ async fn unconnected_handle_connects_to_compare_identity() {
     }
     let verdict = enter_gate(&lock_gate(first), &mut replayed_request(&one, &run)).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
-    let within = run.scope(second.lock("x").acquire()).await.expect("it is there");
-    assert_eq!(within.fence(), run.fence());
+    let scoped = run.scope(second.lock("x").acquire()).await.expect("it is there");
+    assert_eq!(scoped.fence(), run.fence());
     let both = run.scope(third.locks(["x", "y"]).acquire()).await.expect("one is there");
     assert_eq!(both.held_locks().get("x").and_then(HeldLock::fence), Some(run.fence()));
 }
 
-/// It was flushed, and another process has connected since. Its own lock is lent to a run until it is found lost.
+/// The server was flushed, and another process has connected since. The lock is shared with the run
+/// until its loss is detected.
 #[tokio::test]
 async fn run_shares_its_lock_after_flush() {
     let server = ServerProcess::start().await;
     let one = connect_store(&server, 0, "test").await;
     let other = connect_store(&server, 0, "test").await;
-    // Not renewed meanwhile, and so not found lost.
-    let asked = one.lock("x").lease(60 * SECOND).max_hold(600 * SECOND);
-    let run = asked.acquire().await.expect("it is free");
+    // The lease is not renewed meanwhile, so its loss is not detected.
+    let request = one.lock("x").lease(60 * SECOND).max_hold(600 * SECOND);
+    let run = request.acquire().await.expect("it is free");
     server.command(&["FLUSHALL"]).await;
     let before = other.backend().identities();
     server.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
@@ -172,8 +174,8 @@ async fn run_shares_its_lock_after_flush() {
     })
     .await;
     assert_eq!(one.is_same_as(&other), Some(true));
-    let stranger = connect_store(&server, 0, "test").await;
-    assert_eq!(other.is_same_as(&stranger), Some(true), "which has met the new data alone");
+    let new_handle = connect_store(&server, 0, "test").await;
+    assert_eq!(other.is_same_as(&new_handle), Some(true), "which has met the new data alone");
     let verdict = enter_gate(&lock_gate(&other), &mut replayed_request(&one, &run)).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
     assert_eq!(run.scope(other.lock("x").acquire()).await.expect("its own").fence(), run.fence());

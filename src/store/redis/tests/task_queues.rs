@@ -1,4 +1,4 @@
-//! Queues of tasks over a server that forgets and a network that loses.
+//! Task queues on a server that loses scripts, over a network that loses replies.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -11,18 +11,18 @@ use crate::{
     store::Store,
 };
 
-/// How often each payload was run.
+/// Number of runs of each payload.
 #[derive(Clone, Default)]
 struct RunCounts(Arc<Mutex<BTreeMap<u32, u32>>>);
 
 impl RunCounts {
-    fn counting_worker(&self, store: &Store, takes: Duration) -> QueueWorker {
+    fn counting_worker(&self, store: &Store, run_time: Duration) -> QueueWorker {
         let runs = self.clone();
         numbers_queue(store).worker(move |task: Task<u32>| {
             *runs.0.lock().entry(task.payload).or_default() += 1;
             async move {
-                if !takes.is_zero() {
-                    tokio::time::sleep(takes).await;
+                if !run_time.is_zero() {
+                    tokio::time::sleep(run_time).await;
                 }
                 Ok::<(), std::io::Error>(())
             }
@@ -33,7 +33,7 @@ impl RunCounts {
         self.0.lock().len()
     }
 
-    /// All that were run twice or more.
+    /// Returns the number of payloads that were run twice or more.
     fn count_repeated(&self) -> usize {
         self.0.lock().values().filter(|times| **times > 1).count()
     }
@@ -43,7 +43,7 @@ fn numbers_queue(store: &Store) -> Queue<u32> {
     store.queue("numbers")
 }
 
-/// A worker, and how it is told to stop.
+/// Starts a worker. Returns its stop signal and its task.
 fn start_worker(worker: QueueWorker) -> (oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
     let (stop, stopped) = oneshot::channel();
     let task = crate::store::spawn(worker.run(async {
@@ -63,7 +63,7 @@ async fn wait_until_done(store: &Store, tasks: u64) {
     panic!("{:?}", numbers_queue(store).stats().await);
 }
 
-/// Nothing is left but numbers, and what has a TTL.
+/// Asserts that nothing is left but counters and keys with a TTL.
 async fn assert_only_expiring_keys_left(server: &ServerProcess) {
     for key in server.remaining_keys().await {
         let kind = key.split("}:").nth(1).unwrap_or_default().split(':').next().unwrap_or_default();
@@ -72,7 +72,7 @@ async fn assert_only_expiring_keys_left(server: &ServerProcess) {
     }
 }
 
-/// The worker has ended each task long before its push is sent again: it must not be stored once more.
+/// Each task has ended long before its push is sent again. It must not be stored once more.
 #[tokio::test]
 async fn push_with_lost_reply_is_stored_once() {
     let server = ServerProcess::start().await;
@@ -152,11 +152,11 @@ async fn two_workers_run_long_backlog_once() {
     const TASKS: u32 = 5_000;
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
-    let pushes = (0..50).map(|part| {
+    let pushes = (0..50).map(|chunk| {
         let queue = numbers_queue(&store);
         crate::store::spawn(async move {
             for n in 0..TASKS / 50 {
-                queue.push(&(part * (TASKS / 50) + n)).await.unwrap();
+                queue.push(&(chunk * (TASKS / 50) + n)).await.unwrap();
             }
         })
     });

@@ -1,4 +1,4 @@
-//! TLS to a server that has it, and what is said of it where it does not fit.
+//! TLS connections to a server, and errors of settings that do not fit it.
 
 mod multiple_servers;
 
@@ -18,17 +18,17 @@ use crate::{
     store::{Store, StoreBuilder},
 };
 
-/// A directory of certificates: an authority, what it vouches for, and one of which nobody knows.
+/// Directory of certificates, issued by a trusted authority and by another one.
 struct TestCertificates(PathBuf);
 
-/// What a server is told of them.
+/// Settings of a server's certificate files.
 const SERVER_FILE_SETTINGS: [[&str; 2]; 3] = [
     ["tls-cert-file", "server.crt"],
     ["tls-key-file", "server.key"],
     ["tls-ca-cert-file", "ca.crt"],
 ];
 
-/// Made at once, unlike one of RSA.
+/// Elliptic curve keys are generated faster than RSA keys.
 const KEY_OPTIONS: [&str; 4] = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"];
 
 impl TestCertificates {
@@ -40,9 +40,9 @@ impl TestCertificates {
             .expect("a place for temporary files");
         for authority in ["ca", "other"] {
             let subject = format!("/CN={authority}");
-            let words = ["req", "-x509", "-nodes", "-days", "2", "-subj", &subject, "-keyout"];
+            let args = ["req", "-x509", "-nodes", "-days", "2", "-subj", &subject, "-keyout"];
             let [key, cert] = [format!("{authority}.key"), format!("{authority}.crt")];
-            certificates.run_openssl(&[&words[..], &[&key, "-out", &cert], &KEY_OPTIONS].concat());
+            certificates.run_openssl(&[&args[..], &[&key, "-out", &cert], &KEY_OPTIONS].concat());
         }
         for (name, authority) in [("server", "ca"), ("client", "ca"), ("stranger", "other")] {
             certificates.issue(name, authority);
@@ -52,26 +52,26 @@ impl TestCertificates {
 
     fn issue(&self, name: &str, authority: &str) {
         let [key, csr, cert] = ["key", "csr", "crt"].map(|kind| format!("{name}.{kind}"));
-        let words = ["req", "-nodes", "-subj", "/CN=lockgate", "-keyout"];
-        self.run_openssl(&[&words[..], &[&key, "-out", &csr], &KEY_OPTIONS].concat());
+        let args = ["req", "-nodes", "-subj", "/CN=lockgate", "-keyout"];
+        self.run_openssl(&[&args[..], &[&key, "-out", &csr], &KEY_OPTIONS].concat());
         let [ca, ca_key] = ["crt", "key"].map(|kind| format!("{authority}.{kind}"));
-        let words = ["x509", "-req", "-days", "2", "-CAcreateserial", "-extfile", "names"];
+        let args = ["x509", "-req", "-days", "2", "-CAcreateserial", "-extfile", "names"];
         self.run_openssl(
-            &[&words[..], &["-in", &csr, "-CA", &ca, "-CAkey", &ca_key, "-out", &cert]].concat(),
+            &[&args[..], &["-in", &csr, "-CA", &ca, "-CAkey", &ca_key, "-out", &cert]].concat(),
         );
     }
 
-    fn run_openssl(&self, words: &[&str]) {
+    fn run_openssl(&self, args: &[&str]) {
         let mut command = Command::new("openssl");
-        command.args(words).current_dir(&self.0).stdout(Stdio::null()).stderr(Stdio::null());
-        assert!(command.status().expect("these tests need openssl").success(), "{words:?}");
+        command.args(args).current_dir(&self.0).stdout(Stdio::null()).stderr(Stdio::null());
+        assert!(command.status().expect("these tests need openssl").success(), "{args:?}");
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// For a command line.
+    /// Returns the settings as command line arguments.
     fn server_arguments(&self) -> Vec<String> {
         let each = SERVER_FILE_SETTINGS.iter().map(|[setting, name]| {
             [format!("--{setting}"), self.path(name).to_str().expect("UTF-8").to_owned()]
@@ -90,7 +90,7 @@ impl Drop for TestCertificates {
     }
 }
 
-/// Whether the chosen server was built without TLS: `cargo xtask test` finds out and says so.
+/// Returns true if the tests' server was built without TLS, which `cargo xtask test` detects.
 fn server_lacks_tls() -> bool {
     env::var_os("LOCKGATE_TESTS_WITHOUT_TLS").is_some()
 }
@@ -119,19 +119,19 @@ impl TlsServer {
         Store::builder(&url).call_timeout(5 * SECOND)
     }
 
-    /// Channels that somebody listens on for places in line.
+    /// Returns the number of channels on which waiters are subscribed.
     async fn lock_channel_count(&self) -> usize {
         let url = format!("rediss://127.0.0.1:{}/", self.port);
         let ca = Some(self.certificates.read_file("ca.crt"));
         let trust = redis::TlsCertificates { client_tls: None, root_cert: ca };
         let client = redis::Client::build_with_tls(url, trust).expect("an address");
         let mut connection = connect_with_long_timeout(&client).await.expect("it runs");
-        let mut asked = redis::cmd("PUBSUB");
-        asked.arg("CHANNELS").arg("lg:1:test:w:*");
-        asked.query_async::<Vec<String>>(&mut connection).await.expect("it answers").len()
+        let mut command = redis::cmd("PUBSUB");
+        command.arg("CHANNELS").arg("lg:1:test:w:*");
+        command.query_async::<Vec<String>>(&mut connection).await.expect("it answers").len()
     }
 
-    /// With the right authority, and a certificate that it vouches for.
+    /// Builder with the right authority, and a client certificate that it issued.
     fn builder_with_certificates(&self) -> StoreBuilder {
         let read = |name| self.certificates.read_file(name);
         self.builder()
@@ -161,7 +161,8 @@ fn spawn_tls_server(
     command.spawn().expect("these tests need a redis-server that was built with TLS")
 }
 
-/// A server that refuses closes its socket, which may overtake what it says: then it looks away.
+/// Returns the text of a config error. A server that refuses closes its socket, which may overtake
+/// the alert. That looks like an outage, so the connect is repeated.
 async fn config_error_text(builder: StoreBuilder) -> String {
     for _ in 0..20 {
         if let Err(error) = builder.clone().connect().await {
@@ -184,7 +185,7 @@ async fn locks_and_wakeups_work_over_tls() {
     let other = store.as_another_process();
     let waiter = crate::store::spawn(other.lock("x").wait(20 * SECOND).acquire());
     wait_for_queue_length(&store, 1).await;
-    // Without messages it is served all the same, by its next look.
+    // Without wake-ups, the next poll would serve the waiter.
     wait_until("a subscriber over TLS", async || server.lock_channel_count().await > 0).await;
     held.release().await;
     drop(waiter.await.expect("no panic").expect("it is served"));
@@ -199,7 +200,7 @@ async fn untrusted_server_certificate_is_config_error() {
     let other = server.builder().ca_certificate(server.certificates.read_file("other.crt"));
     let text = config_error_text(other).await;
     assert!(text.contains("is not trusted"), "{text}");
-    // The system knows nothing of this authority either.
+    // The system does not know this authority either.
     let text = config_error_text(server.builder()).await;
     assert!(text.contains("is not trusted"), "{text}");
     let text = config_error_text(server.builder().ca_certificate("no certificate")).await;
@@ -215,16 +216,20 @@ async fn server_may_require_client_certificate() {
     let read = |name| server.certificates.read_file(name);
     let store = server.builder_with_certificates().connect().await.expect("the settings are right");
     store.ping().await.expect("it is there");
-    let silent = config_error_text(server.builder().ca_certificate(read("ca.crt"))).await;
-    assert!(silent.contains("requires a client certificate"), "{silent}");
-    let stranger = server
+    let text_without_certificate =
+        config_error_text(server.builder().ca_certificate(read("ca.crt"))).await;
+    assert!(
+        text_without_certificate.contains("requires a client certificate"),
+        "{text_without_certificate}"
+    );
+    let untrusted = server
         .builder()
         .ca_certificate(read("ca.crt"))
         .client_certificate(read("stranger.crt"), read("stranger.key"));
-    let text = config_error_text(stranger).await;
+    let text = config_error_text(untrusted).await;
     assert!(text.contains("rejected the client certificate"), "{text}");
-    let odd = server.builder().client_certificate(read("client.crt"), "no key");
-    config_error_text(odd).await;
+    let invalid = server.builder().client_certificate(read("client.crt"), "no key");
+    config_error_text(invalid).await;
 }
 
 #[tokio::test]
@@ -233,16 +238,16 @@ async fn certificates_without_tls_are_config_error() {
     assert!(text.contains("rediss://"), "{text}");
 }
 
-/// In a process of its own: in this one, other tests have chosen.
+/// In a process of its own, since other tests install a provider in this one.
 #[test]
 fn missing_crypto_provider_fails_at_connect() {
     const INSIDE: &str = "LOCKGATE_TEST_WITHOUT_PROVIDER";
     if env::var_os(INSIDE).is_none() {
         let name = std::thread::current().name().expect("a test has a name").to_owned();
-        let mut again = Command::new(env::current_exe().expect("it runs"));
-        let ended = again.args([&name, "--exact"]).env(INSIDE, "yes").output().expect("it runs");
-        let text = String::from_utf8_lossy(&ended.stdout).into_owned();
-        assert!(ended.status.success() && text.contains("1 passed"), "{text}");
+        let mut command = Command::new(env::current_exe().expect("it runs"));
+        let output = command.args([&name, "--exact"]).env(INSIDE, "yes").output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

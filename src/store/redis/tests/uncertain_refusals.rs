@@ -1,5 +1,6 @@
-//! Refusals of what was sent twice, by ways of which one was left: a copy that comes when there is room is stored, and
-//! runs. Nobody may have been told that nothing was.
+//! Refusals of calls that were sent twice, over a connection that was left. A late copy that
+//! arrives when there is room is stored and run. So the call is in doubt, and must not be reported
+//! as refused.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -17,16 +18,16 @@ use crate::{
     },
 };
 
-fn enqueue_with(print: &str, most: u64) -> EnqueueCommand {
+fn enqueue_with(fingerprint: &str, max_jobs: u64) -> EnqueueCommand {
     EnqueueCommand {
-        idempotency_record: (!print.is_empty())
-            .then(|| ("idem".into(), print.to_owned(), 60 * SECOND)),
-        limits: StorageLimits { resource_jobs: most, ..StorageLimits::uniform(1 << 20) },
+        idempotency_record: (!fingerprint.is_empty())
+            .then(|| ("idem".into(), fingerprint.to_owned(), 60 * SECOND)),
+        limits: StorageLimits { resource_jobs: max_jobs, ..StorageLimits::uniform(1 << 20) },
         ..enqueue_command(&Key::custom("x"))
     }
 }
 
-/// Its first copy loses its answer.
+/// Asserts that the enqueue is in doubt after its first copy lost its reply.
 async fn assert_enqueue_in_doubt(store: &Store, proxy: &LossyProxy, call: EnqueueCommand) {
     proxy.lose_next_replies(1);
     let error = store.backend().enqueue(call).await.expect_err("it may come yet");
@@ -40,37 +41,37 @@ async fn refused_enqueue_with_unanswered_copy_reports_timeout() {
     let store = proxy.store_with_long_timeout().await;
     let first = store.backend().enqueue(enqueue_with("print", 9)).await.expect("it is there");
     assert_eq!(first, EnqueueOutcome::Stored { position: 1 });
-    let unmanned = || {
+    let without_worker = || {
         let call = enqueue_with("", 9);
         EnqueueCommand { policy: JobPolicy { needs_worker: true, ..call.policy }, ..call }
     };
-    for (refused, answer) in [
+    for (refused, outcome) in [
         (enqueue_with("", 1), EnqueueOutcome::Full),
         (enqueue_with("other", 9), EnqueueOutcome::FingerprintMismatch),
-        (unmanned(), EnqueueOutcome::NoWorker),
+        (without_worker(), EnqueueOutcome::NoWorker),
     ] {
-        assert_eq!(store.backend().enqueue(refused.clone()).await.expect("it is there"), answer);
+        assert_eq!(store.backend().enqueue(refused.clone()).await.expect("it is there"), outcome);
         assert_enqueue_in_doubt(&store, &proxy, refused).await;
     }
 }
 
-/// What is only looked up can't be stored by any copy.
+/// No copy of a lookup can store anything.
 #[tokio::test]
 async fn lookup_with_unanswered_copy_reports_its_outcome() {
     let server = ServerProcess::start().await;
     let proxy = LossyProxy::to(server.port()).await;
     let store = proxy.store_with_long_timeout().await;
     store.backend().enqueue(enqueue_with("print", 9)).await.expect("it is there");
-    for (print, answer) in
+    for (fingerprint, outcome) in
         [("", EnqueueOutcome::Full), ("other", EnqueueOutcome::FingerprintMismatch)]
     {
-        let look = EnqueueCommand {
+        let lookup = EnqueueCommand {
             envelope: Bytes::new(),
             limits: StorageLimits::uniform(0),
-            ..enqueue_with(print, 0)
+            ..enqueue_with(fingerprint, 0)
         };
         proxy.lose_next_replies(1);
-        assert_eq!(store.backend().enqueue(look).await.expect("it is there"), answer);
+        assert_eq!(store.backend().enqueue(lookup).await.expect("it is there"), outcome);
         assert_eq!(proxy.pending_cuts(), 0);
     }
 }
@@ -100,22 +101,22 @@ async fn refused_push_with_unanswered_copy_reports_timeout() {
     }
 }
 
-/// The store knows a process's last 4096 pushes. One that is refused is in the place of one long before it, whose copy
-/// may come yet.
+/// The store remembers the last 4096 pushes of a process. A refused push has the position of one
+/// long before it, of which a copy may still arrive.
 #[tokio::test]
 async fn refused_push_keeps_push_numbers_of_stored_tasks() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
-    let known = async || -> u64 {
+    let count_known_pushes = async || -> u64 {
         let keys = server.remaining_keys().await;
         let shard = format!("{{{}}}:zp:", Key::from("numbers").shard());
-        let own = |key: &&String| key.contains(&shard);
-        let key = keys.iter().find(own).expect("it is there");
+        let is_own = |key: &&String| key.contains(&shard);
+        let key = keys.iter().find(is_own).expect("it is there");
         server.query(&["BITCOUNT", key]).await
     };
     assert_ne!(Key::from("numbers").shard(), Key::from("others").shard(), "one key for both");
     single_task_queue(&store).push(&1).unique("u").await.expect("it is there");
-    let before = known().await;
+    let before = count_known_pushes().await;
     for unique in [false, true] {
         let others = store.queue::<u32>("others");
         join_all((0..4095).map(|n| others.push(&n).into_future())).await;
@@ -125,6 +126,6 @@ async fn refused_push_keeps_push_numbers_of_stored_tasks() {
             single_task_queue(&store).push(&2).await.map(drop)
         };
         assert!(unique || matches!(refused, Err(PushError::Full)), "{refused:?}");
-        assert_eq!(known().await, before, "a number is gone");
+        assert_eq!(count_known_pushes().await, before, "a number is gone");
     }
 }

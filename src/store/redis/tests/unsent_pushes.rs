@@ -1,4 +1,4 @@
-//! Calls whose deadline passes before they are on the wire have not run, and are told so.
+//! A call whose deadline passes before it is sent has not run, and is reported so.
 
 use futures_util::future::join_all;
 
@@ -11,7 +11,7 @@ use crate::{
 
 const PUSH_COUNT: u32 = 50_000;
 
-/// What pushes came to.
+/// Outcomes of pushes.
 #[derive(Default)]
 struct PushCounts {
     stored: usize,
@@ -26,46 +26,47 @@ async fn push_all(queue: &Queue<u32>) -> PushCounts {
         crate::store::spawn(async move { queue.push(&n).await })
     };
     let pushes: Vec<_> = (0..PUSH_COUNT).map(push).collect();
-    let mut told = PushCounts::default();
+    let mut counts = PushCounts::default();
     for push in join_all(pushes).await {
         match push.expect("no panic") {
-            Ok(_) => told.stored += 1,
+            Ok(_) => counts.stored += 1,
             Err(PushError::Store(error)) if error.kind() == ErrorKind::Unavailable => {
-                told.unsent += 1;
+                counts.unsent += 1;
             }
             Err(PushError::Store(error)) if error.kind() == ErrorKind::Timeout => {
-                told.in_doubt += 1;
+                counts.in_doubt += 1;
             }
             Err(other) => panic!("{other:?}"),
         }
     }
     println!(
         "figure: of {PUSH_COUNT} pushes {} stored, {} unsent, {} in doubt",
-        told.stored, told.unsent, told.in_doubt
+        counts.stored, counts.unsent, counts.in_doubt
     );
-    told
+    counts
 }
 
-/// With the deadline that stores have by default, which is far too short for so many. How many are in doubt depends on how
-/// busy the machine is; `combine::tests::deadlines` has the bound under a stopped clock.
+/// With the default deadline, which is far too short for so many pushes. The number of pushes in
+/// doubt depends on the load of the machine; `batcher::tests::deadlines` checks its bound under a
+/// paused clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pushes_reported_unsent_were_not_stored() {
     let server = ServerProcess::start().await;
     let store = Store::builder(&server.url()).connect().await.expect("the URL is right");
     let queue = store.queue("numbers");
     wait_until_usable(&store).await;
-    let told = push_all(&queue).await;
-    // What is on its way goes before this.
+    let counts = push_all(&queue).await;
+    // Earlier pushes are run before this one.
     wait_until("another push", async || queue.push(&0).await.is_ok()).await;
     let other = server.store_with_long_timeout().await;
     let stored = other.queue::<u32>("numbers").stats().await.expect("it is there").waiting;
     let stored = usize::try_from(stored).expect("a number") - 1;
     println!("figure: {stored} are stored");
-    assert!(stored >= told.stored && stored <= told.stored + told.in_doubt, "{stored}");
-    assert!(told.unsent > told.in_doubt, "most of those without an answer were not sent");
+    assert!(stored >= counts.stored && stored <= counts.stored + counts.in_doubt, "{stored}");
+    assert!(counts.unsent > counts.in_doubt, "most of those without an answer were not sent");
 }
 
-/// The server takes no more than its socket does.
+/// The server receives no more than its socket buffers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn most_pushes_to_frozen_server_stay_unsent() {
     let server = ServerProcess::start().await;
@@ -74,13 +75,13 @@ async fn most_pushes_to_frozen_server_stay_unsent() {
     let queue = store.queue("numbers");
     wait_until_usable(&store).await;
     server.freeze();
-    let told = push_all(&queue).await;
+    let counts = push_all(&queue).await;
     server.resume();
-    assert_eq!(told.stored, 0);
-    assert_eq!(told.unsent + told.in_doubt, PUSH_COUNT as usize);
-    assert!(told.unsent > told.in_doubt, "{} in doubt", told.in_doubt);
+    assert_eq!(counts.stored, 0);
+    assert_eq!(counts.unsent + counts.in_doubt, PUSH_COUNT as usize);
+    assert!(counts.unsent > counts.in_doubt, "{} in doubt", counts.in_doubt);
     wait_until_usable(&store).await;
     let other = server.store_with_long_timeout().await;
-    let page = other.queue::<u32>("numbers").stats().await.expect("it is there");
-    assert!(page.waiting <= told.in_doubt as u64, "{} stored", page.waiting);
+    let stats = other.queue::<u32>("numbers").stats().await.expect("it is there");
+    assert!(stats.waiting <= counts.in_doubt as u64, "{} stored", stats.waiting);
 }

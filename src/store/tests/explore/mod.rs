@@ -1,30 +1,34 @@
-//! The exhaustive model: every state that a few processes, jobs and runs of one lock can reach in
-//! so many steps.
+//! Exhaustive model: every state that a few processes, jobs and runs of one lock can reach in a
+//! number of operations.
 //!
-//! Each [`ModelScenario`] is a few of them, with what they may do. They are explored breadth first,
-//! from the empty store, by the same moves, clients and model of replies as the random
-//! [model](super::store_model). `tests/model/lock_queue.py` explores the protocol of the line by
-//! itself, with time that passes for each alone; here it is the store's own steps that are
-//! explored, with one clock, and with all that a job can meet: an offer, a claim by a run token, a
-//! verdict, backoff, a crash, a lease's end, a worker who comes back too late, cancelling, requests
-//! that pass over jobs nobody takes, dead letters that are put back.
+//! Each [`ModelScenario`] has some of them and the operations they may call. The exploration is
+//! breadth first from the empty store, with the same operations, clients and reply model as the
+//! random [model](super::store_model). `tests/model/lock_queue.py` explores the protocol of the
+//! wait queue alone, with a clock per process. Here the store's own operations are explored, with
+//! one clock and with everything that can happen to a job: offer, claim by a run token, settlement,
+//! backoff, crash, end of a lease, a worker that returns too late, cancellation, requests that
+//! overtake a job without a worker, and redriven dead letters.
 //!
-//! In each state: what was answered follows from what was answered before (truth), a pass finds
-//! nothing wrong (each job in one place, all of it counted, a look that is due), and from there
-//! everybody who lives is served and each job ends by itself (drain), whether those who hold or
-//! wait live on or have all crashed. States that differ in names alone are one
-//! ([`MemoryBackend::model_snapshot`]). The faults in [`PlantedFault`] are each caught.
+//! In each state:
+//! - each reply follows from the earlier replies (truth)
+//! - a store check has no findings: each job is in one index, is counted, and has a scheduled poll
+//! - all live waiters are served and all jobs end by themselves (drain), whether the holders and
+//!   waiters live or have crashed
 //!
-//! Worlds that are [small](small_scenarios) are explored whole each time: of two or three who meet
-//! at one lock, with the few moves that make the protocol, and times that are either to come or
-//! over. The others go as far as they come in a bounded time.
+//! States that differ only in names are one state ([`MemoryBackend::model_snapshot`]). Each of the
+//! faults in [`PlantedFault`] is detected.
 //!
-//! It is tied to the scripts by the same moves: paths through the graph are driven through memory
-//! and Redis, and get the same replies ([equivalence](super::backend_equivalence)); of the small
-//! worlds all paths, so that every state that memory can reach there was reached by the scripts.
-//! What changes nothing there is on no such path, and is made [apart](idle_operations): it changes
-//! nothing on the server either. `EXPLORE_STATES` says how many states of each world are looked at;
-//! with enough of them (it tells how many there are), each world is explored whole.
+//! [Small](small_scenarios) scenarios are explored completely each time. They have two or three
+//! processes at one lock, the few operations of the protocol, and times that either lie ahead or
+//! have passed. The other scenarios are explored within a time limit.
+//!
+//! The scripts are covered by the same operations: paths through the graph are replayed on memory
+//! and Redis, and must get the same replies ([equivalence](super::backend_equivalence)). For the
+//! small scenarios these are all paths, so the scripts reach every state that memory can reach.
+//! Operations that change nothing are on no path; they are checked [separately](idle_operations),
+//! and must change nothing on the server. `EXPLORE_STATES` is the number of states explored per
+//! scenario; the output says how many there are, and a sufficient number explores each scenario
+//! completely.
 //!
 //! [`MemoryBackend::model_snapshot`]: crate::store::memory::MemoryBackend::model_snapshot
 
@@ -50,47 +54,48 @@ use crate::store::{
 };
 use state_graph::{explore_and_check, explore_unchecked};
 
-/// Two live processes, two kinds of jobs, and whoever comes to claim them.
+/// Two live processes. Jobs of two kinds and a worker join them.
 const FIRST_WAITER: usize = 0;
 const SECOND_WAITER: usize = 2;
 
-fn enqueue_operation(again: bool) -> ClientOperation {
-    let (max_attempts, skip) = if again { (2, true) } else { (1, false) };
+fn enqueue_operation(retry_after_crash: bool) -> ClientOperation {
+    let (max_attempts, skip_on_failure) = if retry_after_crash { (2, true) } else { (1, false) };
     let plain = (None, None, None, None);
     let (record, delay, deadline, merge) = plain;
     let (lock, bytes, needs_worker) = (0, 7, false);
     ClientOperation::Enqueue(JobTemplate {
         lock,
         bytes,
-        retry_after_crash: again,
+        retry_after_crash,
         max_attempts,
         record,
         delay,
         deadline,
-        skip_on_failure: skip,
+        skip_on_failure,
         needs_worker,
         merge,
     })
 }
 
-/// A few who meet at one lock: what has happened, what may happen in every state, and how many jobs there are at most.
+/// Processes and jobs at one lock: the operations before the exploration, the operations tried in
+/// every state, and the largest number of jobs.
 #[derive(Clone)]
 struct ModelScenario {
     name: &'static str,
     setup: Vec<ClientOperation>,
     operations: Vec<ClientOperation>,
     max_jobs: usize,
-    /// That of each token.
+    /// Mode of each token.
     modes: Vec<LockMode>,
 }
 
 fn scenario(
     name: &'static str,
-    jobs: usize,
-    own: impl IntoIterator<Item = ClientOperation>,
+    max_jobs: usize,
+    operations: impl IntoIterator<Item = ClientOperation>,
 ) -> ModelScenario {
-    // Time passes in all of them, short of a lease and past it.
-    let moves = own
+    // Every scenario advances time, by less than a lease and by more than one.
+    let operations = operations
         .into_iter()
         .chain([
             ClientOperation::PollDue(0),
@@ -98,54 +103,54 @@ fn scenario(
             ClientOperation::AdvanceTime(3),
         ])
         .collect();
-    // The worker watches for as long as anybody looks.
+    // The worker's membership outlasts the exploration.
     let modes = vec![LockMode::Exclusive; TOKEN_COUNT];
     ModelScenario {
         name,
         setup: vec![ClientOperation::Heartbeat(0, 1_000_000)],
-        operations: moves,
-        max_jobs: jobs,
+        operations,
+        max_jobs,
         modes,
     }
 }
 
-fn settle_latest_run(verdict: Settlement, next: Option<u64>) -> ClientOperation {
-    ClientOperation::Settle(0, verdict, next)
+fn settle_latest_run(settlement: Settlement, next: Option<u64>) -> ClientOperation {
+    ClientOperation::Settle(0, settlement, next)
 }
 
 fn scenarios() -> Vec<ModelScenario> {
     let retry = || Settlement::Retry { delay: seconds_and_half(1), reason: "status 503" };
     let dead = || Settlement::Dead { reason: "auth", retention: seconds_and_half(1000) };
-    let back = || Settlement::Postpone { delay: seconds_and_half(0), reason: "busy" };
-    // Of a run before the last one: its worker was paused.
-    let late = || ClientOperation::Settle(1, done_settlement(), None);
-    let (claim, again) =
+    let postpone = || Settlement::Postpone { delay: seconds_and_half(0), reason: "busy" };
+    // Settles the run before the last one: its worker was paused.
+    let late_settle = || ClientOperation::Settle(1, done_settlement(), None);
+    let (claim, repeat_claim) =
         (|| ClientOperation::ClaimHead(0, 2), || ClientOperation::RepeatClaim(0, 2));
     let runs = [
         enqueue_operation(true),
         claim(),
-        again(),
+        repeat_claim(),
         settle_latest_run(done_settlement(), None),
         settle_latest_run(retry(), None),
-        late(),
+        late_settle(),
     ];
-    let (live, leave) = (
+    let (acquire_or_wait, withdraw) = (
         || ClientOperation::AcquireOrWait(FIRST_WAITER, 2, 5),
         ClientOperation::Withdraw(FIRST_WAITER),
     );
     let release = || ClientOperation::Release(0, 0);
-    let block = || enqueue_operation(false);
+    let enqueue_blocking = || enqueue_operation(false);
     vec![
         scenario("a run, its crash, and a worker who comes back", 1, runs),
         scenario(
             "two jobs in order",
             2,
             [
-                block(),
+                enqueue_blocking(),
                 enqueue_operation(true),
                 claim(),
                 settle_latest_run(done_settlement(), Some(2)),
-                settle_latest_run(back(), None),
+                settle_latest_run(postpone(), None),
                 ClientOperation::Cancel(0),
             ],
         ),
@@ -153,10 +158,10 @@ fn scenarios() -> Vec<ModelScenario> {
             "a live request and jobs",
             2,
             [
-                live(),
+                acquire_or_wait(),
                 release(),
-                leave,
-                block(),
+                withdraw,
+                enqueue_blocking(),
                 claim(),
                 settle_latest_run(done_settlement(), None),
                 ClientOperation::Unclaim(0, true),
@@ -166,7 +171,7 @@ fn scenarios() -> Vec<ModelScenario> {
             "two live requests and a job nobody takes",
             1,
             [
-                live(),
+                acquire_or_wait(),
                 ClientOperation::AcquireOrWait(SECOND_WAITER, 2, 5),
                 release(),
                 enqueue_operation(true),
@@ -180,23 +185,23 @@ fn scenarios() -> Vec<ModelScenario> {
             "dead letters",
             2,
             [
-                block(),
+                enqueue_blocking(),
                 claim(),
                 settle_latest_run(dead(), None),
-                late(),
+                late_settle(),
                 ClientOperation::Redrive(0),
                 ClientOperation::Cancel(0),
-                live(),
+                acquire_or_wait(),
                 release(),
             ],
         ),
     ]
 }
 
-/// How many states of each world a test looks at.
-fn state_limit(usual: usize) -> usize {
-    let named = std::env::var("EXPLORE_STATES").ok().and_then(|text| text.parse().ok());
-    named.unwrap_or(usual)
+/// Number of states that a test explores per scenario.
+fn state_limit(default_limit: usize) -> usize {
+    let configured = std::env::var("EXPLORE_STATES").ok().and_then(|text| text.parse().ok());
+    configured.unwrap_or(default_limit)
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -206,17 +211,17 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 #[test]
 fn every_reachable_state_is_valid_and_drains() {
-    for world in scenarios() {
-        let graph = block_on(explore_and_check(&world, state_limit(300), None));
-        println!("{}: {graph}", world.name);
+    for scenario in scenarios() {
+        let graph = block_on(explore_and_check(&scenario, state_limit(300), None));
+        println!("{}: {graph}", scenario.name);
         assert!(graph.state_count() >= 200 || graph.is_complete(), "{graph}");
     }
 }
 
-/// The checks above can fail: a store with a fault is found out, in one of the worlds.
+/// Shows that the checks above can fail: each fault is detected in one of the scenarios.
 #[test]
 fn planted_faults_are_caught() {
-    let all = [
+    let faults = [
         PlantedFault::DueEntryMissing,
         PlantedFault::ClaimedJobDequeued,
         PlantedFault::EndedJobCounted,
@@ -225,13 +230,13 @@ fn planted_faults_are_caught() {
         PlantedFault::QueueOutOfOrder,
         PlantedFault::RunTokenIgnored,
     ];
-    for planted in all {
-        let caught = scenarios().iter().any(|world| {
+    for fault in faults {
+        let is_caught = scenarios().iter().any(|scenario| {
             let explored =
-                AssertUnwindSafe(|| block_on(explore_and_check(world, 300, Some(planted))));
+                AssertUnwindSafe(|| block_on(explore_and_check(scenario, 300, Some(fault))));
             catch_unwind(explored).is_err()
         });
-        assert!(caught, "{planted:?} is not caught");
+        assert!(is_caught, "{fault:?} is not caught");
     }
 }
 
@@ -241,70 +246,77 @@ fn memory_and_redis_agree_on_explored_paths() {
     replay_paths_on_both_stores(&scenarios(), 150, 6);
 }
 
-/// Paths from the beginning to states that lead to no new one, about so many of each world, short ones and long
-/// ones: together they are the whole tree. Each state is looked at once.
+/// Replays the paths to the leaves of the graph, about `max_paths` per scenario, short and long.
+/// All of them together cover the tree. Each state is compared once.
 #[cfg(feature = "redis")]
-fn replay_paths_on_both_stores(worlds: &[ModelScenario], states: usize, most: usize) {
+fn replay_paths_on_both_stores(scenarios: &[ModelScenario], max_states: usize, max_paths: usize) {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    // Keeps the server up between two cases.
+    // Keeps the server running between two cases.
     let _server = runtime.block_on(StoreHarness::redis());
-    for world in worlds {
-        let graph = block_on(explore_unchecked(world, states));
-        let paths = graph.leaf_paths(most);
-        println!("{}: {} ways", world.name, paths.len());
-        for (path, known) in paths {
-            let moves = Vec::from_iter(
-                world.setup.iter().chain(&path).chain([&ClientOperation::Heartbeat(0, 0)]).cloned(),
+    for scenario in scenarios {
+        let graph = block_on(explore_unchecked(scenario, max_states));
+        let paths = graph.leaf_paths(max_paths);
+        println!("{}: {} ways", scenario.name, paths.len());
+        for (path, known_count) in paths {
+            let operations = Vec::from_iter(
+                scenario
+                    .setup
+                    .iter()
+                    .chain(&path)
+                    .chain([&ClientOperation::Heartbeat(0, 0)])
+                    .cloned(),
             );
-            let known = world.setup.len() + known;
+            let known_count = scenario.setup.len() + known_count;
             runtime.block_on(super::backend_equivalence::run_all_operations(
                 true,
-                &world.modes,
-                &moves,
-                known,
+                &scenario.modes,
+                &operations,
+                known_count,
             ));
         }
     }
 }
 
-/// One way through the graph: a store of its own, and all who know of it.
+/// One path through the graph, with its own store, clients and model.
 struct ScenarioRun {
     harness: StoreHarness,
     clients: SimulatedClients,
     model: StoreModel,
     planted_fault: Option<PlantedFault>,
-    /// Most jobs.
+    /// Largest number of jobs.
     max_jobs: usize,
 }
 
 impl ScenarioRun {
     async fn replay(
-        world: &ModelScenario,
+        scenario: &ModelScenario,
         path: &[ClientOperation],
-        planted: Option<PlantedFault>,
+        fault: Option<PlantedFault>,
     ) -> Self {
-        let clients = SimulatedClients::new(true, &world.modes);
+        let clients = SimulatedClients::new(true, &scenario.modes);
         let model = StoreModel::new(&clients.keys);
-        let mut way = Self {
+        let mut run = Self {
             harness: StoreHarness::memory(),
             clients,
             model,
-            planted_fault: planted,
-            max_jobs: world.max_jobs,
+            planted_fault: fault,
+            max_jobs: scenario.max_jobs,
         };
-        for made in world.setup.iter().chain(path) {
-            way.apply(made).await;
+        for operation in scenario.setup.iter().chain(path) {
+            run.apply(operation).await;
         }
-        way
+        run
     }
 
-    /// False if there is nothing yet that the move could be about.
-    async fn apply(&mut self, made: &ClientOperation) -> bool {
-        if matches!(made, ClientOperation::Enqueue(_)) && self.clients.jobs.len() >= self.max_jobs {
+    /// Applies an operation. Returns false if it has no target yet.
+    async fn apply(&mut self, operation: &ClientOperation) -> bool {
+        if matches!(operation, ClientOperation::Enqueue(_))
+            && self.clients.jobs.len() >= self.max_jobs
+        {
             return false;
         }
-        let Some(call) = self.clients.resolve_operation(&self.harness, made).await else {
+        let Some(call) = self.clients.resolve_operation(&self.harness, operation).await else {
             return false;
         };
         let reply = self.call_with_fault(call.clone()).await;
@@ -313,7 +325,7 @@ impl ScenarioRun {
         true
     }
 
-    /// As the store does it, or as one with a fault would.
+    /// Calls the store, with the planted fault if there is one.
     async fn call_with_fault(&self, mut call: StoreCall) -> StoreReply {
         let (key, store) = (&self.clients.keys[0], self.harness.memory_backend());
         if let (StoreCall::Settle(call), Some(PlantedFault::RunTokenIgnored)) =
@@ -323,7 +335,7 @@ impl ScenarioRun {
             call.token = holder;
         }
         let reply = call.clone().run_on(&self.harness).await;
-        let strikes = match (self.planted_fault, &call) {
+        let active_fault = match (self.planted_fault, &call) {
             (
                 Some(PlantedFault::DueEntryMissing | PlantedFault::QueueOutOfOrder),
                 StoreCall::Enqueue(_),
@@ -334,36 +346,37 @@ impl ScenarioRun {
             | (Some(PlantedFault::FenceNotAdvanced), _) => self.planted_fault,
             _ => None,
         };
-        if let Some(planted) = strikes {
-            store.plant_fault(key, planted);
+        if let Some(fault) = active_fault {
+            store.plant_fault(key, fault);
         }
         reply
     }
 
-    /// What holds in every state.
+    /// Checks the invariants of every state.
     async fn check_state(&mut self) {
         self.model.check_store_state(&self.harness).await;
         let shard = self.clients.keys[0].shard();
         let part = FsckPart::Shard { shard, locks: Vec::new(), are_all_locks: true };
-        let found = self.harness.backend().fsck(part, false).await.unwrap().findings;
-        assert!(found.is_empty(), "{found:?}");
+        let findings = self.harness.backend().fsck(part, false).await.unwrap().findings;
+        assert!(findings.is_empty(), "{findings:?}");
     }
 
-    /// Everybody comes to an end from here; or all who hold or wait have crashed, and everything else does.
+    /// Checks that all waiters are served and all jobs end from here; with `crashed`, all holders
+    /// and waiters have crashed.
     async fn drain_to_end(mut self, crashed: bool) {
-        // Or one would have to wait for the end of its watch.
+        // Otherwise the jobs would have to wait for the end of the worker's watch.
         self.apply(&ClientOperation::Heartbeat(0, 0)).await;
         drain_model(&self.harness, &mut self.clients, &mut self.model, &[crashed; TOKEN_COUNT])
             .await;
     }
 
     fn state_snapshot(&self) -> String {
-        let told = self.clients.resume_sequences();
-        let own = self.harness.memory_backend().model_snapshot(
+        let sequences = self.clients.resume_sequences();
+        let store_snapshot = self.harness.memory_backend().model_snapshot(
             &self.clients.keys[0],
-            &told,
+            &sequences,
             &self.clients,
         );
-        own + &self.clients.state_summary()
+        store_snapshot + &self.clients.state_summary()
     }
 }

@@ -1,8 +1,9 @@
-//! Worlds that are explored whole: there is no state of theirs that was not looked at.
+//! Scenarios that are explored completely.
 //!
-//! What makes a world small is that its times are as few as the protocol tells apart: a lease, a wait in line and a
-//! backoff are as long as each other, and time passes by all of it at once, or by a part after which those who come
-//! later outlast the others. Whoever does nothing from a state on has crashed there; all of them may.
+//! A scenario is small because it has as few times as the protocol can tell apart: leases, waits
+//! and backoffs have the same length. Time advances past all of them, or by a part, after which new
+//! arrivals outlast the earlier ones. A process that does nothing more has crashed; all of them
+//! may.
 
 use super::{
     ClientOperation, FIRST_WAITER, ModelScenario, SECOND_WAITER, enqueue_operation,
@@ -19,54 +20,55 @@ use crate::store::{
 /// A third process.
 const THIRD_WAITER: usize = 4;
 
-/// More than any of these worlds has.
+/// More states than any of these scenarios has.
 pub(super) const MAX_STATES: usize = 20_000;
 
-/// So long everything is that ends.
+/// Length of every lease, wait and backoff.
 const DURATION_SECONDS: u64 = 2;
 
-fn wait_for_lock(who: usize) -> ClientOperation {
-    ClientOperation::AcquireOrWait(who, DURATION_SECONDS, DURATION_SECONDS)
+fn wait_for_lock(waiter: usize) -> ClientOperation {
+    ClientOperation::AcquireOrWait(waiter, DURATION_SECONDS, DURATION_SECONDS)
 }
 
-/// Everything that is there ends.
+/// Advances time past every deadline.
 fn expire_everything() -> ClientOperation {
     ClientOperation::AdvanceTime(DURATION_SECONDS + 1)
 }
 
-/// Whoever comes now outlasts those who are there.
+/// Advances time so that new arrivals outlast the earlier ones.
 fn advance_one_second() -> ClientOperation {
     ClientOperation::AdvanceTime(1)
 }
 
 fn small_scenario(
     name: &'static str,
-    jobs: usize,
-    own: impl IntoIterator<Item = ClientOperation>,
+    max_jobs: usize,
+    operations: impl IntoIterator<Item = ClientOperation>,
 ) -> ModelScenario {
-    let begins = if jobs > 0 { vec![ClientOperation::Heartbeat(0, 1_000_000)] } else { Vec::new() };
-    let due = (jobs > 0).then_some(ClientOperation::PollDue(0));
+    let setup =
+        if max_jobs > 0 { vec![ClientOperation::Heartbeat(0, 1_000_000)] } else { Vec::new() };
+    let due = (max_jobs > 0).then_some(ClientOperation::PollDue(0));
     let modes = vec![LockMode::Exclusive; TOKEN_COUNT];
     ModelScenario {
         name,
-        setup: begins,
-        operations: own.into_iter().chain(due).collect(),
-        max_jobs: jobs,
+        setup,
+        operations: operations.into_iter().chain(due).collect(),
+        max_jobs,
         modes,
     }
 }
 
-/// The same, with a mode for each of the three.
+/// Like `small_scenario`, with a mode for each of the three processes.
 fn scenario_with_modes(
     name: &'static str,
     modes: [LockMode; 3],
-    own: impl IntoIterator<Item = ClientOperation>,
+    operations: impl IntoIterator<Item = ClientOperation>,
 ) -> ModelScenario {
-    let mut world = small_scenario(name, 0, own);
-    for (who, mode) in [FIRST_WAITER, SECOND_WAITER, THIRD_WAITER].into_iter().zip(modes) {
-        world.modes[who] = mode;
+    let mut scenario = small_scenario(name, 0, operations);
+    for (waiter, mode) in [FIRST_WAITER, SECOND_WAITER, THIRD_WAITER].into_iter().zip(modes) {
+        scenario.modes[waiter] = mode;
     }
-    world
+    scenario
 }
 
 fn release_latest() -> ClientOperation {
@@ -82,15 +84,15 @@ fn settle_done() -> ClientOperation {
 }
 
 pub(super) fn small_scenarios() -> Vec<ModelScenario> {
-    // By one that was told it has the lock before the last one was.
-    let late = || ClientOperation::Release(0, 1);
+    // A release by the holder before the last one.
+    let late_release = || ClientOperation::Release(0, 1);
     let retry = || {
         settle_latest_run(
             Settlement::Retry { delay: seconds_and_half(DURATION_SECONDS), reason: "status 503" },
             None,
         )
     };
-    let back = || {
+    let postpone = || {
         settle_latest_run(Settlement::Postpone { delay: seconds_and_half(0), reason: "busy" }, None)
     };
     vec![
@@ -101,7 +103,7 @@ pub(super) fn small_scenarios() -> Vec<ModelScenario> {
                 wait_for_lock(FIRST_WAITER),
                 wait_for_lock(SECOND_WAITER),
                 release_latest(),
-                late(),
+                late_release(),
                 ClientOperation::Withdraw(FIRST_WAITER),
                 advance_one_second(),
                 expire_everything(),
@@ -176,7 +178,7 @@ pub(super) fn small_scenarios() -> Vec<ModelScenario> {
                 claim_head(),
                 settle_done(),
                 retry(),
-                back(),
+                postpone(),
                 ClientOperation::Unclaim(0, true),
                 advance_one_second(),
                 expire_everything(),
@@ -237,7 +239,7 @@ pub(super) fn small_scenarios() -> Vec<ModelScenario> {
     ]
 }
 
-/// Three who meet, in any order.
+/// Two processes and a job, in any order.
 pub(super) fn larger_scenario() -> ModelScenario {
     small_scenario(
         "two processes and a request",
@@ -254,15 +256,16 @@ pub(super) fn larger_scenario() -> ModelScenario {
     )
 }
 
-fn assert_fully_explored(worlds: &[ModelScenario]) {
-    let mut whole = true;
-    for world in worlds {
-        let began = std::time::Instant::now();
-        let graph = super::block_on(super::explore_and_check(world, state_limit(MAX_STATES), None));
-        println!("{}: {graph} in {:?}", world.name, began.elapsed());
-        whole &= graph.is_complete();
+fn assert_fully_explored(scenarios: &[ModelScenario]) {
+    let mut is_complete = true;
+    for scenario in scenarios {
+        let started_at = std::time::Instant::now();
+        let graph =
+            super::block_on(super::explore_and_check(scenario, state_limit(MAX_STATES), None));
+        println!("{}: {graph} in {:?}", scenario.name, started_at.elapsed());
+        is_complete &= graph.is_complete();
     }
-    assert!(whole, "one of them goes on");
+    assert!(is_complete, "one of them goes on");
 }
 
 #[test]
@@ -270,18 +273,18 @@ fn small_scenarios_are_fully_explored() {
     assert_fully_explored(&small_scenarios());
 }
 
-/// 1,398 states, half a minute on a core: the others of its program run beside it.
+/// 1,398 states, half a minute on one core, in parallel with the other tests.
 #[test]
 fn larger_scenario_is_fully_explored() {
     assert_fully_explored(&[larger_scenario()]);
 }
 
-/// All ways through them, each with the replies of both stores; `EXPLORE_PATHS` says of how many of each world, if
-/// there are more.
+/// Replays all paths and compares the replies of both stores; `EXPLORE_PATHS` limits the number of
+/// paths per scenario.
 #[cfg(feature = "redis")]
-fn replay_all_paths(worlds: &[ModelScenario]) {
-    let named = std::env::var("EXPLORE_PATHS").ok().and_then(|text| text.parse().ok());
-    super::replay_paths_on_both_stores(worlds, MAX_STATES, named.unwrap_or(MAX_STATES));
+fn replay_all_paths(scenarios: &[ModelScenario]) {
+    let configured = std::env::var("EXPLORE_PATHS").ok().and_then(|text| text.parse().ok());
+    super::replay_paths_on_both_stores(scenarios, MAX_STATES, configured.unwrap_or(MAX_STATES));
 }
 
 #[cfg(feature = "redis")]

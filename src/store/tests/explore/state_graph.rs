@@ -1,4 +1,4 @@
-//! Breadth first.
+//! `StateGraph`: breadth-first exploration of a scenario's states.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -8,158 +8,157 @@ use std::{
 use super::{ClientOperation, ModelScenario, ScenarioRun};
 use crate::store::memory::PlantedFault;
 
-/// The moves that lead to a state first, as indexes into the alphabet.
+/// Shortest path to a state, as indexes into the scenario's operations.
 type OperationPath = Vec<usize>;
 
-/// What has been explored.
+/// Explored part of the state graph.
 pub(super) struct StateGraph {
     operations: Vec<ClientOperation>,
     paths: Vec<OperationPath>,
-    /// Of each state, the moves that leave it is; they let no time pass.
+    /// For each state, the operations that leave it unchanged; they let no time pass.
     idle_operations: Vec<OperationPath>,
-    /// States of which all steps were tried.
+    /// Number of states in which all operations were tried.
     expanded_states: usize,
     step_count: usize,
 }
 
 impl StateGraph {
-    /// The beginning alone.
-    fn new(moves: &[ClientOperation]) -> Self {
-        let (moves, paths) = (moves.to_vec(), vec![OperationPath::new()]);
-        Self {
-            operations: moves,
-            paths,
-            idle_operations: Vec::new(),
-            expanded_states: 0,
-            step_count: 0,
-        }
+    /// Returns a graph with the initial state only.
+    fn new(operations: &[ClientOperation]) -> Self {
+        let (operations, paths) = (operations.to_vec(), vec![OperationPath::new()]);
+        Self { operations, paths, idle_operations: Vec::new(), expanded_states: 0, step_count: 0 }
     }
 
     pub(super) fn state_count(&self) -> usize {
         self.paths.len()
     }
 
-    /// There is nothing else to be reached.
+    /// Returns true if every reachable state was expanded.
     pub(super) fn is_complete(&self) -> bool {
         self.expanded_states == self.paths.len()
     }
 
-    /// The ways to all that some moves leave as they are, and these.
+    /// Returns the paths to all states with idle operations, and these operations.
     #[cfg(feature = "redis")]
     pub(super) fn idle_paths(&self) -> Vec<(Vec<ClientOperation>, Vec<ClientOperation>)> {
-        let both =
+        let pairs =
             self.paths.iter().zip(&self.idle_operations).filter(|(_, idle)| !idle.is_empty());
-        both.map(|(path, idle)| (self.resolve_path(path), self.resolve_path(idle))).collect()
+        pairs.map(|(path, idle)| (self.resolve_path(path), self.resolve_path(idle))).collect()
     }
 
     #[cfg(feature = "redis")]
     fn resolve_path(&self, path: &[usize]) -> Vec<ClientOperation> {
-        path.iter().map(|n| self.operations[*n].clone()).collect()
+        path.iter().map(|index| self.operations[*index].clone()).collect()
     }
 
-    /// About so many of the ways to states that lead to no new one; of each, how many of its first states are on a way
-    /// before it.
+    /// Returns about `max_paths` of the paths to leaves, each with the length of the prefix that an
+    /// earlier path covers.
     #[cfg(feature = "redis")]
-    pub(super) fn leaf_paths(&self, most: usize) -> Vec<(Vec<ClientOperation>, usize)> {
+    pub(super) fn leaf_paths(&self, max_paths: usize) -> Vec<(Vec<ClientOperation>, usize)> {
         let inner: HashSet<&[usize]> =
             self.paths.iter().filter_map(|path| Some(path.split_last()?.1)).collect();
         let leaves = self.paths.iter().filter(|path| !inner.contains(path.as_slice()));
         let leaves: Vec<_> = leaves.collect();
-        let mut seen = HashSet::new();
-        let some = leaves.iter().step_by((leaves.len() / most).max(1));
-        some.map(|path| {
-            let known = (1..=path.len()).take_while(|n| seen.contains(&path[..*n])).count();
-            seen.extend((1..=path.len()).map(|n| &path[..n]));
-            (self.resolve_path(path), known)
-        })
-        .collect()
+        let mut known = HashSet::new();
+        let selected = leaves.iter().step_by((leaves.len() / max_paths).max(1));
+        selected
+            .map(|path| {
+                let known_length =
+                    (1..=path.len()).take_while(|length| known.contains(&path[..*length])).count();
+                known.extend((1..=path.len()).map(|length| &path[..length]));
+                (self.resolve_path(path), known_length)
+            })
+            .collect()
     }
 }
 
 impl fmt::Display for StateGraph {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let depth = self.paths.last().map_or(0, Vec::len);
-        let (states, tried, steps) = (self.state_count(), self.expanded_states, self.step_count);
-        let whole = if self.is_complete() { "whole" } else { "in part" };
+        let (states, expanded, steps) = (self.state_count(), self.expanded_states, self.step_count);
+        let coverage = if self.is_complete() { "whole" } else { "in part" };
         write!(
             f,
-            "{states} states, {tried} with all their steps, {steps} steps, {depth} deep: {whole}"
+            "{states} states, {expanded} with all their steps, {steps} steps, {depth} deep: {coverage}"
         )
     }
 }
 
-/// Tells the way to a state that is wrong.
+/// Prints the path to an invalid state on a panic.
 struct PanicPathPrinter<'a>(&'a [ClientOperation], &'a [usize]);
 
 impl Drop for PanicPathPrinter<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let way: Vec<_> = self.1.iter().map(|n| &self.0[*n]).collect();
-            eprintln!("after {way:#?}");
+            let path: Vec<_> = self.1.iter().map(|index| &self.0[*index]).collect();
+            eprintln!("after {path:#?}");
         }
     }
 }
 
-/// Explores until there are so many states, or no more; each is checked.
+/// Explores and checks up to `max_states` states.
 pub(super) async fn explore_and_check(
-    world: &ModelScenario,
-    most: usize,
-    planted: Option<PlantedFault>,
+    scenario: &ModelScenario,
+    max_states: usize,
+    fault: Option<PlantedFault>,
 ) -> StateGraph {
-    explore_breadth_first(world, most, planted, true).await
+    explore_breadth_first(scenario, max_states, fault, true).await
 }
 
-/// The same, without the checks: they are another test's.
+/// Like `explore_and_check`, without the checks, which another test makes.
 #[cfg(feature = "redis")]
-pub(super) async fn explore_unchecked(world: &ModelScenario, most: usize) -> StateGraph {
-    explore_breadth_first(world, most, None, false).await
+pub(super) async fn explore_unchecked(scenario: &ModelScenario, max_states: usize) -> StateGraph {
+    explore_breadth_first(scenario, max_states, None, false).await
 }
 
 async fn explore_breadth_first(
-    world: &ModelScenario,
-    most: usize,
-    planted: Option<PlantedFault>,
-    checked: bool,
+    scenario: &ModelScenario,
+    max_states: usize,
+    fault: Option<PlantedFault>,
+    is_checked: bool,
 ) -> StateGraph {
-    let moves = &world.operations;
-    let all_of = |path: &[usize]| Vec::from_iter(path.iter().map(|n| moves[*n].clone()));
-    let begin = ScenarioRun::replay(world, &[], planted).await.state_snapshot();
-    let mut seen = HashSet::from([begin.clone()]);
-    let mut todo = VecDeque::from([(OperationPath::new(), begin)]);
-    let mut graph = StateGraph::new(moves);
-    while let Some((path, picture)) = todo.pop_front() {
-        if graph.state_count() >= most {
+    let operations = &scenario.operations;
+    let resolve =
+        |path: &[usize]| Vec::from_iter(path.iter().map(|index| operations[*index].clone()));
+    let initial = ScenarioRun::replay(scenario, &[], fault).await.state_snapshot();
+    let mut known = HashSet::from([initial.clone()]);
+    let mut pending = VecDeque::from([(OperationPath::new(), initial)]);
+    let mut graph = StateGraph::new(operations);
+    while let Some((path, snapshot)) = pending.pop_front() {
+        if graph.state_count() >= max_states {
             break;
         }
-        let (made, mut idle) = (all_of(&path), OperationPath::new());
-        for n in 0..moves.len() {
-            let next: OperationPath = path.iter().copied().chain([n]).collect();
-            let _told = PanicPathPrinter(moves, &next);
-            let mut way = ScenarioRun::replay(world, &made, planted).await;
-            if !way.apply(&moves[n]).await {
+        let (prefix, mut idle) = (resolve(&path), OperationPath::new());
+        for index in 0..operations.len() {
+            let next: OperationPath = path.iter().copied().chain([index]).collect();
+            let _path_printer = PanicPathPrinter(operations, &next);
+            let mut run = ScenarioRun::replay(scenario, &prefix, fault).await;
+            if !run.apply(&operations[index]).await {
                 continue;
             }
             graph.step_count += 1;
-            if checked {
-                way.check_state().await;
+            if is_checked {
+                run.check_state().await;
             }
-            let now = way.state_snapshot();
-            if now == picture && !matches!(moves[n], ClientOperation::AdvanceTime(_)) {
-                idle.push(n);
+            let next_snapshot = run.state_snapshot();
+            if next_snapshot == snapshot
+                && !matches!(operations[index], ClientOperation::AdvanceTime(_))
+            {
+                idle.push(index);
             }
-            if seen.insert(now.clone()) {
-                if checked {
-                    way.drain_to_end(false).await;
-                    ScenarioRun::replay(world, &all_of(&next), planted)
+            if known.insert(next_snapshot.clone()) {
+                if is_checked {
+                    run.drain_to_end(false).await;
+                    ScenarioRun::replay(scenario, &resolve(&next), fault)
                         .await
                         .drain_to_end(true)
                         .await;
                 }
-                todo.push_back((next.clone(), now));
+                pending.push_back((next.clone(), next_snapshot));
                 graph.paths.push(next.clone());
             }
         }
-        // Those are looked at in the order in which they were met.
+        // States are expanded in the order in which they were found.
         graph.idle_operations.push(idle);
         graph.expanded_states += 1;
     }

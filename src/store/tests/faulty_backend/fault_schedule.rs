@@ -1,4 +1,4 @@
-//! What fails, and how.
+//! Faults of the backend, and their schedule.
 
 use std::{
     collections::HashMap,
@@ -13,32 +13,33 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind};
 
-/// What happens to a call.
+/// Fault of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum BackendFault {
-    /// It runs; no answer comes within the deadline.
+    /// The call runs; its reply misses the deadline.
     ReplyTimeout,
-    /// It runs; the answer never comes, and no deadline ends it.
+    /// The call runs; the reply never arrives, and no deadline ends the wait.
     NeverReplies,
-    /// It runs; the answer comes so much later.
+    /// The call runs; the reply is delayed by this time.
     SlowReply(Duration),
-    /// It runs after so long, and is answered as much later.
+    /// The call runs after this time, and its reply is delayed as much again.
     SlowCall(Duration),
-    /// No answer comes within the deadline; it runs so long after it was sent, whatever was called meanwhile.
+    /// The reply misses the deadline. The call runs this long after it was sent, independent of
+    /// later calls.
     TimeoutThenRun(Duration),
-    /// It runs and is answered; another copy of it, in a way that was left, runs after so long.
+    /// The call runs and is answered. A copy on an abandoned connection runs after this time.
     DuplicateRun(Duration),
-    /// It runs; the answer is an error of the store's, as of a script that ends in the middle.
+    /// The call runs; the reply is a protocol error, as of a script that ends in the middle.
     ProtocolError,
-    /// It does not run.
+    /// The call does not run: the store is unavailable.
     Unavailable,
-    /// It does not run: the login is refused.
+    /// The call does not run: the login is refused.
     LoginRefused,
 }
 
 const CALL_DEADLINE: Duration = Duration::from_millis(250);
 
-/// A handle on what fails, for the test.
+/// Handle of a test on the faults of its store.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FaultSchedule(
     Arc<Mutex<HashMap<&'static str, (BackendFault, usize)>>>,
@@ -46,63 +47,63 @@ pub(crate) struct FaultSchedule(
     Arc<AtomicU64>,
 );
 
-/// How often each step was called.
+/// Number of calls of each operation.
 type CallCounts = Arc<Mutex<HashMap<&'static str, usize>>>;
 
 impl FaultSchedule {
-    /// The next `calls` calls of this step meet this fault.
-    pub(crate) fn set(&self, step: &'static str, fault: BackendFault, calls: usize) {
-        self.0.lock().insert(step, (fault, calls));
+    /// Applies a fault to the next `calls` calls of an operation.
+    pub(crate) fn set(&self, operation: &'static str, fault: BackendFault, calls: usize) {
+        self.0.lock().insert(operation, (fault, calls));
     }
 
-    /// The way to the store is left because it is silent.
+    /// Abandons the connection, as after a silence.
     pub(crate) fn abandon_connection(&self) {
         self.2.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Calls that still have to meet it.
-    pub(crate) fn remaining(&self, step: &'static str) -> usize {
-        self.0.lock().get(step).map_or(0, |(_, left)| *left)
+    /// Returns the number of calls that will still get the fault.
+    pub(crate) fn remaining(&self, operation: &'static str) -> usize {
+        self.0.lock().get(operation).map_or(0, |(_, remaining)| *remaining)
     }
 
-    /// How often this step was called.
-    pub(crate) fn call_count(&self, step: &'static str) -> usize {
-        self.1.lock().get(step).copied().unwrap_or(0)
+    /// Returns the number of calls of an operation.
+    pub(crate) fn call_count(&self, operation: &'static str) -> usize {
+        self.1.lock().get(operation).copied().unwrap_or(0)
     }
 
     pub(super) fn abandoned_connections(&self) -> u64 {
         self.2.load(Ordering::Acquire)
     }
 
-    pub(super) fn next_fault(&self, step: &'static str) -> Option<BackendFault> {
-        *self.1.lock().entry(step).or_default() += 1;
+    pub(super) fn next_fault(&self, operation: &'static str) -> Option<BackendFault> {
+        *self.1.lock().entry(operation).or_default() += 1;
         let mut faults = self.0.lock();
-        let (fault, left) = faults.get_mut(step)?;
-        *left = left.checked_sub(1)?;
+        let (fault, remaining) = faults.get_mut(operation)?;
+        *remaining = remaining.checked_sub(1)?;
         Some(*fault)
     }
 }
 
-/// What becomes of the answer to a step that has run.
+/// Applies a fault to the reply of an operation that has run.
 pub(super) async fn apply_reply_fault<T>(
     fault: Option<BackendFault>,
-    step: &'static str,
-    answer: Result<T, Error>,
+    operation: &'static str,
+    reply: Result<T, Error>,
 ) -> Result<T, Error> {
     match fault {
         Some(BackendFault::ReplyTimeout | BackendFault::TimeoutThenRun(_)) => {
             tokio::time::sleep(CALL_DEADLINE).await;
-            Err(Error::new(ErrorKind::Timeout, step))
+            Err(Error::new(ErrorKind::Timeout, operation))
         }
         Some(BackendFault::NeverReplies) => std::future::pending().await,
         Some(BackendFault::SlowReply(time) | BackendFault::SlowCall(time)) => {
             tokio::time::sleep(time).await;
-            answer
+            reply
         }
-        Some(BackendFault::ProtocolError) => Err(Error::new(ErrorKind::Protocol, step)),
+        Some(BackendFault::ProtocolError) => Err(Error::new(ErrorKind::Protocol, operation)),
         Some(
             BackendFault::Unavailable | BackendFault::LoginRefused | BackendFault::DuplicateRun(_),
         )
-        | None => answer,
+        | None => reply,
     }
 }

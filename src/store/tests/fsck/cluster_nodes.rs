@@ -1,4 +1,4 @@
-//! A cluster, where each node has names of its own.
+//! Store check of a cluster, whose keys are spread over the nodes.
 
 use super::*;
 use crate::store::FindingKind::{
@@ -19,23 +19,23 @@ async fn enqueue_behind_two_holders(rig: &StoreHarness) -> [Key; 2] {
 async fn unknown_keys_are_found_on_every_node() {
     let rig = StoreHarness::cluster().await;
     rig.register_worker().await;
-    // More than a third of them: some are on each node.
+    // More than a third of the shards, so that each node has some.
     let shards = (0..24).map(|n| n * 2 + 1);
-    let (mut found, mut left) = (Vec::new(), Vec::new());
+    let (mut expected, mut remaining) = (Vec::new(), Vec::new());
     for shard in shards.clone() {
         for name in ["nonsense", "h:name", "c:p:subject"] {
             rig.cluster_namespace().shard_command::<()>(shard, "SET", name, &["1"]).await;
         }
-        found.extend([UnknownKey, WrongKeyType, MissingExpiry]);
-        left.extend([UnknownKey, WrongKeyType]);
+        expected.extend([UnknownKey, WrongKeyType, MissingExpiry]);
+        remaining.extend([UnknownKey, WrongKeyType]);
     }
-    // In slots of their own.
+    // Keys in other slots than those of the shards.
     for name in ["else", "{99}:h:x", "{a}"] {
         rig.cluster_namespace().set_key_without_shard(name).await;
-        found.push(UnknownKey);
-        left.push(UnknownKey);
+        expected.push(UnknownKey);
+        remaining.push(UnknownKey);
     }
-    assert_findings_and_repair(&rig, &found, &left).await;
+    assert_findings_and_repair(&rig, &expected, &remaining).await;
     for shard in shards {
         let ends: i64 =
             rig.cluster_namespace().shard_command(shard, "PTTL", "c:p:subject", &[]).await;
@@ -60,7 +60,7 @@ async fn lock_missing_from_due_index_is_found() {
     assert_eq!(raw("HGET", "f", &["jobs"]).await, 2, "it was right");
 }
 
-/// And more, of which nothing is left.
+/// Counts of jobs that no longer exist.
 #[tokio::test]
 async fn job_count_above_actual_is_repaired() {
     let rig = StoreHarness::cluster().await;

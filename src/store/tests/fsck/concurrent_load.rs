@@ -1,4 +1,4 @@
-//! A store at work has no findings, whenever one looks.
+//! A check of a store under load must have no findings at any time.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ use crate::store::{
 
 const MS: Duration = Duration::from_millis(1);
 
-/// How much is done between two looks at the clock of the test.
+/// Clients and workers that share a store while it is checked.
 struct ConcurrentLoad {
     harness: StoreHarness,
     keys: Vec<Key>,
@@ -28,10 +28,10 @@ struct ConcurrentLoad {
 }
 
 impl ConcurrentLoad {
-    /// A number that differs from turn to turn.
+    /// Returns a different number on each call.
     fn next_number(&self) -> usize {
-        let turn = self.number_sequence.fetch_add(1, Ordering::SeqCst);
-        usize::try_from(turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40).unwrap_or_default()
+        let count = self.number_sequence.fetch_add(1, Ordering::SeqCst);
+        usize::try_from(count.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40).unwrap_or_default()
     }
 
     fn next_key(&self) -> Key {
@@ -42,7 +42,7 @@ impl ConcurrentLoad {
         !self.is_stopped.load(Ordering::SeqCst)
     }
 
-    /// Requests are deferred, some late, some with a deadline, and some are cancelled, purged and put back.
+    /// Enqueues jobs, some delayed, some with a deadline, and cancels, purges and redrives some.
     async fn run_client(&self) {
         let mut ids: Vec<JobId> = Vec::new();
         while self.is_running() {
@@ -61,31 +61,32 @@ impl ConcurrentLoad {
                 .enqueue(EnqueueCommand { policy, idempotency_record: record, ..call })
                 .await;
             ids.push(id);
-            let some = ids[n % ids.len()].clone();
+            let chosen = ids[n % ids.len()].clone();
             match n % 7 {
-                0 => drop(self.harness.cancel(&some).await),
-                1 => drop(self.harness.redrive(&some).await),
-                2 => drop(self.harness.purge(&some).await),
+                0 => drop(self.harness.cancel(&chosen).await),
+                1 => drop(self.harness.redrive(&chosen).await),
+                2 => drop(self.harness.purge(&chosen).await),
                 _ => {}
             }
         }
     }
 
-    /// Live requests hold the locks for a moment, and some die with them.
+    /// Holds the locks for short times; some leases expire instead of being released.
     async fn run_live_requests(&self) {
         while self.is_running() {
-            let (key, me) = (self.next_key(), new_token());
+            let (key, token) = (self.next_key(), new_token());
             let lease = MS * 40;
-            let call = AcquireCommand { lease, max_wait: Some(MS * 50), ..wait_command(&key, &me) };
+            let call =
+                AcquireCommand { lease, max_wait: Some(MS * 50), ..wait_command(&key, &token) };
             self.harness.acquire(call).await;
             tokio::time::sleep(MS).await;
             if !self.next_number().is_multiple_of(5) {
-                self.harness.release(&key, &me).await;
+                self.harness.release(&key, &token).await;
             }
         }
     }
 
-    /// A worker: it ends its runs in every way, or dies with them.
+    /// Worker that settles its runs in every way, or lets their leases expire.
     async fn run_worker(&self) {
         let node = NodeId::new();
         while self.is_running() {
@@ -93,11 +94,11 @@ impl ConcurrentLoad {
             let due = self.harness.backend().poll_due(shards, 20).await.unwrap();
             for (key, id) in due.into_iter().flat_map(|due| due.locks) {
                 let Some(id) = id else { continue };
-                let (me, lease) = (LockToken::new(&node), MS * 40);
+                let (token, lease) = (LockToken::new(&node), MS * 40);
                 let call = ClaimCommand {
                     key: key.clone(),
                     id: id.clone(),
-                    token: me.clone(),
+                    token: token.clone(),
                     lease,
                     retention: LONG_TIME,
                 };
@@ -106,13 +107,13 @@ impl ConcurrentLoad {
                 }
                 let renewal = LeaseRenewal {
                     key: key.clone(),
-                    token: me.clone(),
+                    token: token.clone(),
                     mode: LockMode::Exclusive,
                     lease,
                     job: Some(id.clone()),
                 };
                 self.harness.renew(vec![renewal]).await;
-                let verdict = match self.next_number() % 6 {
+                let settlement = match self.next_number() % 6 {
                     0 => continue,
                     1 => Settlement::Retry { delay: MS * 10, reason: "status 503" },
                     2 => Settlement::Postpone { delay: MS * 5, reason: "busy" },
@@ -122,7 +123,7 @@ impl ConcurrentLoad {
                     }
                     _ => done_settlement(),
                 };
-                self.harness.settle(settle_command(&key, &id, &me, verdict)).await;
+                self.harness.settle(settle_command(&key, &id, &token, settlement)).await;
             }
         }
     }
@@ -132,33 +133,33 @@ impl ConcurrentLoad {
 async fn store_under_load_has_no_findings() {
     let mut keys = Vec::from(keys_of_one_shard::<4>());
     keys.extend((0..4).map(|n: u32| Key::custom(&format!("other {n}"))));
-    let fleet = ConcurrentLoad {
+    let load = ConcurrentLoad {
         harness: StoreHarness::redis().await,
         keys,
         is_stopped: AtomicBool::new(false),
         number_sequence: AtomicU64::new(1),
     };
-    let fleet = Arc::new(fleet);
+    let load = Arc::new(load);
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..2 {
-        let all: [Arc<ConcurrentLoad>; 3] = std::array::from_fn(|_| Arc::clone(&fleet));
-        let [one, two, three] = all;
+        let loads: [Arc<ConcurrentLoad>; 3] = std::array::from_fn(|_| Arc::clone(&load));
+        let [one, two, three] = loads;
         tasks.spawn(async move { one.run_client().await });
         tasks.spawn(async move { two.run_live_requests().await });
         tasks.spawn(async move { three.run_worker().await });
     }
-    let mut looked = 0;
+    let mut examined = 0;
     for _ in 0..5 {
-        let report = fleet.harness.run_check(false).await;
+        let report = load.harness.run_check(false).await;
         assert!(report.is_clean(), "{report}");
-        looked += report.examined;
+        examined += report.examined;
     }
-    // Nor is anything mended that need not be.
-    let report = fleet.harness.run_check(true).await;
+    // A repair changes nothing either.
+    let report = load.harness.run_check(true).await;
     assert!(report.is_clean(), "{report}");
-    fleet.is_stopped.store(true, Ordering::SeqCst);
+    load.is_stopped.store(true, Ordering::SeqCst);
     while let Some(ended) = tasks.join_next().await {
         ended.unwrap();
     }
-    assert!(looked > 64 * 7 * 5, "{looked}");
+    assert!(examined > 64 * 7 * 5, "{examined}");
 }

@@ -1,4 +1,4 @@
-//! Jobs and their places.
+//! Store check of jobs and their indexes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::store::{
     backend::{EnqueueCommand, JobId, JobPolicy, JobState, Settlement, StorageLimits},
 };
 
-/// Two jobs behind a holder.
+/// Enqueues two jobs behind a holder, and releases the lock.
 async fn enqueue_two_jobs(rig: &StoreHarness) -> (Key, [JobId; 2]) {
     let (key, holder) = (test_key(), new_token());
     rig.register_worker().await;
@@ -27,9 +27,9 @@ async fn raw_command<T: redis::FromRedisValue>(
     rig: &StoreHarness,
     verb: &str,
     name: &str,
-    rest: &[&str],
+    args: &[&str],
 ) -> T {
-    rig.server().key_command(verb, name, rest).await
+    rig.server().key_command(verb, name, args).await
 }
 
 #[tokio::test]
@@ -37,8 +37,8 @@ async fn consistent_store_has_no_findings() {
     let rig = StoreHarness::redis().await;
     let (key, ids) = enqueue_two_jobs(&rig).await;
     assert_findings_and_repair(&rig, &[], &[]).await;
-    let late = JobPolicy { delay: LONG_TIME, deadline: Some(LONG_TIME), ..JobPolicy::default() };
-    rig.enqueue(EnqueueCommand { policy: late, ..enqueue_command(&key) }).await;
+    let policy = JobPolicy { delay: LONG_TIME, deadline: Some(LONG_TIME), ..JobPolicy::default() };
+    rig.enqueue(EnqueueCommand { policy, ..enqueue_command(&key) }).await;
     let caps = StorageLimits { ended_bytes: 0, ..StorageLimits::NONE };
     for key in keys_of_one_shard::<3>().into_iter().skip(1) {
         let (call, run) = (EnqueueCommand { limits: caps, ..enqueue_command(&key) }, new_token());
@@ -52,8 +52,8 @@ async fn consistent_store_has_no_findings() {
     rig.join_queue(&key, &waiter).await;
     let [_, other] = keys_of_one_shard::<2>();
     rig.acquire_exclusive(&other, &new_token()).await;
-    let looked = assert_findings_and_repair(&rig, &[], &[]).await.examined;
-    assert!(looked > 64 * 7, "{looked}");
+    let examined = assert_findings_and_repair(&rig, &[], &[]).await.examined;
+    assert!(examined > 64 * 7, "{examined}");
     rig.settle(settle_command(
         &key,
         &ids[0],
@@ -72,8 +72,9 @@ async fn deleted_job_queue_is_rebuilt_in_order() {
     let rig = StoreHarness::redis().await;
     let (key, ids) = enqueue_two_jobs(&rig).await;
     assert_eq!(raw_command::<i64>(&rig, "DEL", &lock_key_name(&key, "g"), &[]).await, 1);
-    // Two jobs, a due entry that is for nothing, and the shard counts two that are nowhere, and their bytes are in l.
-    let lost = [
+    // Two jobs are in no index, a due entry has no jobs, the shard counts two missing jobs, and
+    // their bytes in `l` have no expiry.
+    let expected = [
         JobNotQueued,
         JobNotQueued,
         ScheduledLockWithoutJobs,
@@ -81,7 +82,7 @@ async fn deleted_job_queue_is_rebuilt_in_order() {
         WrongCount,
         MissingExpiry,
     ];
-    assert_findings_and_repair(&rig, &lost, &[]).await;
+    assert_findings_and_repair(&rig, &expected, &[]).await;
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(ids[0].clone())], "their order");
     assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
@@ -127,8 +128,8 @@ async fn job_without_record_becomes_dead_letter() {
         1
     );
     assert_findings_and_repair(&rig, &[IndexEntryWithoutJob, EnvelopeWithoutJob], &[]).await;
-    let past = rig.job_view(&ids[0]).await.unwrap();
-    assert_eq!((past.state, past.reason.as_deref()), (JobState::Dead, Some("lost")));
+    let job = rig.job_view(&ids[0]).await.unwrap();
+    assert_eq!((job.state, job.reason.as_deref()), (JobState::Dead, Some("lost")));
     assert_eq!(run_all_jobs(&rig, &key).await, 1);
 }
 
@@ -152,7 +153,7 @@ async fn orphaned_run_becomes_dead_letter_and_late_finish_fails() {
     let run = new_token();
     rig.start_run(&key, &ids[0], &run).await;
     assert_eq!(raw_command::<i64>(&rig, "DEL", &lock_key_name(&key, "h"), &[]).await, 1);
-    // Due at the end of a lease that nobody has any more.
+    // The due time is the end of a lease that no longer exists.
     assert_findings_and_repair(&rig, &[OrphanedRun, LockScheduledTooLate], &[]).await;
     let job = rig.job_view(&ids[0]).await.unwrap();
     assert_eq!(job.reason.as_deref(), Some("crashed, may have run"));
@@ -170,7 +171,7 @@ async fn orphaned_retryable_run_is_retried() {
     rig.enqueue(call).await;
     rig.start_run(&key, &id, &new_token()).await;
     rig.advance_past(LONG_TIME).await;
-    // A worker is due to come for it: that is how a crash is seen to.
+    // A worker is scheduled to poll in time, which handles the crash. This is no finding.
     assert_findings_and_repair(&rig, &[], &[]).await;
     rig.advance_past(Duration::from_secs(60)).await;
     let report = rig.run_check(true).await;
@@ -190,9 +191,9 @@ async fn job_indexed_twice_stays_in_its_queue_only() {
         &["9000000000000", ids[1].as_str()],
     )
     .await;
-    // Counted twice, and not in `lates`.
-    let tallies = [WrongCount; 4];
-    assert_findings_and_repair(&rig, &[&[JobIndexedTwice], &tallies[..]].concat(), &[]).await;
+    // Counted twice, and missing in `lates`.
+    let wrong_counts = [WrongCount; 4];
+    assert_findings_and_repair(&rig, &[&[JobIndexedTwice], &wrong_counts[..]].concat(), &[]).await;
     assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
@@ -201,46 +202,46 @@ async fn unindexed_delayed_jobs_are_requeued() {
     let rig = StoreHarness::redis().await;
     let key = test_key();
     rig.register_worker().await;
-    let late = JobPolicy { delay: LONG_TIME, deadline: Some(LONG_TIME), ..JobPolicy::default() };
+    let policy = JobPolicy { delay: LONG_TIME, deadline: Some(LONG_TIME), ..JobPolicy::default() };
     for _ in 0..2 {
-        rig.enqueue(EnqueueCommand { policy: late, ..enqueue_command(&key) }).await;
+        rig.enqueue(EnqueueCommand { policy, ..enqueue_command(&key) }).await;
     }
     for index in ["late", "exp"] {
         assert_eq!(raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, index), &[]).await, 1);
     }
-    let lost = [JobNotQueued; 2];
+    let not_queued = [JobNotQueued; 2];
     assert_findings_and_repair(
         &rig,
-        &[&lost[..], &[WrongCount; 4]].concat(),
+        &[&not_queued[..], &[WrongCount; 4]].concat(),
         &[DeadlineNotIndexed; 0],
     )
     .await;
     assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
-/// Somewhere else than in its line it would be in nothing.
+/// A job that cannot return to its queue must stay delayed; otherwise it would be in no index.
 #[tokio::test]
 async fn unqueueable_delayed_job_stays_delayed() {
     let rig = StoreHarness::redis().await;
     let key = test_key();
     rig.register_worker().await;
-    let late = JobPolicy { delay: LONG_TIME, ..JobPolicy::default() };
-    let call = EnqueueCommand { policy: late, ..enqueue_command(&key) };
+    let policy = JobPolicy { delay: LONG_TIME, ..JobPolicy::default() };
+    let call = EnqueueCommand { policy, ..enqueue_command(&key) };
     let id = call.id.clone();
     rig.enqueue(call).await;
     assert_eq!(
         raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, &format!("b:{id}")), &[]).await,
         1
     );
-    let facts = shard_key_name(&key, &format!("j:{id}"));
-    let seq: String = raw_command(&rig, "HGET", &facts, &["seq"]).await;
-    assert_eq!(raw_command::<i64>(&rig, "HDEL", &facts, &["seq"]).await, 1);
+    let job_record = shard_key_name(&key, &format!("j:{id}"));
+    let seq: String = raw_command(&rig, "HGET", &job_record, &["seq"]).await;
+    assert_eq!(raw_command::<i64>(&rig, "HDEL", &job_record, &["seq"]).await, 1);
     assert_findings_and_repair(&rig, &[InvalidValue], &[InvalidValue]).await;
-    raw_command::<i64>(&rig, "HSET", &facts, &["seq", &seq]).await;
+    raw_command::<i64>(&rig, "HSET", &job_record, &["seq", &seq]).await;
     raw_command::<()>(&rig, "SET", &lock_key_name(&key, "g"), &["by hand"]).await;
     assert_findings_and_repair(&rig, &[WrongKeyType], &[WrongKeyType]).await;
     raw_command::<i64>(&rig, "DEL", &lock_key_name(&key, "g"), &[]).await;
-    // Into its line, and out of it as a dead letter.
+    // The job returns to its queue, and leaves it as a dead letter.
     assert_findings_and_repair(&rig, &[JobWithoutEnvelope], &[JobWithoutEnvelope]).await;
     rig.run_check(true).await;
     assert_findings_and_repair(&rig, &[], &[]).await;
@@ -267,15 +268,15 @@ async fn unindexed_deadline_is_indexed() {
 async fn wrong_counters_are_recounted() {
     let rig = StoreHarness::redis().await;
     let (key, _) = enqueue_two_jobs(&rig).await;
-    let f = shard_key_name(&key, "f");
-    raw_command::<i64>(&rig, "HSET", &f, &["jobs", "100", "bytes", "x"]).await;
+    let shard_fields = shard_key_name(&key, "f");
+    raw_command::<i64>(&rig, "HSET", &shard_fields, &["jobs", "100", "bytes", "x"]).await;
     raw_command::<i64>(&rig, "HSET", &lock_key_name(&key, "l"), &["bytes", "7"]).await;
     raw_command::<i64>(&rig, "HSET", &shard_key_name(&key, "lates"), &["nno:::lock", "3"]).await;
     let report = rig.run_check(false).await;
     assert!(report.count(WrongCount) >= 3, "{report}");
     rig.run_check(true).await;
     assert_findings_and_repair(&rig, &[], &[]).await;
-    let counted: Vec<String> = raw_command(&rig, "HMGET", &f, &["jobs", "bytes"]).await;
+    let counted: Vec<String> = raw_command(&rig, "HMGET", &shard_fields, &["jobs", "bytes"]).await;
     assert_eq!(counted, ["2", "14"]);
     assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
@@ -286,15 +287,15 @@ async fn ended_job_indexes_are_rebuilt() {
     let (key, ids) = enqueue_two_jobs(&rig).await;
     assert_eq!(run_all_jobs(&rig, &key).await, 2);
     let done = shard_key_name(&key, "done");
-    // One is in no listing, one is kept no more, one is said to be dead, one never was.
+    // One job is in no listing, one has no record, one is listed as dead, and one never existed.
     assert_eq!(raw_command::<i64>(&rig, "ZREM", &done, &[ids[0].as_str()]).await, 1);
-    let facts = shard_key_name(&key, &format!("j:{}", ids[1]));
-    assert_eq!(raw_command::<i64>(&rig, "DEL", &facts, &[]).await, 1);
+    let job_record = shard_key_name(&key, &format!("j:{}", ids[1]));
+    assert_eq!(raw_command::<i64>(&rig, "DEL", &job_record, &[]).await, 1);
     let (dead, far) = (shard_key_name(&key, "dead"), "9000000000000000");
-    let stray = JobId::new(&key);
-    let rows = [far, ids[0].as_str(), "9000000000000001", stray.as_str()];
+    let unknown_id = JobId::new(&key);
+    let rows = [far, ids[0].as_str(), "9000000000000001", unknown_id.as_str()];
     raw_command::<i64>(&rig, "ZADD", &dead, &rows).await;
-    // And the listing of the dead has no end.
+    // In addition, the index of dead letters has no expiry.
     let expected = [
         EndedJobNotIndexed,
         IndexEntryWithoutJob,
@@ -303,10 +304,10 @@ async fn ended_job_indexes_are_rebuilt() {
         MissingExpiry,
     ];
     assert_findings_and_repair(&rig, &expected, &[]).await;
-    let tally = rig.shard_stats(key.shard()).await;
-    assert_eq!((tally.done, tally.dead), (1, 0));
-    let kept: f64 = raw_command(&rig, "ZSCORE", &done, &[ids[0].as_str()]).await;
-    assert!(kept > 1e15, "microseconds: {kept}");
+    let stats = rig.shard_stats(key.shard()).await;
+    assert_eq!((stats.done, stats.dead), (1, 0));
+    let score: f64 = raw_command(&rig, "ZSCORE", &done, &[ids[0].as_str()]).await;
+    assert!(score > 1e15, "microseconds: {score}");
 }
 
 #[tokio::test]
@@ -314,9 +315,9 @@ async fn wrong_key_expiries_are_repaired() {
     let rig = StoreHarness::redis().await;
     let (key, ids) = enqueue_two_jobs(&rig).await;
     rig.acquire_exclusive(&Key::custom("other"), &new_token()).await;
-    let waits = shard_key_name(&key, &format!("j:{}", ids[0]));
+    let waiting_job = shard_key_name(&key, &format!("j:{}", ids[0]));
     let request = shard_key_name(&key, &format!("b:{}", ids[1]));
-    for name in [&waits, &request, &lock_key_name(&key, "g"), &shard_key_name(&key, "due")] {
+    for name in [&waiting_job, &request, &lock_key_name(&key, "g"), &shard_key_name(&key, "due")] {
         assert_eq!(raw_command::<i64>(&rig, "PEXPIRE", name, &["100000"]).await, 1);
     }
     let held = lock_key_name(&Key::custom("other"), "h");
@@ -328,7 +329,7 @@ async fn wrong_key_expiries_are_repaired() {
     )
     .await;
     assert!(raw_command::<i64>(&rig, "PTTL", &held, &[]).await > 1000);
-    assert_eq!(raw_command::<i64>(&rig, "PTTL", &waits, &[]).await, -1);
+    assert_eq!(raw_command::<i64>(&rig, "PTTL", &waiting_job, &[]).await, -1);
     assert_eq!(run_all_jobs(&rig, &key).await, 2);
 }
 
@@ -336,8 +337,8 @@ async fn wrong_key_expiries_are_repaired() {
 async fn invalid_values_are_reported_and_kept() {
     let rig = StoreHarness::redis().await;
     let (key, ids) = enqueue_two_jobs(&rig).await;
-    let facts = shard_key_name(&key, &format!("j:{}", ids[1]));
-    raw_command::<i64>(&rig, "HSET", &facts, &["lock", "p:id::another"]).await;
+    let job_record = shard_key_name(&key, &format!("j:{}", ids[1]));
+    raw_command::<i64>(&rig, "HSET", &job_record, &["lock", "p:id::another"]).await;
     raw_command::<i64>(&rig, "ZADD", &lock_key_name(&key, "g"), &["9000000000000000", "nobody"])
         .await;
     assert_findings_and_repair(
@@ -359,7 +360,7 @@ async fn idempotency_record_without_job_is_no_fault() {
     rig.enqueue(call).await;
     rig.cancel(&id).await;
     assert_eq!(rig.run_check(false).await.findings, []);
-    // As where the record has more time than what is kept of the job.
+    // The record outlives the data of its job.
     assert_eq!(
         raw_command::<i64>(&rig, "DEL", &shard_key_name(&key, &format!("j:{id}")), &[]).await,
         1

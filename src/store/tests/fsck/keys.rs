@@ -1,4 +1,4 @@
-//! Keys of other types, and keys of nobody.
+//! Store check of keys with the wrong type, and of unknown keys.
 
 use super::*;
 use crate::store::FindingKind::{MissingExpiry, UnknownKey, WrongKeyType};
@@ -9,16 +9,16 @@ async fn keys_of_wrong_type_are_reported_and_kept() {
     let (key, other) = (test_key(), Key::custom("other"));
     rig.register_worker().await;
     let id = rig.enqueue_job(&other).await;
-    let mut left = Vec::new();
+    let mut expected = Vec::new();
     for kind in ["h", "l", "q", "g"] {
         let name = lock_key_name(&key, kind);
         rig.server().key_command::<()>("SET", &name, &["by hand"]).await;
-        left.push(WrongKeyType);
+        expected.push(WrongKeyType);
     }
-    let shard = shard_key_name(&Key::custom("third"), "done");
-    rig.server().key_command::<()>("SET", &shard, &["by hand"]).await;
-    left.push(WrongKeyType);
-    assert_findings_and_repair(&rig, &left, &left).await;
+    let done_index = shard_key_name(&Key::custom("third"), "done");
+    rig.server().key_command::<()>("SET", &done_index, &["by hand"]).await;
+    expected.push(WrongKeyType);
+    assert_findings_and_repair(&rig, &expected, &expected).await;
     let text: String = rig.server().key_command("GET", &lock_key_name(&key, "h"), &[]).await;
     assert_eq!(text, "by hand");
     let run = new_token();
@@ -33,11 +33,11 @@ async fn unknown_keys_are_reported_and_kept() {
     for name in unknown {
         rig.server().key_command::<()>("SET", name, &["x"]).await;
     }
-    let left = [UnknownKey; 5];
-    assert_findings_and_repair(&rig, &left, &left).await;
+    let expected = [UnknownKey; 5];
+    assert_findings_and_repair(&rig, &expected, &expected).await;
     for name in unknown {
-        let there: i64 = rig.server().key_command("EXISTS", name, &[]).await;
-        assert_eq!(there, 1, "{name}");
+        let exists: i64 = rig.server().key_command("EXISTS", name, &[]).await;
+        assert_eq!(exists, 1, "{name}");
     }
 }
 
@@ -49,16 +49,17 @@ async fn missing_key_expiry_is_set() {
     for name in names {
         rig.server().key_command::<()>("SET", name, &["1"]).await;
     }
-    let new: i64 = rig.server().key_command("ZADD", "{0}:limiters", &["9999999999999", "ab"]).await;
-    assert_eq!(new, 1);
+    let added: i64 =
+        rig.server().key_command("ZADD", "{0}:limiters", &["9999999999999", "ab"]).await;
+    assert_eq!(added, 1);
     assert_findings_and_repair(&rig, &[MissingExpiry; 5], &[]).await;
     for name in names {
-        let left: i64 = rig.server().key_command("PTTL", name, &[]).await;
-        assert!(left > 1000, "{name}");
+        let ttl: i64 = rig.server().key_command("PTTL", name, &[]).await;
+        assert!(ttl > 1000, "{name}");
     }
 }
 
-/// No faults, and no proof that there are none: the name may be mistyped.
+/// An empty namespace has no faults, but that proves nothing: its name may be mistyped.
 #[tokio::test]
 async fn empty_namespace_is_reported() {
     let rig = StoreHarness::redis().await;
@@ -71,7 +72,8 @@ async fn empty_namespace_is_reported() {
     assert!(!report.is_namespace_empty() && report.namespace_keys > 0, "{report}");
 }
 
-/// All that is there has an owner or an end, whatever its kind: what is new in the layout has to be known here.
+/// Every kind of key has an owner or an expiry. A new kind in the layout must be known to the
+/// check.
 #[tokio::test]
 async fn every_key_kind_passes_the_check() {
     let rig = StoreHarness::redis().await;

@@ -1,4 +1,5 @@
-//! What is broken by hand is found, and nothing else; it is mended, and what should run does.
+//! Store check on Redis. A check finds damage made by hand and nothing else; a repair lets the jobs
+//! run again.
 
 mod cluster_nodes;
 mod concurrent_load;
@@ -18,11 +19,11 @@ use crate::{
     store::{CheckReport, FindingKind},
 };
 
-/// Looks, and expects exactly these; mends them, all but those in `left`; and then nothing else is wrong.
+/// Checks, and expects exactly these findings; repairs, and expects only `remaining` afterwards.
 pub(super) async fn assert_findings_and_repair(
     rig: &StoreHarness,
     expected: &[FindingKind],
-    left: &[FindingKind],
+    remaining: &[FindingKind],
 ) -> CheckReport {
     let sorted = |kinds: &mut Vec<FindingKind>| {
         kinds.sort_unstable();
@@ -35,9 +36,9 @@ pub(super) async fn assert_findings_and_repair(
     let report = rig.run_check(false).await;
     assert_eq!(kinds(&report), sorted(&mut expected.to_vec()), "{report}");
     assert!(report.is_complete_scan && report.faults().all(|finding| !finding.repaired));
-    let mended = rig.run_check(true).await;
-    let again = rig.run_check(false).await;
-    assert_eq!(kinds(&again), sorted(&mut left.to_vec()), "{mended}\nand then\n{again}");
+    let repair = rig.run_check(true).await;
+    let recheck = rig.run_check(false).await;
+    assert_eq!(kinds(&recheck), sorted(&mut remaining.to_vec()), "{repair}\nand then\n{recheck}");
     report
 }
 
@@ -49,9 +50,9 @@ fn lock_key_name(key: &Key, kind: &str) -> String {
     format!("{{{}}}:{kind}:{key}", key.shard())
 }
 
-/// Runs the jobs of a lock one after the other, as a worker does when it is due; how many there were.
+/// Runs the jobs of a lock in succession, as a worker does when they are due. Returns their number.
 async fn run_all_jobs(rig: &StoreHarness, key: &Key) -> usize {
-    let mut runs = 0;
+    let mut run_count = 0;
     for _ in 0..20 {
         rig.let_offer_expire().await;
         let due = rig.poll_due(key.shard(), 10).await.locks;
@@ -63,10 +64,10 @@ async fn run_all_jobs(rig: &StoreHarness, key: &Key) -> usize {
         if let crate::store::backend::ClaimOutcome::Claimed(_) =
             rig.claim(claim_command(key, &id, &run)).await
         {
-            runs += 1;
+            run_count += 1;
             assert!(rig.finish_run(key, &id, &run).await);
         }
     }
     assert_eq!(rig.heads(std::slice::from_ref(key)).await, [None], "some do not run");
-    runs
+    run_count
 }

@@ -1,4 +1,4 @@
-//! Books of ended jobs, tombstones and records that somebody has broken by hand.
+//! Store check of damaged indexes of ended jobs, tombstones and records.
 
 use super::*;
 use crate::store::{
@@ -6,7 +6,7 @@ use crate::store::{
     backend::{ENDED_JOB_OVERHEAD, EnqueueCommand, JobId, StorageLimits},
 };
 
-/// Three jobs of one owner, and one of nobody, of which the first was evicted.
+/// Finishes three jobs of one owner and one without an owner. The first is evicted.
 async fn finish_four_jobs(rig: &StoreHarness, key: &Key) -> Vec<JobId> {
     let mut ids = Vec::new();
     for owner in ["ada", "ada", "ada", ""] {
@@ -51,23 +51,23 @@ async fn consistent_ended_indexes_have_no_findings() {
 
 #[tokio::test]
 async fn wrong_ended_indexes_are_rebuilt() {
-    // Of each of three jobs an entry, or the sums of all.
-    for (name, wrong) in [("doneby", 3), ("doneowners", 1), ("donebytes", 4)] {
+    // One entry for each of three jobs, or the totals of all.
+    for (name, min_findings) in [("doneby", 3), ("doneowners", 1), ("donebytes", 4)] {
         let (rig, key) = (StoreHarness::redis().await, test_key());
         let ids = finish_four_jobs(&rig, &key).await;
         delete_shard_key(&rig, &key, name).await;
-        let found = rig.run_check(true).await;
-        assert!(found.count(WrongCount) >= wrong, "{name}: {found}");
+        let report = rig.run_check(true).await;
+        assert!(report.count(WrongCount) >= min_findings, "{name}: {report}");
         rig.run_check(true).await;
         assert_findings_and_repair(&rig, &[], &[]).await;
-        // And they are right: again the oldest of the largest goes.
+        // The rebuilt indexes are right: the oldest job of the largest owner is evicted again.
         let _ = finish_new_job(&rig, &key, "eve").await;
         assert!(rig.is_tombstone(&ids[1]).await, "{name}");
         assert_eq!(rig.job_state(&ids[3]).await, Some(crate::store::JobState::Done), "{name}");
     }
 }
 
-/// Also without a check they are begun anew, bounded, and gone in the end.
+/// Without a check, later operations rebuild the indexes too. They stay bounded and expire.
 #[tokio::test]
 async fn deleted_ended_indexes_leave_no_key_without_expiry() {
     for name in ["doneby", "doneowners", "donebytes", "done", "e:ada", "n:ada", "f"] {
@@ -77,19 +77,19 @@ async fn deleted_ended_indexes_leave_no_key_without_expiry() {
         for n in 0..40 {
             ids.push(finish_new_job(&rig, &key, if n % 2 == 0 { "ada" } else { "" }).await);
         }
-        let mut kept = 0;
+        let mut kept_count = 0;
         for id in &ids[4..] {
-            kept += usize::from(!rig.is_tombstone(id).await);
+            kept_count += usize::from(!rig.is_tombstone(id).await);
         }
-        assert!(kept <= 7, "{name}: {kept} are kept");
+        assert!(kept_count <= 7, "{name}: {kept_count} are kept");
         for name in rig.server().key_names().await.iter().filter(|name| !is_permanent_key(name)) {
             let ttl: i64 = rig.server().key_command("PTTL", name, &[]).await;
             assert!(ttl > 0, "{name} has no end");
         }
         rig.advance_past(LONG_TIME * 3).await;
-        let mut left = rig.server().key_names().await;
-        left.retain(|name| !is_permanent_key(name));
-        assert_eq!(left, [""; 0], "{name}");
+        let mut leftover = rig.server().key_names().await;
+        leftover.retain(|name| !is_permanent_key(name));
+        assert_eq!(leftover, [""; 0], "{name}");
     }
 }
 
@@ -123,24 +123,24 @@ async fn indexed_tombstone_is_removed_from_index() {
     assert!(rig.is_tombstone(&ids[0]).await);
 }
 
-/// The one that ends first goes, and nothing but tombstones.
+/// The tombstone that expires first is evicted; jobs with a record are not.
 #[tokio::test]
 async fn tombstones_per_owner_are_limited() {
     let (rig, key) = (StoreHarness::redis().await, test_key());
     let ids = finish_four_jobs(&rig, &key).await;
-    let tombs = shard_key_name(&key, "e:ada");
-    let end: f64 = rig.server().key_command("ZSCORE", &tombs, &[ids[0].as_str()]).await;
-    let sooner = |ms: f64| format!("{:.0}", end - ms);
-    // One that is none, before them all.
-    let row = [sooner(100_000.0), ids[3].as_str().to_owned()];
-    assert_eq!(add_to_index(&rig, &tombs, &row).await, 1);
-    for from in (0..16_382).step_by(2_000) {
-        let ids = from..(from + 2_000).min(16_382);
+    let tombstone_index = shard_key_name(&key, "e:ada");
+    let end: f64 = rig.server().key_command("ZSCORE", &tombstone_index, &[ids[0].as_str()]).await;
+    let earlier = |ms: f64| format!("{:.0}", end - ms);
+    // A row of a job with a record, ahead of all tombstones.
+    let row = [earlier(100_000.0), ids[3].as_str().to_owned()];
+    assert_eq!(add_to_index(&rig, &tombstone_index, &row).await, 1);
+    for start in (0..16_382).step_by(2_000) {
+        let ids = start..(start + 2_000).min(16_382);
         let rows =
-            ids.flat_map(|n| [sooner(f64::from(n) + 1.0), format!("{:02x}{n:032x}", key.shard())]);
-        let _ = add_to_index(&rig, &tombs, &Vec::from_iter(rows)).await;
+            ids.flat_map(|n| [earlier(f64::from(n) + 1.0), format!("{:02x}{n:032x}", key.shard())]);
+        let _ = add_to_index(&rig, &tombstone_index, &Vec::from_iter(rows)).await;
     }
-    let count = async || rig.server().key_command::<i64>("ZCARD", &tombs, &[]).await;
+    let count = async || rig.server().key_command::<i64>("ZCARD", &tombstone_index, &[]).await;
     assert_eq!(count().await, 16_384);
     for evicted in [&ids[1], &ids[2]] {
         let _ = finish_new_job(&rig, &key, "ada").await;

@@ -1,4 +1,5 @@
-//! What is promised of every algorithm, whatever is asked and given back: on the embedded store, whose clock stands still.
+//! Bound on admissions for every algorithm, with random charges and refunds, on the embedded store
+//! with a manual clock.
 
 use std::time::Duration;
 
@@ -26,173 +27,181 @@ fn quota_rules() -> impl Strategy<Value = QuotaRule> {
     ]
 }
 
-/// What may happen to a server.
+/// Disruption of a server.
 #[derive(Debug, Clone, Copy)]
 enum ServerDisruption {
-    /// What was spent is forgotten, by a hand or with all its data.
+    /// Charges are lost, by a reset or with all data.
     DataLoss,
-    /// Its clock is put back, by more than all that passes in a case.
+    /// The clock is put back, by more than the duration of a case.
     ClockRewind,
 }
 
 const REWIND_TIME: Duration = Duration::from_secs(1_000_000);
 
-/// A cost, how often, how many ms pass before, and what is given back then: of which charge, how much. Before all
-/// that, what happens.
+/// One step: cost, repetitions, ms that pass before it, a refund (index of the charge from the
+/// latest, units), and a disruption. The disruption and the refund come before the charge.
 type ChargeStep = (u64, u32, u64, Option<(usize, u64)>, Option<ServerDisruption>);
 
 fn charge_steps() -> impl Strategy<Value = Vec<ChargeStep>> {
-    let pass = prop_oneof![Just(0_u64), 0..900_u64];
-    let back = prop::option::of((0..6_usize, 1..5_u64));
-    let upset = prop_oneof![
+    let elapsed_ms = prop_oneof![Just(0_u64), 0..900_u64];
+    let refund = prop::option::of((0..6_usize, 1..5_u64));
+    let disruption = prop_oneof![
         10 => Just(None),
         1 => Just(Some(ServerDisruption::DataLoss)),
         1 => Just(Some(ServerDisruption::ClockRewind)),
     ];
-    prop::collection::vec((1..4_u64, 0..4_u32, pass, back, upset), 1..40)
+    prop::collection::vec((1..4_u64, 0..4_u32, elapsed_ms, refund, disruption), 1..40)
 }
 
-/// What was let in.
+/// An admitted charge.
 #[derive(Debug)]
 struct AdmittedCharge {
     at_ms: u64,
-    /// What of it was not given back.
+    /// Units that were not refunded.
     units: u64,
-    /// None, once something was given back.
+    /// Window of the charge; `None` after a refund.
     window: Option<ChargedWindow>,
-    /// How often the store had lost all before.
+    /// Number of data losses before the charge.
     data_epoch: usize,
 }
 
 type AdmissionLog = Vec<AdmittedCharge>;
 
-/// The most that may be let in within any stretch of so many ms, by the definition of the rule.
-fn max_admitted(rule: &QuotaRule, stretch: u64) -> u64 {
-    let whole = |window: Duration| u64::try_from(window.as_millis()).unwrap();
+/// Returns the most units that may be admitted within any period of `period_ms`, by the definition
+/// of the rule.
+fn max_admitted(rule: &QuotaRule, period_ms: u64) -> u64 {
+    let millis = |window: Duration| u64::try_from(window.as_millis()).unwrap();
     match *rule {
-        // Windows do not overlap: a stretch touches so many of them.
-        QuotaRule::Fixed { limit, window } => limit * (stretch / whole(window) + 2),
-        QuotaRule::Sliding { limit, window } => limit * (stretch / whole(window) + 2),
-        QuotaRule::Gcra { limit, window, burst } => burst + stretch * limit / whole(window),
+        // Windows do not overlap; a period touches at most this number of them.
+        QuotaRule::Fixed { limit, window } => limit * (period_ms / millis(window) + 2),
+        QuotaRule::Sliding { limit, window } => limit * (period_ms / millis(window) + 2),
+        QuotaRule::Gcra { limit, window, burst } => burst + period_ms * limit / millis(window),
     }
 }
 
 impl AdmittedCharge {
-    fn new([now, units]: [u64; 2], state: &QuotaSnapshot, life: usize) -> Self {
-        Self { at_ms: now, units, window: Some(state.charged_window), data_epoch: life }
+    fn new([now, units]: [u64; 2], snapshot: &QuotaSnapshot, data_epoch: usize) -> Self {
+        Self { at_ms: now, units, window: Some(snapshot.charged_window), data_epoch }
     }
 }
 
 fn assert_admissions_in_bound(rule: &QuotaRule, log: &AdmissionLog) {
-    for (at, first) in log.iter().enumerate() {
+    for (index, first) in log.iter().enumerate() {
         let mut sum = 0;
-        for entry in log[at..].iter().take_while(|entry| first.data_epoch == entry.data_epoch) {
+        for entry in log[index..].iter().take_while(|entry| first.data_epoch == entry.data_epoch) {
             sum += entry.units;
-            let stretch = entry.at_ms - first.at_ms;
-            let most = max_admitted(rule, stretch);
-            assert!(sum <= most, "{sum} in {stretch} ms, may be {most}: {log:?}");
+            let period_ms = entry.at_ms - first.at_ms;
+            let bound = max_admitted(rule, period_ms);
+            assert!(sum <= bound, "{sum} in {period_ms} ms, may be {bound}: {log:?}");
         }
     }
 }
 
-async fn run_charge_steps(rule: QuotaRule, asked: &[ChargeStep]) {
+async fn run_charge_steps(rule: QuotaRule, steps: &[ChargeStep]) {
     let (rig, key) = (StoreHarness::memory(), test_key());
-    let (mut now, mut life, mut log) = (0, 0, AdmissionLog::new());
-    for &(cost, times, pass, back, upset) in asked {
-        rig.advance(Duration::from_millis(pass)).await;
-        now += pass;
-        let wanted = charge_item("p", &key, rule, cost);
-        match upset {
+    let (mut now, mut data_epoch, mut log) = (0, 0, AdmissionLog::new());
+    for &(cost, repetitions, elapsed_ms, refund, disruption) in steps {
+        rig.advance(Duration::from_millis(elapsed_ms)).await;
+        now += elapsed_ms;
+        let item = charge_item("p", &key, rule, cost);
+        match disruption {
             Some(ServerDisruption::DataLoss) => {
-                rig.reset_counter(&wanted, &key).await;
-                life += 1;
-                // Windows are known by the time, to 2 ms.
+                rig.reset_counter(&item, &key).await;
+                data_epoch += 1;
+                // Windows are identified by their time, to 2 ms.
                 rig.advance(Duration::from_millis(3)).await;
                 now += 3;
             }
             Some(ServerDisruption::ClockRewind) => rig.rewind_clock(REWIND_TIME).await,
             None => {}
         }
-        if let Some((n, units)) = back {
-            refund_charge(&rig, &wanted, &mut log, [n, life], units).await;
+        if let Some((n, units)) = refund {
+            refund_charge(&rig, &item, &mut log, [n, data_epoch], units).await;
         }
-        let before = rig.read_quota(&wanted).await;
-        let charged = rig.charge(repeated_charge(vec![wanted.clone()], times)).await;
-        let state = &charged.snapshots[0];
+        let before = rig.read_quota(&item).await;
+        let charged = rig.charge(repeated_charge(vec![item.clone()], repetitions)).await;
+        let snapshot = &charged.snapshots[0];
         let spent = u64::from(charged.admitted) * cost;
-        assert_eq!(state.remaining + spent, before.remaining, "exactly what was admitted is gone");
+        assert_eq!(
+            snapshot.remaining + spent,
+            before.remaining,
+            "exactly what was admitted is gone"
+        );
         if charged.admitted > 0 {
-            log.push(AdmittedCharge::new([now, spent], state, life));
+            log.push(AdmittedCharge::new([now, spent], snapshot, data_epoch));
         }
-        assert_eq!(rig.read_quota(&wanted).await, *state, "what was told stands");
-        assert_retry_time_exact(&rig, &wanted, &mut now, &mut log, life).await;
+        assert_eq!(rig.read_quota(&item).await, *snapshot, "what was told stands");
+        assert_retry_time_exact(&rig, &item, &mut now, &mut log, data_epoch).await;
     }
     assert_admissions_in_bound(&rule, &log);
 }
 
-/// What is given back counts as if it had never been charged, also if less of it was really given back.
+/// A refund counts as if its units had not been charged, even if the store refunds less.
 async fn refund_charge(
     rig: &StoreHarness,
-    wanted: &ChargeItem,
+    item: &ChargeItem,
     log: &mut AdmissionLog,
-    [n, life]: [usize; 2],
+    [n, data_epoch]: [usize; 2],
     units: u64,
 ) {
-    let Some(at) = log.len().checked_sub(1 + n) else { return };
-    let entry = &mut log[at];
+    let Some(index) = log.len().checked_sub(1 + n) else { return };
+    let entry = &mut log[index];
     let Some(window) = entry.window.take() else { return };
     let units = units.min(entry.units);
-    let lost = entry.data_epoch < life;
-    entry.units -= if lost { 0 } else { units };
-    let before = rig.read_quota(wanted).await.remaining;
-    let after = rig.refund(wanted, units, window).await.remaining;
-    let most = if lost { 0 } else { units };
-    assert!((before..=before + most).contains(&after), "{before} {after} {entry:?}");
+    let is_lost = entry.data_epoch < data_epoch;
+    entry.units -= if is_lost { 0 } else { units };
+    let before = rig.read_quota(item).await.remaining;
+    let after = rig.refund(item, units, window).await.remaining;
+    let max_refund = if is_lost { 0 } else { units };
+    assert!((before..=before + max_refund).contains(&after), "{before} {after} {entry:?}");
 }
 
-/// Who is refused and waits as long as he is told is let in; a millisecond before that he is not. Sooner than
-/// told there is no more quota.
+/// After a refusal, a charge is admitted exactly at the reported retry time, and not a millisecond
+/// earlier. The quota is full exactly at the reported time.
 async fn assert_retry_time_exact(
     rig: &StoreHarness,
-    wanted: &ChargeItem,
+    item: &ChargeItem,
     now: &mut u64,
     log: &mut AdmissionLog,
-    life: usize,
+    data_epoch: usize,
 ) {
-    let (admitted, state) = rig.charge_once(wanted).await;
+    let (admitted, snapshot) = rig.charge_once(item).await;
     if admitted {
-        log.push(AdmittedCharge::new([*now, wanted.cost], &state, life));
+        log.push(AdmittedCharge::new([*now, item.cost], &snapshot, data_epoch));
         return;
     }
-    if state.retry_after == Duration::MAX {
+    if snapshot.retry_after == Duration::MAX {
         return;
     }
-    let told = u64::try_from(state.retry_after.as_millis()).unwrap();
-    assert!(told > 0, "{state:?}");
-    assert!(state.reset_after <= state.retry_after, "{state:?}");
-    let early = Duration::from_millis(told - 1);
+    let retry_ms = u64::try_from(snapshot.retry_after.as_millis()).unwrap();
+    assert!(retry_ms > 0, "{snapshot:?}");
+    assert!(snapshot.reset_after <= snapshot.retry_after, "{snapshot:?}");
+    let early = Duration::from_millis(retry_ms - 1);
     rig.advance(early).await;
-    assert!(!rig.charge_once(wanted).await.0, "it could have been told to come sooner than {told}");
+    assert!(
+        !rig.charge_once(item).await.0,
+        "it could have been told to come sooner than {retry_ms}"
+    );
     rig.advance(Duration::from_millis(1)).await;
-    let (admitted, state) = rig.charge_once(wanted).await;
-    assert!(admitted, "not after {told} ms: {state:?}");
-    *now += told;
-    log.push(AdmittedCharge::new([*now, wanted.cost], &state, life));
-    let full = state.full_after;
-    let part = full.saturating_sub(Duration::from_millis(1));
-    rig.advance(part).await;
-    assert_ne!(rig.read_quota(wanted).await.full_after, Duration::ZERO, "full sooner than told");
-    rig.advance(full - part).await;
-    assert_eq!(rig.read_quota(wanted).await.full_after, Duration::ZERO, "not full in time");
-    *now += u64::try_from(full.as_millis()).unwrap();
+    let (admitted, snapshot) = rig.charge_once(item).await;
+    assert!(admitted, "not after {retry_ms} ms: {snapshot:?}");
+    *now += retry_ms;
+    log.push(AdmittedCharge::new([*now, item.cost], &snapshot, data_epoch));
+    let full_after = snapshot.full_after;
+    let almost_full = full_after.saturating_sub(Duration::from_millis(1));
+    rig.advance(almost_full).await;
+    assert_ne!(rig.read_quota(item).await.full_after, Duration::ZERO, "full sooner than told");
+    rig.advance(full_after - almost_full).await;
+    assert_eq!(rig.read_quota(item).await.full_after, Duration::ZERO, "not full in time");
+    *now += u64::try_from(full_after.as_millis()).unwrap();
 }
 
 proptest! {
     #![proptest_config(proptest_config(600))]
 
     #[test]
-    fn admissions_stay_in_bound_and_retry_times_are_exact(rule in quota_rules(), asked in charge_steps()) {
+    fn admissions_stay_in_bound_and_retry_times_are_exact(rule in quota_rules(), steps in charge_steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(run_charge_steps(rule, &asked));
+        runtime.block_on(run_charge_steps(rule, &steps));
     }
 }

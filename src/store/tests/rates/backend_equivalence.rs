@@ -1,5 +1,5 @@
-//! The same moves on the embedded store and on Redis get the same answers, and leave nothing on Redis that
-//! has no end.
+//! The same charges on the embedded store and on Redis get the same replies. On Redis, every key
+//! that remains has an expiry.
 
 use std::time::{Duration, Instant};
 
@@ -16,14 +16,15 @@ use crate::store::{
     },
 };
 
-/// Most real time of one run, and by how much times may differ. What is due is a whole step away.
+/// Longest real time of one run, and tolerance of times. Due times are at least one `TIME_STEP`
+/// away.
 const MAX_REAL_TIME: Duration = Duration::from_secs(3);
 
-/// Runs of one case that were too slow, after which the machine is to blame.
+/// Number of slow runs of one case after which the machine is too busy.
 const MAX_RUNS: usize = 100;
 
-fn assert_same_snapshots(ours: &[QuotaSnapshot], theirs: &[QuotaSnapshot], context: &str) {
-    assert_eq!(ours.len(), theirs.len(), "{context}");
+fn assert_same_snapshots(left: &[QuotaSnapshot], right: &[QuotaSnapshot], context: &str) {
+    assert_eq!(left.len(), right.len(), "{context}");
     let exact = |s: &QuotaSnapshot| {
         (
             s.remaining,
@@ -32,7 +33,7 @@ fn assert_same_snapshots(ours: &[QuotaSnapshot], theirs: &[QuotaSnapshot], conte
             s.retry_after.is_zero(),
         )
     };
-    for (one, other) in ours.iter().zip(theirs) {
+    for (one, other) in left.iter().zip(right) {
         assert_eq!(exact(one), exact(other), "{one:?} {other:?} {context}");
         for (a, b) in [
             (one.reset_after, other.reset_after),
@@ -44,43 +45,43 @@ fn assert_same_snapshots(ours: &[QuotaSnapshot], theirs: &[QuotaSnapshot], conte
     }
 }
 
-/// Every counter has an end.
+/// Asserts that every counter has an expiry.
 async fn assert_counters_expire(rig: &StoreHarness) {
     let names = rig.server().key_names().await;
     for name in names.iter().filter(|name| !is_permanent_key(name)) {
-        let left: i64 = rig.server().key_command("PTTL", name, &[]).await;
-        // -2: it has ended meanwhile.
-        assert_ne!(left, -1, "{name} has no end");
+        let ttl: i64 = rig.server().key_command("PTTL", name, &[]).await;
+        // -2: the key has expired since the listing.
+        assert_ne!(ttl, -1, "{name} has no end");
     }
 }
 
-/// Makes the moves on both; false if it took too long.
-async fn run_on_both_stores(made: &[QuotaOperation]) -> bool {
+/// Runs the operations on both stores. Returns false if it took too long.
+async fn run_on_both_stores(operations: &[QuotaOperation]) -> bool {
     let (memory, redis) = (StoreHarness::memory(), StoreHarness::redis().await);
     let (mut ours, mut theirs) = (ChargeLedger::new(true), ChargeLedger::new(true));
     redis.ping().await;
     let started = Instant::now();
-    for (at, made) in made.iter().enumerate() {
-        let context = format!("move {at}, {made:?}");
-        match (ours.resolve_operation(made), theirs.resolve_operation(made)) {
-            (Some(QuotaCall::Charge(charge)), Some(QuotaCall::Charge(same))) => {
+    for (index, operation) in operations.iter().enumerate() {
+        let context = format!("move {index}, {operation:?}");
+        match (ours.resolve_operation(operation), theirs.resolve_operation(operation)) {
+            (Some(QuotaCall::Charge(charge)), Some(QuotaCall::Charge(redis_call))) => {
                 let charged = memory.charge(charge.clone()).await;
-                let other = redis.charge(same.clone()).await;
+                let other = redis.charge(redis_call.clone()).await;
                 if started.elapsed() > MAX_REAL_TIME {
                     return false;
                 }
                 assert_eq!(charged.admitted, other.admitted, "{context}");
                 assert_same_snapshots(&charged.snapshots, &other.snapshots, &context);
                 ours.record_charge(&charge, &charged);
-                theirs.record_charge(&same, &other);
+                theirs.record_charge(&redis_call, &other);
             }
-            (Some(QuotaCall::Settle(call)), Some(QuotaCall::Settle(same))) => {
-                let states = memory.settle_charge(call).await;
-                let other = redis.settle_charge(same).await;
+            (Some(QuotaCall::Settle(call)), Some(QuotaCall::Settle(redis_call))) => {
+                let snapshots = memory.settle_charge(call).await;
+                let other = redis.settle_charge(redis_call).await;
                 if started.elapsed() > MAX_REAL_TIME {
                     return false;
                 }
-                assert_same_snapshots(&states, &other, &context);
+                assert_same_snapshots(&snapshots, &other, &context);
             }
             (Some(QuotaCall::Reset(ours)), Some(QuotaCall::Reset(theirs))) => {
                 for (tag, item) in ours {
@@ -103,33 +104,33 @@ async fn run_on_both_stores(made: &[QuotaOperation]) -> bool {
         }
         assert_counters_expire(&redis).await;
     }
-    // The end of what was not looked at since the clock was put back was put off.
+    // A rewind postpones the expiry of counters that were not read since.
     redis.advance(REWIND_TIME * 100).await;
-    let left = redis.server().key_names().await;
-    let left: Vec<_> = left.iter().filter(|name| !is_permanent_key(name)).collect();
-    assert!(left.is_empty(), "{left:?} is left behind");
+    let leftover = redis.server().key_names().await;
+    let leftover: Vec<_> = leftover.iter().filter(|name| !is_permanent_key(name)).collect();
+    assert!(leftover.is_empty(), "{leftover:?} is left behind");
     true
 }
 
-async fn retry_until_in_time(made: &[QuotaOperation]) {
+async fn retry_until_in_time(operations: &[QuotaOperation]) {
     for _ in 0..MAX_RUNS {
-        if run_on_both_stores(made).await {
+        if run_on_both_stores(operations).await {
             return;
         }
     }
-    panic!("{} moves take longer than {MAX_REAL_TIME:?} on this machine", made.len());
+    panic!("{} moves take longer than {MAX_REAL_TIME:?} on this machine", operations.len());
 }
 
 #[test]
 fn memory_and_redis_count_alike() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    // Keeps the server up between two cases.
+    // Keeps the server running between two cases.
     let _server = runtime.block_on(StoreHarness::redis());
     let mut runner = TestRunner::new(Config { source_file: Some(file!()), ..proptest_config(200) });
     runner
-        .run(&operation_sequences(40), |made| {
-            runtime.block_on(retry_until_in_time(&made));
+        .run(&operation_sequences(40), |operations| {
+            runtime.block_on(retry_until_in_time(&operations));
             Ok(())
         })
         .unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of what was spent: refunds, later charges, other quotas, other clocks; on every store.
+//! Charge adjustments: refunds, further charges, changed quotas and clocks, on every store.
 
 use std::time::Duration;
 
@@ -29,60 +29,60 @@ on_every_store!(
 
 async fn refund_keeps_window_boundary(rig: &StoreHarness) {
     let (key, rule) = (test_key(), fixed_window_rule(3, 600));
-    let asked = charge_item("p", &key, rule, 3);
-    let (_, first) = rig.charge_once(&asked).await;
+    let item = charge_item("p", &key, rule, 3);
+    let (_, first) = rig.charge_once(&item).await;
     rig.advance(LONG_TIME / 2).await;
-    let after = rig.refund(&asked, 3, first.charged_window).await;
+    let after = rig.refund(&item, 3, first.charged_window).await;
     assert_eq!(after.remaining, 3);
     assert!(after.reset_after <= LONG_TIME / 2, "it began anew: {after:?}");
-    let (admitted, again) = rig.charge_once(&asked).await;
+    let (admitted, again) = rig.charge_once(&item).await;
     assert!(admitted && again.reset_after <= LONG_TIME / 2, "it began anew: {again:?}");
     rig.advance(LONG_TIME / 2).await;
-    assert!(rig.charge_once(&asked).await.0);
+    assert!(rig.charge_once(&item).await.0);
 }
 
 async fn refund_after_window_end_has_no_effect(rig: &StoreHarness) {
     let key = test_key();
     for algorithm in [Algorithm::Fixed, Algorithm::Sliding] {
-        let asked = charge_item("p", &key, quota_of_three(algorithm), 3);
-        let (_, first) = rig.charge_once(&asked).await;
+        let item = charge_item("p", &key, quota_of_three(algorithm), 3);
+        let (_, first) = rig.charge_once(&item).await;
         rig.advance_past(LONG_TIME * 2).await;
-        assert!(rig.charge_once(&asked).await.0);
-        let after = rig.refund(&asked, 3, first.charged_window).await;
+        assert!(rig.charge_once(&item).await.0);
+        let after = rig.refund(&item, 3, first.charged_window).await;
         assert_eq!(after.remaining, 0, "{algorithm:?}: it was of another window");
     }
 }
 
 async fn refund_of_drained_gcra_debt_has_no_effect(rig: &StoreHarness) {
     let (key, rule) = (test_key(), gcra_rule(1, 100, 4));
-    let asked = |cost| charge_item("p", &key, rule, cost);
-    let (_, first) = rig.charge_once(&asked(4)).await;
+    let item = |cost| charge_item("p", &key, rule, cost);
+    let (_, first) = rig.charge_once(&item(4)).await;
     rig.advance(300 * SECOND).await;
-    assert!(rig.charge_once(&asked(3)).await.0);
-    // Three of the first four are paid off.
-    let after = rig.refund(&asked(0), 4, first.charged_window).await;
+    assert!(rig.charge_once(&item(3)).await.0);
+    // Three of the first four units have drained.
+    let after = rig.refund(&item(0), 4, first.charged_window).await;
     assert!(after.remaining <= 1, "{after:?}");
     rig.advance(100 * SECOND).await;
-    let before = rig.read_quota(&asked(0)).await.remaining;
-    assert_eq!(rig.refund(&asked(0), 4, first.charged_window).await.remaining, before);
+    let before = rig.read_quota(&item(0)).await.remaining;
+    assert_eq!(rig.refund(&item(0), 4, first.charged_window).await.remaining, before);
 }
 
-/// By a reset, or since the server has lost it.
+/// Holds for a reset and for a data loss.
 async fn refund_after_counter_reset_has_no_effect(rig: &StoreHarness) {
     let key = test_key();
     for algorithm in ALGORITHMS {
-        let asked = charge_item("p", &key, quota_of_three(algorithm), 3);
-        let (_, first) = rig.charge_once(&asked).await;
-        rig.reset_counter(&asked, &key).await;
-        // Windows are known by the time, debts by themselves.
+        let item = charge_item("p", &key, quota_of_three(algorithm), 3);
+        let (_, first) = rig.charge_once(&item).await;
+        rig.reset_counter(&item, &key).await;
+        // Windows are identified by their time, GCRA debts by an id.
         if algorithm != Algorithm::Gcra {
             rig.advance(SECOND).await;
         }
-        let (admitted, second) = rig.charge_once(&asked).await;
+        let (admitted, second) = rig.charge_once(&item).await;
         assert!(admitted, "{algorithm:?}");
-        let after = rig.refund(&asked, 3, first.charged_window).await;
+        let after = rig.refund(&item, 3, first.charged_window).await;
         assert_eq!(after.remaining, 0, "{algorithm:?}: somebody else has spent it");
-        let after = rig.refund(&asked, 3, second.charged_window).await;
+        let after = rig.refund(&item, 3, second.charged_window).await;
         assert_eq!(after.remaining, 3, "{algorithm:?}");
     }
 }
@@ -90,34 +90,34 @@ async fn refund_after_counter_reset_has_no_effect(rig: &StoreHarness) {
 async fn refund_from_before_clock_rewind_has_no_effect(rig: &StoreHarness) {
     let key = test_key();
     for algorithm in ALGORITHMS {
-        let asked = |cost| charge_item("p", &key, quota_of_six(algorithm), cost);
-        let (_, first) = rig.charge_once(&asked(4)).await;
+        let item = |cost| charge_item("p", &key, quota_of_six(algorithm), cost);
+        let (_, first) = rig.charge_once(&item(4)).await;
         rig.advance(300 * SECOND).await;
-        // Of a debt, one of the first four is left.
-        assert!(rig.charge_once(&asked(1)).await.0, "{algorithm:?}");
+        // One of the first four units is still owed.
+        assert!(rig.charge_once(&item(1)).await.0, "{algorithm:?}");
         rig.rewind_clock(LONG_TIME * 100).await;
-        let before = rig.read_quota(&asked(0)).await.remaining;
-        let after = rig.refund(&asked(0), 4, first.charged_window).await;
+        let before = rig.read_quota(&item(0)).await.remaining;
+        let after = rig.refund(&item(0), 4, first.charged_window).await;
         assert_eq!(after.remaining, before, "{algorithm:?}: it was of another clock");
-        // What is charged by the clock as it is now is given back as ever.
-        let (admitted, last) = rig.charge_once(&asked(1)).await;
+        // Charges after the rewind can be refunded as usual.
+        let (admitted, last) = rig.charge_once(&item(1)).await;
         assert!(admitted, "{algorithm:?}");
-        let after = rig.refund(&asked(0), 1, last.charged_window).await;
+        let after = rig.refund(&item(0), 1, last.charged_window).await;
         assert_eq!(after.remaining, before, "{algorithm:?}");
     }
 }
 
-/// It is not known how much of it is paid off at the new one.
+/// The share of the debt that has drained at the new rate is unknown.
 async fn refund_from_before_rate_change_has_no_effect(rig: &StoreHarness) {
-    let (key, slow, quick) = (test_key(), gcra_rule(1, 100, 4), gcra_rule(1, 10, 4));
-    let asked = |rule, cost| charge_item("p", &key, rule, cost);
-    for by in [quick, slow] {
-        let (_, first) = rig.charge_once(&asked(slow, 4)).await;
-        assert_eq!(rig.read_quota(&asked(quick, 0)).await.remaining, 0);
+    let (key, slow, fast) = (test_key(), gcra_rule(1, 100, 4), gcra_rule(1, 10, 4));
+    let item = |rule, cost| charge_item("p", &key, rule, cost);
+    for refund_rule in [fast, slow] {
+        let (_, first) = rig.charge_once(&item(slow, 4)).await;
+        assert_eq!(rig.read_quota(&item(fast, 0)).await.remaining, 0);
         rig.advance(30 * SECOND).await;
-        assert!(rig.charge_once(&asked(quick, 3)).await.0);
-        let _ = rig.refund(&asked(by, 0), 4, first.charged_window).await;
-        assert_eq!(rig.read_quota(&asked(quick, 0)).await.remaining, 0, "{by:?}");
+        assert!(rig.charge_once(&item(fast, 3)).await.0);
+        let _ = rig.refund(&item(refund_rule, 0), 4, first.charged_window).await;
+        assert_eq!(rig.read_quota(&item(fast, 0)).await.remaining, 0, "{refund_rule:?}");
         rig.advance(LONG_TIME).await;
     }
 }
@@ -125,20 +125,22 @@ async fn refund_from_before_rate_change_has_no_effect(rig: &StoreHarness) {
 async fn later_charge_counts_beyond_limit(rig: &StoreHarness) {
     let key = test_key();
     for algorithm in ALGORITHMS {
-        let asked = charge_item("p", &key, quota_of_three(algorithm), 1);
-        let after = rig.adjust_charge(&asked, AdjustmentKind::Charge { units: 5 }).await;
+        let item = charge_item("p", &key, quota_of_three(algorithm), 1);
+        let after = rig.adjust_charge(&item, AdjustmentKind::Charge { units: 5 }).await;
         assert_eq!(after.remaining, 0, "{algorithm:?}");
-        let (admitted, state) = rig.charge_once(&asked).await;
+        let (admitted, snapshot) = rig.charge_once(&item).await;
         assert!(
-            !admitted && state.retry_after > Duration::ZERO && state.retry_after <= 2 * LONG_TIME,
-            "{state:?}"
+            !admitted
+                && snapshot.retry_after > Duration::ZERO
+                && snapshot.retry_after <= 2 * LONG_TIME,
+            "{snapshot:?}"
         );
-        rig.advance(state.retry_after).await;
-        assert!(rig.charge_once(&asked).await.0, "{algorithm:?}");
+        rig.advance(snapshot.retry_after).await;
+        assert!(rig.charge_once(&item).await.0, "{algorithm:?}");
     }
 }
 
-/// As `three`, but six in the same time.
+/// Like `quota_of_three`, with six units in the same time.
 fn quota_of_six(algorithm: Algorithm) -> QuotaRule {
     match algorithm {
         Algorithm::Fixed => fixed_window_rule(6, 600),
@@ -150,26 +152,27 @@ fn quota_of_six(algorithm: Algorithm) -> QuotaRule {
 async fn clock_rewind_delays_at_most_one_window(rig: &StoreHarness) {
     let key = test_key();
     for algorithm in ALGORITHMS {
-        let asked = charge_item("p", &key, quota_of_three(algorithm), 3);
-        assert!(rig.charge_once(&asked).await.0);
+        let item = charge_item("p", &key, quota_of_three(algorithm), 3);
+        assert!(rig.charge_once(&item).await.0);
         rig.rewind_clock(LONG_TIME * 100).await;
-        let (admitted, state) = rig.charge_once(&asked).await;
-        assert!(!admitted && state.retry_after <= 2 * LONG_TIME, "{algorithm:?} {state:?}");
-        rig.advance(state.retry_after).await;
-        assert!(rig.charge_once(&asked).await.0, "{algorithm:?}: what was told is not so");
+        let (admitted, snapshot) = rig.charge_once(&item).await;
+        assert!(!admitted && snapshot.retry_after <= 2 * LONG_TIME, "{algorithm:?} {snapshot:?}");
+        rig.advance(snapshot.retry_after).await;
+        assert!(rig.charge_once(&item).await.0, "{algorithm:?}: what was told is not so");
     }
 }
 
 async fn clock_jump_forward_ends_windows(rig: &StoreHarness) {
     let key = test_key();
     for algorithm in ALGORITHMS {
-        let asked = charge_item("p", &key, quota_of_three(algorithm), 3);
-        let (_, first) = rig.charge_once(&asked).await;
+        let item = charge_item("p", &key, quota_of_three(algorithm), 3);
+        let (_, first) = rig.charge_once(&item).await;
         rig.advance(LONG_TIME * 1_000_000).await;
-        assert!(rig.charge_once(&asked).await.0, "{algorithm:?}");
-        let again = ChargeItem { cost: 1, ..asked };
+        assert!(rig.charge_once(&item).await.0, "{algorithm:?}");
+        let again = ChargeItem { cost: 1, ..item };
         assert!(!rig.charge_once(&again).await.0, "{algorithm:?}: no more than the quota");
-        // What was charged before the jump is over, and is not taken from what was charged since.
+        // Charges from before the jump have expired. A refund of them must not reduce later
+        // charges.
         let after = rig.refund(&again, 3, first.charged_window).await;
         assert_eq!(after.remaining, 0, "{algorithm:?}");
         let after = rig.adjust_charge(&again, AdjustmentKind::Charge { units: 1 }).await;

@@ -1,4 +1,5 @@
-//! Quotas: every algorithm against a plain model, the stores against each other, and what is promised of all.
+//! Rate limits: every algorithm against a plain model, the stores against each other, and the
+//! bounds of all.
 
 mod admission_bounds;
 #[cfg(feature = "redis")]
@@ -27,9 +28,9 @@ fn charge_item(policy: &str, subject: &Key, rule: QuotaRule, cost: u64) -> Charg
     ChargeItem { policy: policy.into(), subject: subject.clone(), rule, cost, penalty: None }
 }
 
-fn repeated_charge(items: Vec<ChargeItem>, times: u32) -> ChargeCommand {
+fn repeated_charge(items: Vec<ChargeItem>, repetitions: u32) -> ChargeCommand {
     let tag = items[0].subject.clone();
-    ChargeCommand { tag, items: items.into(), repetitions: times }
+    ChargeCommand { tag, items: items.into(), repetitions }
 }
 
 impl StoreHarness {
@@ -40,7 +41,7 @@ impl StoreHarness {
         self.backend().reset_counters(tag.clone(), counters).await.unwrap();
     }
 
-    /// One charge of one counter.
+    /// Charges one counter once.
     async fn charge_once(&self, item: &ChargeItem) -> (bool, QuotaSnapshot) {
         let mut charged: ChargeOutcome = self.charge(repeated_charge(vec![item.clone()], 1)).await;
         (charged.admitted == 1, charged.snapshots.remove(0))
@@ -50,10 +51,10 @@ impl StoreHarness {
         self.charge(repeated_charge(vec![item.clone()], 0)).await.snapshots.remove(0)
     }
 
-    async fn adjust_charge(&self, item: &ChargeItem, by: AdjustmentKind) -> QuotaSnapshot {
+    async fn adjust_charge(&self, item: &ChargeItem, kind: AdjustmentKind) -> QuotaSnapshot {
         let ChargeItem { policy, subject, rule, .. } = item.clone();
         let tag = subject.clone();
-        let items = vec![ChargeAdjustment { policy, subject, rule, kind: by }];
+        let items = vec![ChargeAdjustment { policy, subject, rule, kind }];
         self.settle_charge(SettleChargeCommand { tag, items }).await.remove(0)
     }
 

@@ -1,5 +1,5 @@
-//! The embedded store against plain models: a window that is counted, a list of windows, and the theoretical
-//! arrival time of the next cell, each written down as its definition has it.
+//! The embedded store against plain models: a counted window, a list of windows, and the
+//! theoretical arrival time of the next cell, each written down as its definition has it.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -23,30 +23,31 @@ type ModelCounterKey = (Arc<str>, Key, Key, Algorithm);
 struct QuotaModel {
     now_ms: u64,
     fixed_windows: HashMap<ModelCounterKey, (u64, u64)>,
-    /// Length of windows, and what was charged in each, by its start.
+    /// Length of the windows, and the units charged in each, by its start.
     sliding_windows: HashMap<ModelCounterKey, (u64, Vec<(u64, u64)>)>,
-    /// The same as it was changed last: it is what a clock that is put back finds.
+    /// State of `sliding_windows` at the last write, which a clock rewind restores.
     written_windows: HashMap<ModelCounterKey, (u64, Vec<(u64, u64)>)>,
     gcra_debts: HashMap<ModelCounterKey, GcraDebt>,
-    /// How many debts have begun, and which of them goes by which name of the store.
+    /// Number of debts so far, and the debt of each id that the store has reported.
     debt_count: u64,
     debt_ids: HashMap<(ModelCounterKey, u64), u64>,
     refusal_counts: HashMap<ModelCounterKey, (u32, u64)>,
     blocked_until: HashMap<ModelCounterKey, u64>,
 }
 
-/// What is owed, by the theoretical arrival time.
+/// Debt of a GCRA counter, as theoretical arrival times.
 #[derive(Clone, Copy)]
 struct GcraDebt {
     rule: QuotaRule,
-    /// With and without refunds, in parts of a microsecond: as many as the limit.
+    /// With and without refunds, in fractions of a microsecond: `limit` of them are one
+    /// microsecond.
     arrival_times: [u128; 2],
-    /// When it was touched last, in ms. Until then it stands, if the clock is put back.
+    /// Time of the last write, in ms. If the clock is put back, the state holds until then.
     touched_ms: u64,
     debt_number: u64,
 }
 
-/// One counter once, by the first's rule but for the limit, which is the least.
+/// Merges items of one counter: the first one's rule with the least limit.
 fn merge_duplicate_items(charge: &ChargeCommand) -> Vec<ChargeItem> {
     charge
         .merge_duplicates()
@@ -58,7 +59,7 @@ impl QuotaModel {
         (item.policy.clone(), item.subject.clone(), tag.clone(), item.rule.algorithm())
     }
 
-    /// What has ended is forgotten, and what stands there is brought to this rule.
+    /// Removes expired state, and converts the rest to this rule.
     fn update_counter(&mut self, name: &ModelCounterKey, rule: &QuotaRule) {
         let now = self.now_ms;
         match *rule {
@@ -70,78 +71,77 @@ impl QuotaModel {
             }
             QuotaRule::Sliding { window, .. } => {
                 let length = ceil_millis(window);
-                let used = self.used_units(name);
-                let Some((old, windows)) = self.sliding_windows.get_mut(name) else { return };
-                let (last, spent) = windows.last().copied().unwrap_or((now, 0));
-                // Of one in which nothing is spent nothing is left when it ends.
-                if now >= last + if spent > 0 { 2 * *old } else { *old } {
+                let used_units = self.used_units(name);
+                let Some((previous, windows)) = self.sliding_windows.get_mut(name) else { return };
+                let (last_start, spent) = windows.last().copied().unwrap_or((now, 0));
+                // A window without charges leaves nothing when it ends.
+                if now >= last_start + if spent > 0 { 2 * *previous } else { *previous } {
                     self.sliding_windows.remove(name);
                     return;
                 }
-                if *old != length {
-                    (*old, *windows) = (length, vec![(now - length, used), (now, 0)]);
+                if *previous != length {
+                    (*previous, *windows) = (length, vec![(now - length, used_units), (now, 0)]);
                     self.save_windows(name);
-                } else if last > now {
+                } else if last_start > now {
                     // The clock was put back: the window begins now.
-                    windows.iter_mut().for_each(|(start, _)| *start -= last - now);
+                    windows.iter_mut().for_each(|(start, _)| *start -= last_start - now);
                     self.save_windows(name);
-                } else if now >= last + *old {
-                    windows.push((last + *old, 0));
+                } else if now >= last_start + *previous {
+                    windows.push((last_start + *previous, 0));
                 }
             }
             QuotaRule::Gcra { .. } => {
                 let Some(GcraDebt {
-                    rule: old,
+                    rule: previous,
                     arrival_times: mut arrivals,
-                    touched_ms: since,
-                    debt_number: mut which,
+                    touched_ms,
+                    mut debt_number,
                 }) = self.gcra_debts.get(name).copied()
                 else {
                     return;
                 };
                 let (
-                    QuotaRule::Gcra { limit: l, window: w, .. },
+                    QuotaRule::Gcra { limit: old_limit, window: old_window, .. },
                     QuotaRule::Gcra { limit, window, .. },
-                ) = (old, *rule)
+                ) = (previous, *rule)
                 else {
-                    panic!("none of these: {old:?}")
+                    panic!("none of these: {previous:?}")
                 };
-                let us = u128::from(now) * 1000;
-                if since > now {
-                    let jump = u128::from(since) * 1000 - us;
-                    arrivals
-                        .iter_mut()
-                        .for_each(|at| *at = at.saturating_sub(jump * u128::from(l)));
+                let now_us = u128::from(now) * 1000;
+                if touched_ms > now {
+                    let jump = u128::from(touched_ms) * 1000 - now_us;
+                    arrivals.iter_mut().for_each(|arrival| {
+                        *arrival = arrival.saturating_sub(jump * u128::from(old_limit))
+                    });
                 }
-                if arrivals[1] <= us * u128::from(l) {
+                if arrivals[1] <= now_us * u128::from(old_limit) {
                     self.gcra_debts.remove(name);
                     return;
                 }
-                let other = since > now || (l, w) != (limit, window);
-                if other {
+                let is_new_debt = touched_ms > now || (old_limit, old_window) != (limit, window);
+                if is_new_debt {
                     self.debt_count += 1;
-                    which = self.debt_count;
+                    debt_number = self.debt_count;
                 }
-                let since = if other { now } else { since };
-                // In units: debt / w. To the next whole part of the new one.
-                let (w, window) =
-                    (u128::from(saturating_micros(w)), u128::from(saturating_micros(window)));
+                let touched_ms = if is_new_debt { now } else { touched_ms };
+                // Converts the debt in units, debt / w, rounded up to the next fraction of the new
+                // rule.
+                let (old_window, window) = (
+                    u128::from(saturating_micros(old_window)),
+                    u128::from(saturating_micros(window)),
+                );
                 let grain = gcd(u128::from(limit), window);
-                let brought = |arrival: u128| {
-                    let debt = arrival.saturating_sub(us * u128::from(l));
-                    let parts = (debt * (window / grain)).div_ceil(w);
-                    us * u128::from(limit) + parts * grain
+                let convert = |arrival: u128| {
+                    let debt = arrival.saturating_sub(now_us * u128::from(old_limit));
+                    let parts = (debt * (window / grain)).div_ceil(old_window);
+                    now_us * u128::from(limit) + parts * grain
                 };
-                // A mere look changes nothing: what was paid off by now is owed in part if the clock is put back.
-                let arrivals = if other { arrivals.map(brought) } else { arrivals };
+                // A read changes nothing. If the clock is put back, the units drained by now are
+                // owed again in part.
+                let arrivals = if is_new_debt { arrivals.map(convert) } else { arrivals };
                 self.gcra_debts.insert(
                     name.clone(),
-                    GcraDebt {
-                        rule: *rule,
-                        arrival_times: arrivals,
-                        touched_ms: since,
-                        debt_number: which,
-                    },
+                    GcraDebt { rule: *rule, arrival_times: arrivals, touched_ms, debt_number },
                 );
             }
         }
@@ -153,17 +153,17 @@ impl QuotaModel {
         }
     }
 
-    /// What of a sliding counter is within reach: of the last window all, of the one before its part.
+    /// Returns the units that count: all of the last window, and a share of the one before.
     fn used_units(&self, name: &ModelCounterKey) -> u64 {
         let Some((length, windows)) = self.sliding_windows.get(name) else { return 0 };
-        let reach = |(start, spent): &(u64, u64)| {
-            let left = (start + 2 * length).saturating_sub(self.now_ms).min(*length);
-            (spent * left).div_ceil(*length)
+        let counted_units = |(start, spent): &(u64, u64)| {
+            let remaining_ms = (start + 2 * length).saturating_sub(self.now_ms).min(*length);
+            (spent * remaining_ms).div_ceil(*length)
         };
-        windows.iter().rev().take(2).map(reach).sum()
+        windows.iter().rev().take(2).map(counted_units).sum()
     }
 
-    /// Debt in parts, and parts of a unit.
+    /// Returns the debt in fractions, and the fractions of one unit.
     fn debt_parts(&self, name: &ModelCounterKey, rule: &QuotaRule) -> (u128, u128) {
         let QuotaRule::Gcra { limit, window, .. } = *rule else { panic!("{rule:?}") };
         let us = u128::from(self.now_ms) * 1000 * u128::from(limit);
@@ -179,8 +179,8 @@ impl QuotaModel {
             QuotaRule::Sliding { limit, .. } => limit.saturating_sub(self.used_units(name)),
             QuotaRule::Gcra { burst, .. } => {
                 let (debt, unit) = self.debt_parts(name, rule);
-                let room = (u128::from(burst) * unit).saturating_sub(debt);
-                u64::try_from(room / unit).unwrap()
+                let free = (u128::from(burst) * unit).saturating_sub(debt);
+                u64::try_from(free / unit).unwrap()
             }
         }
     }
@@ -194,13 +194,14 @@ impl QuotaModel {
                 self.fixed_windows.entry(name.clone()).or_insert((0, end)).0 += units;
             }
             QuotaRule::Sliding { window, .. } => {
-                let fresh = || (ceil_millis(window), vec![(now, 0)]);
-                let (_, windows) = self.sliding_windows.entry(name.clone()).or_insert_with(fresh);
+                let new_window = || (ceil_millis(window), vec![(now, 0)]);
+                let (_, windows) =
+                    self.sliding_windows.entry(name.clone()).or_insert_with(new_window);
                 windows.last_mut().unwrap().1 += units;
                 self.save_windows(name);
             }
             QuotaRule::Gcra { limit, window, .. } => {
-                let moment = u128::from(now) * 1000 * u128::from(limit);
+                let now_parts = u128::from(now) * 1000 * u128::from(limit);
                 let debt = self.gcra_debts.entry(name.clone()).or_insert_with(|| {
                     self.debt_count += 1;
                     GcraDebt {
@@ -210,8 +211,10 @@ impl QuotaModel {
                         debt_number: self.debt_count,
                     }
                 });
-                let more = u128::from(units) * u128::from(saturating_micros(window));
-                debt.arrival_times.iter_mut().for_each(|at| *at = (*at).max(moment) + more);
+                let added = u128::from(units) * u128::from(saturating_micros(window));
+                debt.arrival_times
+                    .iter_mut()
+                    .for_each(|arrival| *arrival = (*arrival).max(now_parts) + added);
                 debt.touched_ms = now;
             }
         }
@@ -221,26 +224,28 @@ impl QuotaModel {
         self.blocked_until.get(name).is_some_and(|end| *end > self.now_ms)
     }
 
-    /// One after the other, all or none.
+    /// Checks repeated charges in succession; each is all or none.
     fn check_charge(&mut self, charge: &ChargeCommand, charged: &ChargeOutcome) {
         let items = merge_duplicate_items(charge);
-        let named: Vec<_> = items.iter().map(|i| (i, Self::counter_key(i, &charge.tag))).collect();
-        for (item, name) in &named {
+        let keyed_items: Vec<_> =
+            items.iter().map(|i| (i, Self::counter_key(i, &charge.tag))).collect();
+        for (item, name) in &keyed_items {
             self.update_counter(name, &item.rule);
             self.shorten_penalty(item, name);
         }
         let mut admitted = 0;
         for _ in 0..charge.repetitions {
             let (mut refused, mut lacking) = (false, Vec::new());
-            for (item, name) in &named {
+            for (item, name) in &keyed_items {
                 let blocked = item.penalty.is_some() && self.is_blocked(name);
-                let lacks = item.cost > 0 && self.remaining_units(name, &item.rule) < item.cost;
-                refused |= blocked || lacks;
-                let ever = match item.rule {
+                let is_exceeded =
+                    item.cost > 0 && self.remaining_units(name, &item.rule) < item.cost;
+                refused |= blocked || is_exceeded;
+                let capacity = match item.rule {
                     QuotaRule::Fixed { limit, .. } | QuotaRule::Sliding { limit, .. } => limit,
                     QuotaRule::Gcra { burst, .. } => burst,
                 };
-                if lacks && !blocked && item.cost <= ever {
+                if is_exceeded && !blocked && item.cost <= capacity {
                     lacking.push((*item, name.clone()));
                 }
             }
@@ -248,18 +253,19 @@ impl QuotaModel {
                 lacking.iter().for_each(|(item, name)| self.count_refusal(item, name));
             } else {
                 admitted += 1;
-                named
+                keyed_items
                     .iter()
                     .for_each(|(item, name)| self.charge_units(name, &item.rule, item.cost));
             }
         }
         assert_eq!(charged.admitted, admitted);
-        for (item, state) in charge.items.iter().zip(&charged.snapshots) {
-            self.check_snapshot(&merge_duplicate_items(charge), item, &charge.tag, state);
+        for (item, snapshot) in charge.items.iter().zip(&charged.snapshots) {
+            self.check_snapshot(&merge_duplicate_items(charge), item, &charge.tag, snapshot);
         }
     }
 
-    /// No longer than from now on: the quota has changed, or the clock was put back.
+    /// Limits a penalty to its full length from now: the quota has changed, or the clock was put
+    /// back.
     fn shorten_penalty(&mut self, item: &ChargeItem, name: &ModelCounterKey) {
         let Some(penalty) = item.penalty else { return };
         let [window, block] =
@@ -270,13 +276,13 @@ impl QuotaModel {
 
     fn count_refusal(&mut self, item: &ChargeItem, name: &ModelCounterKey) {
         let Some(penalty) = item.penalty else { return };
-        let whole = self.now_ms + ceil_millis(item.rule.window());
-        let (strikes, end) = self.refusal_counts.entry(name.clone()).or_insert((0, whole));
+        let window_end = self.now_ms + ceil_millis(item.rule.window());
+        let (refusals, end) = self.refusal_counts.entry(name.clone()).or_insert((0, window_end));
         if *end <= self.now_ms {
-            (*strikes, *end) = (0, whole);
+            (*refusals, *end) = (0, window_end);
         }
-        (*strikes, *end) = (*strikes + 1, (*end).min(whole));
-        if *strikes >= penalty.after_refusals {
+        (*refusals, *end) = (*refusals + 1, (*end).min(window_end));
+        if *refusals >= penalty.after_refusals {
             self.refusal_counts.remove(name);
             self.blocked_until.insert(name.clone(), self.now_ms + ceil_millis(penalty.block_for));
         }
@@ -284,45 +290,47 @@ impl QuotaModel {
 
     fn check_snapshot(
         &mut self,
-        once: &[ChargeItem],
+        merged_items: &[ChargeItem],
         item: &ChargeItem,
         tag: &Key,
-        state: &QuotaSnapshot,
+        snapshot: &QuotaSnapshot,
     ) {
         let name = Self::counter_key(item, tag);
-        self.check_debt_id(&name, state.charged_window.debt_id);
-        let merged = once.iter().find(|other| Self::counter_key(other, tag) == name).unwrap();
+        self.check_debt_id(&name, snapshot.charged_window.debt_id);
+        let merged =
+            merged_items.iter().find(|other| Self::counter_key(other, tag) == name).unwrap();
         let remaining = self.remaining_units(&name, &merged.rule);
-        assert_eq!(state.remaining, remaining, "{item:?}");
-        let blocked = merged.penalty.is_some() && self.is_blocked(&name);
-        assert_eq!(state.blocked_for.is_some(), blocked, "{item:?}");
-        let lets_in = (merged.cost == 0 || remaining >= merged.cost) && !blocked;
-        assert_eq!(state.retry_after.is_zero(), lets_in, "{item:?} {state:?}");
+        assert_eq!(snapshot.remaining, remaining, "{item:?}");
+        let is_blocked = merged.penalty.is_some() && self.is_blocked(&name);
+        assert_eq!(snapshot.blocked_for.is_some(), is_blocked, "{item:?}");
+        let is_admitted = (merged.cost == 0 || remaining >= merged.cost) && !is_blocked;
+        assert_eq!(snapshot.retry_after.is_zero(), is_admitted, "{item:?} {snapshot:?}");
     }
 
-    /// One name for each debt, and none where nothing is owed.
-    fn check_debt_id(&mut self, name: &ModelCounterKey, told: u64) {
-        let which = self.gcra_debts.get(name).map_or(0, |debt| debt.debt_number);
-        assert_eq!(told == 0, which == 0, "{name:?}");
-        if told > 0 {
-            let known = *self.debt_ids.entry((name.clone(), told)).or_insert(which);
-            assert_eq!(known, which, "{name:?}: another debt had this name");
+    /// Checks that each debt has one id, and that the id is 0 without a debt.
+    fn check_debt_id(&mut self, name: &ModelCounterKey, debt_id: u64) {
+        let debt_number = self.gcra_debts.get(name).map_or(0, |debt| debt.debt_number);
+        assert_eq!(debt_id == 0, debt_number == 0, "{name:?}");
+        if debt_id > 0 {
+            let known_number = *self.debt_ids.entry((name.clone(), debt_id)).or_insert(debt_number);
+            assert_eq!(known_number, debt_number, "{name:?}: another debt had this name");
         }
     }
 
-    fn check_adjustments(&mut self, call: &SettleChargeCommand, states: &[QuotaSnapshot]) {
-        for (settled, state) in call.items.iter().zip(states) {
-            let (policy, subject) = (settled.policy.clone(), settled.subject.clone());
-            let item = ChargeItem { policy, subject, rule: settled.rule, cost: 0, penalty: None };
+    fn check_adjustments(&mut self, call: &SettleChargeCommand, snapshots: &[QuotaSnapshot]) {
+        for (adjustment, snapshot) in call.items.iter().zip(snapshots) {
+            let (policy, subject) = (adjustment.policy.clone(), adjustment.subject.clone());
+            let item =
+                ChargeItem { policy, subject, rule: adjustment.rule, cost: 0, penalty: None };
             let name = Self::counter_key(&item, &call.tag);
             self.update_counter(&name, &item.rule);
-            match settled.kind {
+            match adjustment.kind {
                 AdjustmentKind::Charge { units } => self.charge_units(&name, &item.rule, units),
                 AdjustmentKind::Refund { units, window } => {
                     self.refund_units(&name, &item.rule, units, window);
                 }
             }
-            self.check_snapshot(std::slice::from_ref(&item), &item, &call.tag, state);
+            self.check_snapshot(std::slice::from_ref(&item), &item, &call.tag, snapshot);
         }
     }
 
@@ -341,7 +349,7 @@ impl QuotaModel {
             }
             QuotaRule::Sliding { .. } => {
                 let windows = self.sliding_windows.get_mut(name).map(|(_, windows)| windows);
-                // Those before do not count any more.
+                // Earlier windows no longer count.
                 let mut all = windows.into_iter().flat_map(|all| all.iter_mut().rev().take(2));
                 let same = all.find(|(start, spent)| *start == window.boundary && *spent > 0);
                 if let Some((_, spent)) = same.filter(|_| units > 0) {
@@ -352,34 +360,36 @@ impl QuotaModel {
             QuotaRule::Gcra { limit, .. } => {
                 let now = u128::from(self.now_ms) * 1000;
                 let (debt, unit) = self.debt_parts(name, rule);
-                // First in, first out: what of the debt at that time would not have been paid off yet.
-                let owed = (u128::from(window.boundary).saturating_sub(now)) * u128::from(limit);
+                // First in, first out: the share of the debt at that time that would not have
+                // drained yet.
+                let undrained =
+                    (u128::from(window.boundary).saturating_sub(now)) * u128::from(limit);
                 let charged = self.debt_ids.get(&(name.clone(), window.debt_id)).copied();
                 let same =
                     self.gcra_debts.get_mut(name).filter(|debt| Some(debt.debt_number) == charged);
-                let Some(GcraDebt { arrival_times: [arrival, gross], touched_ms: since, .. }) =
-                    same
+                let Some(GcraDebt { arrival_times: [arrival, gross], touched_ms, .. }) = same
                 else {
                     return;
                 };
-                let given = gross.saturating_sub(now * u128::from(limit)) - debt;
-                let back = (u128::from(units) * unit).min(owed.saturating_sub(given)).min(debt);
-                if back > 0 {
-                    (*arrival, *since) = (*arrival - back, self.now_ms);
+                let refunded = gross.saturating_sub(now * u128::from(limit)) - debt;
+                let refundable =
+                    (u128::from(units) * unit).min(undrained.saturating_sub(refunded)).min(debt);
+                if refundable > 0 {
+                    (*arrival, *touched_ms) = (*arrival - refundable, self.now_ms);
                 }
             }
         }
     }
 
-    /// What is over by then stays so.
+    /// State that has expired by now stays expired.
     fn rewind_clock(&mut self, time: Duration) {
         let now = self.now_ms;
         self.fixed_windows.retain(|_, (_, end)| *end > now);
         self.refusal_counts.retain(|_, (_, end)| *end > now);
         self.blocked_until.retain(|_, end| *end > now);
         self.written_windows.retain(|_, (length, windows)| {
-            let (last, spent) = windows.last().copied().unwrap_or((now, 0));
-            now < last + if spent > 0 { 2 * *length } else { *length }
+            let (last_start, spent) = windows.last().copied().unwrap_or((now, 0));
+            now < last_start + if spent > 0 { 2 * *length } else { *length }
         });
         self.sliding_windows.clone_from(&self.written_windows);
         self.gcra_debts.retain(|_, debt| {
@@ -404,13 +414,13 @@ fn gcd(a: u128, b: u128) -> u128 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-async fn run_operations(made: &[QuotaOperation]) {
+async fn run_operations(operations: &[QuotaOperation]) {
     let rig = StoreHarness::memory();
     let mut ledger = ChargeLedger::new(false);
-    // As the manual clock.
+    // Start time of the manual clock.
     let mut model = QuotaModel { now_ms: 1_700_000_000_000, ..QuotaModel::default() };
-    for made in made {
-        match ledger.resolve_operation(made) {
+    for operation in operations {
+        match ledger.resolve_operation(operation) {
             None => {}
             Some(QuotaCall::Charge(charge)) => {
                 let charged = rig.charge(charge.clone()).await;
@@ -418,8 +428,8 @@ async fn run_operations(made: &[QuotaOperation]) {
                 ledger.record_charge(&charge, &charged);
             }
             Some(QuotaCall::Settle(call)) => {
-                let states = rig.settle_charge(call.clone()).await;
-                model.check_adjustments(&call, &states);
+                let snapshots = rig.settle_charge(call.clone()).await;
+                model.check_adjustments(&call, &snapshots);
             }
             Some(QuotaCall::Reset(counters)) => {
                 for (tag, item) in counters {
@@ -443,8 +453,8 @@ proptest! {
     #![proptest_config(proptest_config(1000))]
 
     #[test]
-    fn algorithms_count_by_their_definitions(made in operation_sequences(50)) {
+    fn algorithms_count_by_their_definitions(operations in operation_sequences(50)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(run_operations(&made));
+        runtime.block_on(run_operations(&operations));
     }
 }

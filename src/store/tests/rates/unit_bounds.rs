@@ -1,4 +1,4 @@
-//! Large numbers, many counters, many processes; on every store.
+//! Large numbers, many counters, many processes, on every store.
 
 use std::time::Duration;
 
@@ -27,38 +27,38 @@ async fn counts_near_max_units_are_exact(rig: &StoreHarness) {
     let rules = [
         QuotaRule::Fixed { limit: MAX_UNITS, window: week },
         QuotaRule::Sliding { limit: MAX_UNITS, window: week },
-        // Not exact by itself; what is spent at once is.
+        // GCRA drains inexactly at this size; a single charge is exact.
         QuotaRule::Gcra { limit: MAX_UNITS, window: week, burst: MAX_UNITS },
     ];
-    for (n, rule) in rules.into_iter().enumerate() {
-        let asked = |cost| charge_item(&n.to_string(), &key, rule, cost);
-        let (admitted, state) = rig.charge_once(&asked(MAX_UNITS - 3)).await;
-        assert!(admitted, "{rule:?} {state:?}");
-        if n < 2 {
-            assert_eq!(state.remaining, 3, "{rule:?}");
-            assert!(!rig.charge_once(&asked(4)).await.0);
-            for left in (0..3).rev() {
-                let (admitted, state) = rig.charge_once(&asked(1)).await;
-                assert_eq!((admitted, state.remaining), (true, left), "{rule:?}");
+    for (index, rule) in rules.into_iter().enumerate() {
+        let item = |cost| charge_item(&index.to_string(), &key, rule, cost);
+        let (admitted, snapshot) = rig.charge_once(&item(MAX_UNITS - 3)).await;
+        assert!(admitted, "{rule:?} {snapshot:?}");
+        if index < 2 {
+            assert_eq!(snapshot.remaining, 3, "{rule:?}");
+            assert!(!rig.charge_once(&item(4)).await.0);
+            for remaining in (0..3).rev() {
+                let (admitted, snapshot) = rig.charge_once(&item(1)).await;
+                assert_eq!((admitted, snapshot.remaining), (true, remaining), "{rule:?}");
             }
-            assert!(!rig.charge_once(&asked(1)).await.0);
-            // Even more than all is all.
-            let state =
-                rig.adjust_charge(&asked(0), AdjustmentKind::Charge { units: MAX_UNITS }).await;
-            assert_eq!(state.remaining, 0);
-            let (_, state) = rig.charge_once(&asked(1)).await;
+            assert!(!rig.charge_once(&item(1)).await.0);
+            // A charge beyond the limit leaves zero units.
+            let snapshot =
+                rig.adjust_charge(&item(0), AdjustmentKind::Charge { units: MAX_UNITS }).await;
+            assert_eq!(snapshot.remaining, 0);
+            let (_, snapshot) = rig.charge_once(&item(1)).await;
             assert!(
-                state.retry_after > Duration::ZERO && state.retry_after <= 2 * week,
-                "{state:?}"
+                snapshot.retry_after > Duration::ZERO && snapshot.retry_after <= 2 * week,
+                "{snapshot:?}"
             );
         }
     }
-    // In the second week of the sliding one: a third of the last one is within reach.
+    // In the second window: a third of the previous sliding window still counts.
     rig.advance(week + week / 3 * 2).await;
-    let state = rig.read_quota(&charge_item("1", &key, rules[1], 1)).await;
-    let (third, slow) = (MAX_UNITS / 3, MAX_UNITS / 1000);
-    let used = MAX_UNITS - state.remaining;
-    assert!(used <= third + 1 && used + slow > third, "{used} of {third}");
+    let snapshot = rig.read_quota(&charge_item("1", &key, rules[1], 1)).await;
+    let (third, tolerance) = (MAX_UNITS / 3, MAX_UNITS / 1000);
+    let used_units = MAX_UNITS - snapshot.remaining;
+    assert!(used_units <= third + 1 && used_units + tolerance > third, "{used_units} of {third}");
 }
 
 async fn charge_of_101_counters_is_config_error(rig: &StoreHarness) {

@@ -1,4 +1,4 @@
-//! What the replies about jobs mean.
+//! `AcceptedJob`: a job in the model.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,16 +16,15 @@ pub(in crate::store::tests) struct AcceptedJob {
     pub(super) retry_after_crash: bool,
     pub(super) max_attempts: u32,
     pub(super) run_token: Option<LockToken>,
-    /// The records that are known for as long as it is: the one that it was accepted under, and those of what was merged
-    /// into it.
+    /// Records that last as long as the job: its own, and those of requests merged into it.
     pub(super) record_names: Vec<Arc<str>>,
-    /// When an ended one is forgotten.
+    /// Time at which an ended job expires.
     pub(super) forgotten_ms: Option<u64>,
-    /// When it comes back, if it waits outside of the line.
+    /// Time at which a delayed job returns to the queue.
     pub(in crate::store::tests) delayed_until: Option<u64>,
-    /// Its deadline.
+    /// Deadline of the job.
     pub(super) deadline_ms: Option<u64>,
-    /// Others may pass it while it waits for its retry.
+    /// True if other jobs may overtake this one while it waits for its retry.
     pub(super) skip_on_failure: bool,
 }
 
@@ -34,60 +33,60 @@ impl ReplyModel {
         self.jobs.iter().filter(|job| job.view.state.is_pending())
     }
 
-    /// Those that stand in the line.
+    /// Returns the jobs in the queue, without delayed ones.
     pub(in crate::store::tests) fn queued_jobs(&self) -> impl Iterator<Item = &AcceptedJob> {
         self.pending_jobs().filter(|job| job.delayed_until.is_none())
     }
 
-    /// Looks a job up, as a client may: not after its retention.
+    /// Looks up a job as a client may: not after its retention.
     pub(in crate::store::tests) fn find_job(&mut self, id: &JobId) -> Option<&mut AcceptedJob> {
         let now = self.now_ms;
-        let mut known = self.jobs.iter_mut().filter(|job| job.is_kept(now));
-        known.find(|job| job.id == *id)
+        let mut kept_jobs = self.jobs.iter_mut().filter(|job| job.is_kept(now));
+        kept_jobs.find(|job| job.id == *id)
     }
 
-    /// What its status must be.
+    /// Returns the view that the store must report.
     pub(in crate::store::tests) fn expected_view(&self, id: &JobId) -> Option<JobView> {
-        let mut known = self.jobs.iter().filter(|job| job.is_kept(self.now_ms));
-        let job = known.find(|job| job.id == *id)?;
+        let mut kept_jobs = self.jobs.iter().filter(|job| job.is_kept(self.now_ms));
+        let job = kept_jobs.find(|job| job.id == *id)?;
         let position = (1..).zip(self.queued_jobs()).find(|(_, job)| job.id == *id);
-        let back = self.backoff_end(id).filter(|_| job.view.state == JobState::Queued);
-        let late = job.delayed_until.filter(|at| *at > self.now_ms);
-        let due_in = back.or(late).map(|at| self.time_left(at));
+        let backoff_end = self.backoff_end(id).filter(|_| job.view.state == JobState::Queued);
+        let delay_end = job.delayed_until.filter(|time| *time > self.now_ms);
+        let due_in = backoff_end.or(delay_end).map(|time| self.time_left(time));
         Some(JobView {
-            position: position.map(|(at, _)| at),
+            position: position.map(|(index, _)| index),
             is_watched: self.is_watched || self.is_between_workers,
             history: JobHistory { due_in, ..job.view.history.clone() },
             ..job.view.clone()
         })
     }
 
-    /// What must be answered, if that can be known.
+    /// Returns the outcome that the store must report, if it is certain.
     pub(super) fn expected_claim(&self, call: &ClaimCommand) -> Option<ClaimOutcome> {
         let Some(first) = self.queued_jobs().next() else {
             return Some(ClaimOutcome::QueueEmpty);
         };
-        // It is the same run, also behind an older job that has come back in front of it.
-        let begun = |job: &AcceptedJob| {
+        // The same run, even behind an older job that has returned to the queue.
+        let is_same_run = |job: &AcceptedJob| {
             job.id == call.id
                 && job.run_token.as_ref() == Some(&call.token)
                 && job.view.state == JobState::Running
         };
-        if self.is_held_by(&call.token) && self.queued_jobs().any(begun) {
+        if self.is_held_by(&call.token) && self.queued_jobs().any(is_same_run) {
             return None;
         }
         if first.id != call.id {
             return Some(ClaimOutcome::NotFirst(first.id.clone()));
         }
-        let again = first.run_token.as_ref() == Some(&call.token);
-        if again {
+        let is_repeated = first.run_token.as_ref() == Some(&call.token);
+        if is_repeated {
             return Some(ClaimOutcome::Busy(OFFER_TIMEOUT));
         }
-        if let Some(back) = self.backoff_end(&call.id) {
-            return Some(ClaimOutcome::NotDue(self.time_left(back)));
+        if let Some(backoff_end) = self.backoff_end(&call.id) {
+            return Some(ClaimOutcome::NotDue(self.time_left(backoff_end)));
         }
-        if let Some(until) = self.last_lease_end() {
-            return Some(ClaimOutcome::Busy(self.time_left(until)));
+        if let Some(lease_end) = self.last_lease_end() {
+            return Some(ClaimOutcome::Busy(self.time_left(lease_end)));
         }
         None
     }
@@ -101,39 +100,39 @@ impl ReplyModel {
             assert_eq!(*reply, expected);
             return;
         }
-        let (now, wait) = (self.now_ms, self.may_others_precede(&call.token));
-        let mine = self.is_held_by(&call.token);
+        let (now, may_wait) = (self.now_ms, self.may_others_precede(&call.token));
+        let is_holder = self.is_held_by(&call.token);
         let job = self.find_job(&call.id).expect("foretold otherwise");
-        let unfit = if mine { None } else { job.unrunnable_state(now) };
+        let unrunnable = if is_holder { None } else { job.unrunnable_state(now) };
         match reply {
             ClaimOutcome::Claimed(run) => {
-                assert_eq!(unfit, None, "it must not run");
+                assert_eq!(unrunnable, None, "it must not run");
                 self.begin_run(&call.id, &call.token, call.lease, run);
             }
             ClaimOutcome::Ended(id) => {
-                assert!(unfit.is_some(), "nothing keeps it from running");
+                assert!(unrunnable.is_some(), "nothing keeps it from running");
                 assert_eq!(*id, call.id);
                 self.end_unrunnable_job(id, self.deadline_after(call.retention));
             }
-            ClaimOutcome::Busy(left) => {
-                assert!(wait, "it is free, and nobody stands before the job");
-                assert!(*left <= OFFER_TIMEOUT, "{left:?} for an offer");
+            ClaimOutcome::Busy(remaining) => {
+                assert!(may_wait, "it is free, and nobody stands before the job");
+                assert!(*remaining <= OFFER_TIMEOUT, "{remaining:?} for an offer");
             }
             other => panic!("{other:?} of the first job"),
         }
     }
 
-    /// A run begins, or goes on by the same token.
+    /// Starts a run, or continues it under the same token.
     pub(super) fn begin_run(
         &mut self,
         id: &JobId,
-        me: &LockToken,
+        token: &LockToken,
         lease: Duration,
         run: &ClaimedRun,
     ) {
-        let (now, mine) = (self.now_ms, self.is_held_by(me));
+        let (now, is_holder) = (self.now_ms, self.is_held_by(token));
         let job = self.find_job(id).expect("it is pending");
-        if !mine {
+        if !is_holder {
             if job.view.state == JobState::Running {
                 job.add_crash(now);
             }
@@ -144,9 +143,9 @@ impl ReplyModel {
         assert_eq!((&run.id, run.envelope.len() as u64), (id, job.envelope_bytes));
         job.view.state = JobState::Running;
         job.view.reason = None;
-        job.run_token = Some(me.clone());
+        job.run_token = Some(token.clone());
         self.clear_backoff(id);
-        self.record_grant(me, LockMode::Exclusive, lease, run.fence);
+        self.record_grant(token, LockMode::Exclusive, lease, run.fence);
     }
 
     pub(super) fn backoff_end(&self, id: &JobId) -> Option<u64> {
@@ -160,12 +159,12 @@ impl ReplyModel {
 
 impl AcceptedJob {
     pub(super) fn is_kept(&self, now: u64) -> bool {
-        self.forgotten_ms.is_none_or(|gone| gone >= now)
+        self.forgotten_ms.is_none_or(|forgotten_ms| forgotten_ms >= now)
     }
 
     pub(super) fn add_run(&mut self, now: u64, outcome: &str) {
-        let JobHistory { started_us: began_us, recent_runs: runs, .. } = &mut self.view.history;
-        runs.push(format!("{} {began_us} {} {outcome}", self.view.attempts, now * 1000));
+        let JobHistory { started_us: run_start_us, recent_runs: runs, .. } = &mut self.view.history;
+        runs.push(format!("{} {run_start_us} {} {outcome}", self.view.attempts, now * 1000));
         if runs.len() > 20 {
             runs.remove(0);
         }
@@ -176,39 +175,38 @@ impl AcceptedJob {
         self.view.history.crash_count += 1;
     }
 
-    /// What becomes of it instead of a run, if nobody runs it.
+    /// Returns the final state of a job that cannot run.
     pub(super) fn unrunnable_state(&self, now: u64) -> Option<JobState> {
-        let spent = !self.retry_after_crash || self.view.attempts >= self.max_attempts;
-        let crashed = self.view.state == JobState::Running && spent;
-        let over = self.is_past_deadline(now).then_some(JobState::Expired);
-        if crashed { Some(JobState::Dead) } else { over }
+        let is_exhausted = !self.retry_after_crash || self.view.attempts >= self.max_attempts;
+        let is_crashed = self.view.state == JobState::Running && is_exhausted;
+        let expired_state = self.is_past_deadline(now).then_some(JobState::Expired);
+        if is_crashed { Some(JobState::Dead) } else { expired_state }
     }
 
     pub(super) fn is_past_deadline(&self, now: u64) -> bool {
-        self.deadline_ms.is_some_and(|exp| exp <= now)
+        self.deadline_ms.is_some_and(|deadline| deadline <= now)
     }
 
-    pub(super) fn finish_as(&mut self, state: JobState, reason: &str, (now, gone): (u64, u64)) {
+    pub(super) fn finish_as(
+        &mut self,
+        state: JobState,
+        reason: &str,
+        (now, forgotten_ms): (u64, u64),
+    ) {
         assert!(self.view.state.is_pending(), "it ends twice");
         self.view.state = state;
         self.view.history.ended_us = now * 1000;
         self.view.reason = Some(reason.to_owned()).filter(|reason| !reason.is_empty());
-        self.forgotten_ms = Some(gone);
+        self.forgotten_ms = Some(forgotten_ms);
         self.delayed_until = None;
     }
 
-    /// A tombstone is all that is left of it.
+    /// Reduces the job to a tombstone.
     pub(super) fn make_tombstone(&mut self) {
         let JobHistory { lock, accepted_us, ended_us, .. } = self.view.history.clone();
-        let past = JobHistory { lock, accepted_us, ended_us, ..JobHistory::default() };
-        let (attempts, response, tombstone) = (0, None, true);
-        self.view = JobView {
-            attempts,
-            response,
-            is_tombstone: tombstone,
-            history: past,
-            ..self.view.clone()
-        };
+        let history = JobHistory { lock, accepted_us, ended_us, ..JobHistory::default() };
+        let (attempts, response, is_tombstone) = (0, None, true);
+        self.view = JobView { attempts, response, is_tombstone, history, ..self.view.clone() };
         self.run_token = None;
     }
 

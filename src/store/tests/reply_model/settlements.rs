@@ -1,4 +1,4 @@
-//! What a verdict makes of a run, and of those that stand behind it.
+//! Checks of settlements: the effect on the run, and on the jobs behind it.
 
 use super::{ReplyModel, accepted_job::AcceptedJob};
 use crate::{
@@ -14,7 +14,7 @@ impl ReplyModel {
         call: &SettleCommand,
         reply: &SettleOutcome,
     ) {
-        let mine = self.is_held_by(&call.token);
+        let is_holder = self.is_held_by(&call.token);
         let job = self.find_job(&call.id).filter(|job| job.run_token.as_ref() == Some(&call.token));
         let Some(job) = job else {
             assert_eq!(*reply, SettleOutcome::RunLost, "not its run");
@@ -23,7 +23,7 @@ impl ReplyModel {
         if job.view.state != JobState::Running {
             return self.check_repeated_settle(call, reply);
         }
-        if !mine {
+        if !is_holder {
             assert_eq!(*reply, SettleOutcome::RunLost);
             return;
         }
@@ -31,8 +31,12 @@ impl ReplyModel {
         self.remove_holder(&call.token);
         let next = call.next_claim.as_ref();
         if let Some(next) = next.filter(|_| !expired) {
-            let begun = matches!(reply, SettleOutcome::Settled(Some(_)));
-            self.end_unrunnable_heads(&call.token, begun, self.deadline_after(next.retention));
+            let has_next_run = matches!(reply, SettleOutcome::Settled(Some(_)));
+            self.end_unrunnable_heads(
+                &call.token,
+                has_next_run,
+                self.deadline_after(next.retention),
+            );
         }
         match (reply, next) {
             (SettleOutcome::Settled(Some(run)), Some(next)) => {
@@ -43,9 +47,10 @@ impl ReplyModel {
             }
             (SettleOutcome::Settled(None), Some(_)) => {
                 let first = self.queued_jobs().next();
-                let hidden = expired || first.is_none_or(|job| self.backoff_end(&job.id).is_some());
+                let has_no_due_job =
+                    expired || first.is_none_or(|job| self.backoff_end(&job.id).is_some());
                 assert!(
-                    hidden || !self.is_watched || self.may_others_precede(&call.token),
+                    has_no_due_job || !self.is_watched || self.may_others_precede(&call.token),
                     "it was in turn"
                 );
             }
@@ -53,25 +58,31 @@ impl ReplyModel {
         }
     }
 
-    /// Who looks for the next run ends those in turn that must not run. `gone`: when a dead one is forgotten.
-    pub(super) fn end_unrunnable_heads(&mut self, me: &LockToken, begun: bool, gone: u64) {
+    /// Ends the jobs at the head that must not run, as a claim of the next run does. Dead ones
+    /// expire at `forgotten_ms`.
+    pub(super) fn end_unrunnable_heads(
+        &mut self,
+        token: &LockToken,
+        has_next_run: bool,
+        forgotten_ms: u64,
+    ) {
         for _ in 0..8 {
             let Some(first) = self.queued_jobs().next() else { return };
             let id = first.id.clone();
-            let goes_on = self.is_watched && self.backoff_end(&id).is_none();
-            if first.unrunnable_state(self.now_ms).is_none() || !goes_on {
+            let is_due = self.is_watched && self.backoff_end(&id).is_none();
+            if first.unrunnable_state(self.now_ms).is_none() || !is_due {
                 return;
             }
-            if !begun && self.may_others_precede(me) {
-                // Whether one of them stands before it is known by the store alone.
-                self.uncertain_endings = Some((self.now_ms, gone));
+            if !has_next_run && self.may_others_precede(token) {
+                // Only the store knows whether a waiter precedes the job.
+                self.uncertain_endings = Some((self.now_ms, forgotten_ms));
                 return;
             }
-            self.end_unrunnable_job(&id, gone);
+            self.end_unrunnable_job(&id, forgotten_ms);
         }
     }
 
-    pub(super) fn end_unrunnable_job(&mut self, id: &JobId, gone: u64) {
+    pub(super) fn end_unrunnable_job(&mut self, id: &JobId, forgotten_ms: u64) {
         let now = self.now_ms;
         let Some(job) = self.find_job(id) else { return };
         let Some(state) = job.unrunnable_state(now) else { return };
@@ -80,61 +91,63 @@ impl ReplyModel {
         }
         job.run_token = None;
         match state {
-            JobState::Dead => job.finish_as(state, "crashed, may have run", (now, gone)),
+            JobState::Dead => job.finish_as(state, "crashed, may have run", (now, forgotten_ms)),
             _ => job.expire(now),
         }
         self.clear_backoff(id);
     }
 
-    /// What the store says of a job is so, where it can't be known otherwise.
+    /// Takes over the store's state of a job where the model cannot predict it.
     pub(in crate::store::tests) fn adopt_uncertain_ending(
         &mut self,
         id: &JobId,
-        told: Option<&JobView>,
+        observed: Option<&JobView>,
     ) {
-        let (now, told) = (self.now_ms, told.map(|told| told.state));
-        if let Some((_, gone)) = self.uncertain_endings.filter(|(at, _)| *at == now) {
-            // The lock is not held: one that runs has crashed.
-            let unfit = |job: &mut AcceptedJob| {
-                job.view.state.is_pending() && job.unrunnable_state(now) == told
+        let (now, observed) = (self.now_ms, observed.map(|view| view.state));
+        if let Some((_, forgotten_ms)) =
+            self.uncertain_endings.filter(|(ended_at, _)| *ended_at == now)
+        {
+            // The lock is free, so a running job has crashed.
+            let is_unrunnable = |job: &mut AcceptedJob| {
+                job.view.state.is_pending() && job.unrunnable_state(now) == observed
             };
-            if told.is_some() && self.find_job(id).is_some_and(unfit) {
-                self.end_unrunnable_job(id, gone);
+            if observed.is_some() && self.find_job(id).is_some_and(is_unrunnable) {
+                self.end_unrunnable_job(id, forgotten_ms);
             }
         }
     }
 
-    /// The verdict stands, and what began with it is told again, for as long as it runs.
+    /// The settlement stands. The next run that began with it is reported again while it lasts.
     fn check_repeated_settle(&mut self, call: &SettleCommand, reply: &SettleOutcome) {
         let next = call.next_claim.as_ref().filter(|next| self.is_held_by(&next.token));
-        let runs = |job: &&AcceptedJob| {
-            let mine = job.run_token.as_ref() == next.map(|next| &next.token);
-            mine && job.view.state == JobState::Running
+        let is_next_run = |job: &&AcceptedJob| {
+            let has_token = job.run_token.as_ref() == next.map(|next| &next.token);
+            has_token && job.view.state == JobState::Running
         };
-        let begun = self.pending_jobs().find(runs).map(|job| job.id.clone());
-        match (reply, begun, next) {
+        let next_id = self.pending_jobs().find(is_next_run).map(|job| job.id.clone());
+        match (reply, next_id, next) {
             (SettleOutcome::Settled(Some(run)), Some(id), Some(next)) => {
                 self.begin_run(&id, &next.token, next.lease, run);
             }
-            (reply, begun, next) => {
+            (reply, next_id, next) => {
                 assert_eq!(*reply, SettleOutcome::Settled(None));
-                assert!(begun.is_none() || next.is_none(), "its run goes on");
+                assert!(next_id.is_none() || next.is_none(), "its run goes on");
             }
         }
     }
 
-    /// True if it has to run again, and its time is over.
-    fn apply_settlement(&mut self, id: &JobId, verdict: &Settlement) -> bool {
+    /// Applies a settlement. Returns true if the job would run again but is past its deadline.
+    fn apply_settlement(&mut self, id: &JobId, settlement: &Settlement) -> bool {
         let now = self.now_ms;
         let job = self.find_job(id).expect("it runs");
-        match verdict {
+        match settlement {
             Settlement::Retry { reason, .. }
             | Settlement::Postpone { reason, .. }
             | Settlement::ReturnToQueue { reason, .. }
                 if job.is_past_deadline(now) =>
             {
                 job.add_run(now, reason);
-                job.view.attempts -= u32::from(!matches!(verdict, Settlement::Retry { .. }));
+                job.view.attempts -= u32::from(!matches!(settlement, Settlement::Retry { .. }));
                 job.expire(now);
                 return true;
             }

@@ -1,4 +1,4 @@
-//! What the steps are called with.
+//! Builders of commands, with defaults for tests.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// A caller of a process of its own.
+/// Returns the token of a new process.
 pub(in crate::store::tests) fn new_token() -> LockToken {
     LockToken::new(&NodeId::new())
 }
@@ -25,20 +25,20 @@ pub(in crate::store::tests) fn test_key() -> Key {
     Key::path_param("id", "7")
 }
 
-/// Keys of one shard.
+/// Returns different keys of one shard.
 pub(in crate::store::tests) fn keys_of_one_shard<const N: usize>() -> [Key; N] {
     let first = test_key();
-    let mut found = vec![first.clone()];
-    let more = (0..).map(|n: u32| Key::custom(&n.to_string()));
-    found.extend(more.filter(|key| key.shard() == first.shard()).take(N - 1));
-    found.try_into().unwrap()
+    let mut keys = vec![first.clone()];
+    let candidates = (0..).map(|n: u32| Key::custom(&n.to_string()));
+    keys.extend(candidates.filter(|key| key.shard() == first.shard()).take(N - 1));
+    keys.try_into().unwrap()
 }
 
-/// Tries to acquire, for long.
-pub(in crate::store::tests) fn try_acquire_command(key: &Key, me: &LockToken) -> AcquireCommand {
+/// Tries to acquire, with a long lease.
+pub(in crate::store::tests) fn try_acquire_command(key: &Key, token: &LockToken) -> AcquireCommand {
     AcquireCommand {
         key: key.clone(),
-        token: me.clone(),
+        token: token.clone(),
         mode: LockMode::Exclusive,
         lease: LONG_TIME,
         max_wait: None,
@@ -47,12 +47,12 @@ pub(in crate::store::tests) fn try_acquire_command(key: &Key, me: &LockToken) ->
     }
 }
 
-/// Acquires or waits, for long.
-pub(in crate::store::tests) fn wait_command(key: &Key, me: &LockToken) -> AcquireCommand {
-    AcquireCommand { max_wait: Some(LONG_TIME), ..try_acquire_command(key, me) }
+/// Acquires or waits, with a long lease and a long wait.
+pub(in crate::store::tests) fn wait_command(key: &Key, token: &LockToken) -> AcquireCommand {
+    AcquireCommand { max_wait: Some(LONG_TIME), ..try_acquire_command(key, token) }
 }
 
-/// A job that may not run again after a crash.
+/// A job that must not run again after a crash.
 pub(in crate::store::tests) fn enqueue_command(key: &Key) -> EnqueueCommand {
     EnqueueCommand {
         key: key.clone(),
@@ -73,19 +73,19 @@ pub(in crate::store::tests) fn enqueue_command(key: &Key) -> EnqueueCommand {
     }
 }
 
-/// One that may run again after a crash.
+/// A job that may run again after a crash.
 pub(in crate::store::tests) fn retryable_enqueue_command(key: &Key) -> EnqueueCommand {
     let call = enqueue_command(key);
     EnqueueCommand { policy: JobPolicy { retry_after_crash: true, ..call.policy }, ..call }
 }
 
-/// One charge of these, in the shard of the first one's subject.
+/// Charges all items once, in the shard of the first one's subject.
 pub(in crate::store::tests) fn grouped_charge(items: Vec<ChargeItem>) -> ChargeCommand {
     let tag = items.first().map_or_else(test_key, |item| item.subject.clone());
     ChargeCommand { tag, items: items.into(), repetitions: 1 }
 }
 
-/// A fixed window.
+/// An item of a fixed window.
 pub(in crate::store::tests) fn fixed_window_item(
     policy: &str,
     subject: &Key,
@@ -99,12 +99,12 @@ pub(in crate::store::tests) fn fixed_window_item(
 pub(in crate::store::tests) fn claim_command(
     key: &Key,
     id: &JobId,
-    me: &LockToken,
+    token: &LockToken,
 ) -> ClaimCommand {
     ClaimCommand {
         key: key.clone(),
         id: id.clone(),
-        token: me.clone(),
+        token: token.clone(),
         lease: LONG_TIME,
         retention: LONG_TIME,
     }
@@ -113,20 +113,20 @@ pub(in crate::store::tests) fn claim_command(
 pub(in crate::store::tests) fn settle_command(
     key: &Key,
     id: &JobId,
-    me: &LockToken,
-    verdict: Settlement,
+    token: &LockToken,
+    settlement: Settlement,
 ) -> SettleCommand {
     SettleCommand {
         key: key.clone(),
         id: id.clone(),
-        token: me.clone(),
-        settlement: verdict,
+        token: token.clone(),
+        settlement,
         next_claim: None,
     }
 }
 
-pub(in crate::store::tests) fn next_claim(me: &LockToken) -> NextClaim {
-    NextClaim { token: me.clone(), lease: LONG_TIME, retention: LONG_TIME }
+pub(in crate::store::tests) fn next_claim(token: &LockToken) -> NextClaim {
+    NextClaim { token: token.clone(), lease: LONG_TIME, retention: LONG_TIME }
 }
 
 pub(in crate::store::tests) fn done_settlement() -> Settlement {

@@ -1,4 +1,5 @@
-//! Each step, for which the store is there; and those whose outcome a case takes for granted.
+//! Operations of the harness. Most expect the store to be available; some also expect their usual
+//! outcome.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -27,7 +28,7 @@ use crate::{
     },
 };
 
-/// Each step, for which the store is there.
+/// Operations on an available store.
 impl StoreHarness {
     pub(in crate::store::tests) async fn acquire(&self, call: AcquireCommand) -> AcquireReply {
         self.backend().acquire(call).await.unwrap()
@@ -36,19 +37,19 @@ impl StoreHarness {
     pub(in crate::store::tests) async fn release(
         &self,
         key: &Key,
-        me: &LockToken,
+        token: &LockToken,
     ) -> ReleaseOutcome {
-        let (key, me) = (key.clone(), me.clone());
-        self.backend().release(key, me, LockMode::Exclusive).await.unwrap()
+        let (key, token) = (key.clone(), token.clone());
+        self.backend().release(key, token, LockMode::Exclusive).await.unwrap()
     }
 
     pub(in crate::store::tests) fn send_release(
         &self,
         key: &Key,
-        me: &LockToken,
+        token: &LockToken,
     ) -> StoreFuture<'static, ReleaseOutcome> {
-        let (key, me) = (key.clone(), me.clone());
-        self.backend().send_release(key, me, LockMode::Exclusive).expect("there is a runtime")
+        let (key, token) = (key.clone(), token.clone());
+        self.backend().send_release(key, token, LockMode::Exclusive).expect("there is a runtime")
     }
 
     pub(in crate::store::tests) async fn renew(&self, items: Vec<LeaseRenewal>) -> Vec<bool> {
@@ -58,10 +59,10 @@ impl StoreHarness {
     pub(in crate::store::tests) async fn charge(&self, call: ChargeCommand) -> ChargeOutcome {
         let items = Arc::clone(&call.items);
         let mut charged = self.backend().charge(call).await.unwrap();
-        for (item, state) in items.iter().zip(&mut charged.snapshots) {
-            let at =
-                state.charged_window.boundary.checked_add_signed(self.window_shift(&item.rule));
-            state.charged_window.boundary = at.expect("a time of today");
+        for (item, snapshot) in items.iter().zip(&mut charged.snapshots) {
+            let boundary =
+                snapshot.charged_window.boundary.checked_add_signed(self.window_shift(&item.rule));
+            snapshot.charged_window.boundary = boundary.expect("a time of today");
         }
         charged
     }
@@ -79,8 +80,8 @@ impl StoreHarness {
         self.backend().settle_charge(call).await.unwrap()
     }
 
-    /// What has been moved into the past is still named by the server's time as it was, which it is not for
-    /// those who think that time has passed.
+    /// Returns the shift of a charged window. Moved data still carry the server's real time, while
+    /// the caller assumes that time has passed.
     fn window_shift(&self, rule: &QuotaRule) -> i64 {
         let ms = self.shifted_ms.load(Ordering::SeqCst);
         if matches!(rule, QuotaRule::Gcra { .. }) { ms * 1000 } else { ms }
@@ -94,7 +95,7 @@ impl StoreHarness {
         self.backend().claim(call).await.unwrap()
     }
 
-    /// Whether the verdict stands.
+    /// Settles a run. Returns true if the settlement stands.
     pub(in crate::store::tests) async fn settle(&self, call: SettleCommand) -> bool {
         self.settle_and_claim(call).await != SettleOutcome::RunLost
     }
@@ -107,20 +108,20 @@ impl StoreHarness {
     }
 
     pub(in crate::store::tests) async fn cancel(&self, id: &JobId) -> Option<JobState> {
-        let began_us = self.job_history(id).await.map_or(0, |past| past.started_us);
-        self.cancel_started_at(id, began_us).await
+        let started_us = self.job_history(id).await.map_or(0, |history| history.started_us);
+        self.cancel_started_at(id, started_us).await
     }
 
-    /// As it was seen.
+    /// Cancels a job that was last seen with this start time.
     pub(in crate::store::tests) async fn cancel_started_at(
         &self,
         id: &JobId,
-        began_us: u64,
+        started_us: u64,
     ) -> Option<JobState> {
-        self.backend().cancel_waiting_job(id.clone(), began_us, LONG_TIME).await.unwrap()
+        self.backend().cancel_waiting_job(id.clone(), started_us, LONG_TIME).await.unwrap()
     }
 
-    /// Without its past, which [`Self::job_history`] tells.
+    /// Returns a job without its history, which [`Self::job_history`] returns.
     pub(in crate::store::tests) async fn job_view(&self, id: &JobId) -> Option<JobView> {
         let job = self.backend().job_view(id.clone()).await.unwrap();
         job.map(|job| JobView { history: JobHistory::default(), ..job })
@@ -134,16 +135,16 @@ impl StoreHarness {
         self.backend().heads(keys.to_vec()).await.unwrap()
     }
 
-    /// Without the heads.
-    pub(in crate::store::tests) async fn poll_due(&self, shard: u16, most: usize) -> DuePoll {
-        let due = self.backend().poll_due(vec![shard], most).await.unwrap().remove(0);
+    /// Polls without the first jobs of the locks.
+    pub(in crate::store::tests) async fn poll_due(&self, shard: u16, limit: usize) -> DuePoll {
+        let due = self.backend().poll_due(vec![shard], limit).await.unwrap().remove(0);
         DuePoll {
-            locks: due.locks.into_iter().map(|(name, _)| name).collect(),
+            locks: due.locks.into_iter().map(|(key, _)| key).collect(),
             next_due_in: due.next_due_in,
         }
     }
 
-    /// Without `lapse`.
+    /// Sends a heartbeat. The result has no `peer_expires_in`.
     pub(in crate::store::tests) async fn heartbeat(
         &self,
         node: &NodeId,
@@ -170,23 +171,23 @@ impl StoreHarness {
     pub(in crate::store::tests) async fn unclaim(
         &self,
         key: &Key,
-        me: &LockToken,
+        token: &LockToken,
         id: Option<&JobId>,
     ) -> bool {
-        self.backend().unclaim(key.clone(), me.clone(), id.cloned()).await.unwrap()
+        self.backend().unclaim(key.clone(), token.clone(), id.cloned()).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn redrive(&self, id: &JobId) -> Option<JobState> {
-        let died = self.ended_us(id).await;
-        self.backend().redrive_job(id.clone(), died).await.unwrap()
+        let ended_us = self.ended_us(id).await;
+        self.backend().redrive_job(id.clone(), ended_us).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn purge(&self, id: &JobId) -> bool {
-        let ended = self.ended_us(id).await;
-        self.backend().purge_job(id.clone(), ended).await.unwrap()
+        let ended_us = self.ended_us(id).await;
+        self.backend().purge_job(id.clone(), ended_us).await.unwrap()
     }
 
-    /// When it ended, or 0.
+    /// Returns the end time of a job, or 0.
     pub(in crate::store::tests) async fn ended_us(&self, id: &JobId) -> u64 {
         let job = self.backend().job_view(id.clone()).await.unwrap();
         job.map_or(0, |job| job.history.ended_us)
@@ -199,20 +200,20 @@ impl StoreHarness {
     pub(in crate::store::tests) async fn list_ended(
         &self,
         shard: u16,
-        which: EndedJobFilter,
-        from: u64,
-        most: usize,
+        filter: EndedJobFilter,
+        mark: u64,
+        limit: usize,
     ) -> JobListPage {
-        self.backend().list_ended(shard, which, from, most).await.unwrap()
+        self.backend().list_ended(shard, filter, mark, limit).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn list_pending(
         &self,
         shard: u16,
-        from: PendingCursor,
-        most: usize,
+        cursor: PendingCursor,
+        limit: usize,
     ) -> JobListPage<PendingCursor> {
-        self.backend().list_pending(shard, from, most).await.unwrap()
+        self.backend().list_pending(shard, cursor, limit).await.unwrap()
     }
 
     pub(in crate::store::tests) async fn run_check(&self, repair: bool) -> CheckReport {
@@ -224,32 +225,36 @@ impl StoreHarness {
     }
 }
 
-/// Steps whose outcome is plain; any other fails the case.
+/// Operations with an expected outcome; any other fails the case.
 impl StoreHarness {
-    /// The fence.
+    /// Acquires the lock. Returns the fence.
     pub(in crate::store::tests) async fn acquire_exclusive(
         &self,
         key: &Key,
-        me: &LockToken,
+        token: &LockToken,
     ) -> u64 {
-        match self.acquire(try_acquire_command(key, me)).await {
+        match self.acquire(try_acquire_command(key, token)).await {
             AcquireReply::Granted { fence, .. } => fence,
             other => panic!("expected the lock, got {other:?}"),
         }
     }
 
-    /// The sequence of the place.
-    pub(in crate::store::tests) async fn join_queue(&self, key: &Key, me: &LockToken) -> u64 {
-        match self.acquire(wait_command(key, me)).await {
+    /// Joins the queue. Returns the sequence of the queue entry.
+    pub(in crate::store::tests) async fn join_queue(&self, key: &Key, token: &LockToken) -> u64 {
+        match self.acquire(wait_command(key, token)).await {
             AcquireReply::Busy { seq, .. } if seq > 0 => seq,
             other => panic!("expected a place in the line, got {other:?}"),
         }
     }
 
-    /// How long it will be busy.
-    pub(in crate::store::tests) async fn expect_busy(&self, key: &Key, me: &LockToken) -> Duration {
-        match self.acquire(try_acquire_command(key, me)).await {
-            AcquireReply::Busy { lease_remaining: left, seq: 0, .. } => left,
+    /// Expects the lock to be busy. Returns the remaining lease.
+    pub(in crate::store::tests) async fn expect_busy(
+        &self,
+        key: &Key,
+        token: &LockToken,
+    ) -> Duration {
+        match self.acquire(try_acquire_command(key, token)).await {
+            AcquireReply::Busy { lease_remaining, seq: 0, .. } => lease_remaining,
             other => panic!("expected it to be busy, got {other:?}"),
         }
     }
@@ -263,14 +268,14 @@ impl StoreHarness {
         }
     }
 
-    /// Starts a run that lasts; its attempt.
+    /// Starts a run with a long lease. Returns its attempt.
     pub(in crate::store::tests) async fn start_run(
         &self,
         key: &Key,
         id: &JobId,
-        me: &LockToken,
+        token: &LockToken,
     ) -> u32 {
-        match self.claim(claim_command(key, id, me)).await {
+        match self.claim(claim_command(key, id, token)).await {
             ClaimOutcome::Claimed(run) => run.attempt,
             other => panic!("expected to run the job, got {other:?}"),
         }
@@ -280,12 +285,12 @@ impl StoreHarness {
         &self,
         key: &Key,
         id: &JobId,
-        me: &LockToken,
+        token: &LockToken,
     ) -> bool {
-        self.settle(settle_command(key, id, me, done_settlement())).await
+        self.settle(settle_command(key, id, token, done_settlement())).await
     }
 
-    /// `None` also for a tombstone.
+    /// Returns the state of a job; `None` for a tombstone too.
     pub(in crate::store::tests) async fn job_state(&self, id: &JobId) -> Option<JobState> {
         self.job_view(id).await.filter(|job| !job.is_tombstone).map(|job| job.state)
     }
@@ -294,7 +299,7 @@ impl StoreHarness {
         self.job_view(id).await.is_some_and(|job| job.is_tombstone)
     }
 
-    /// A worker that watches every shard.
+    /// Registers a worker that watches every shard.
     pub(in crate::store::tests) async fn register_worker(&self) -> NodeId {
         let node = NodeId::new();
         assert_eq!(self.heartbeat(&node, LONG_TIME).await.own_shards.len(), 64);

@@ -1,5 +1,5 @@
-//! The same moves on both stores: whatever is pushed, ended, cancelled and sent twice, in whatever order, they answer
-//! alike, and each task is accounted for.
+//! The same operations on both stores: for any order of pushes, settlements, cancels and repeated
+//! calls, the replies are equal and each task is accounted for.
 
 use std::{
     collections::BTreeMap,
@@ -31,23 +31,24 @@ use crate::store::{
 
 const WORKER_COUNT: usize = 2;
 
-/// Of dead letters: two of those that are pushed, and a little more.
+/// Byte limit of dead letters: two of the pushed tasks, and a little more.
 const DEAD_LETTER_BYTES: u64 = 70;
 
-/// A case that takes longer is not told from one in which time has passed.
+/// Time limit of a case. In a slower one, elapsed time could explain a difference.
 const CASE_TIME_LIMIT: Duration = Duration::from_millis(800);
 
-/// A push wakes somebody if the last one that did was 50 ms ago: by this clock that may be so on one of the stores and not
-/// yet on the other, which is made its move a little later. What differs sooner differs for another reason.
+/// A push sends no wake-up if the last one was sent less than 50 ms ago. One store may be past that
+/// time and the other not yet, because its call comes a little later. An earlier difference has
+/// another cause.
 const WAKEUP_INTERVAL: Duration = Duration::from_millis(45);
 
-/// So many times it is no matter of a moment.
+/// Number of differing runs that timing cannot explain.
 const MAX_DIFFERENCES: u32 = 3;
 
-/// How a case went.
+/// Outcome of a case.
 enum ComparisonOutcome {
     Equal,
-    /// It took too long.
+    /// The time limit was exceeded.
     TimedOut,
     Differs(String),
 }
@@ -55,14 +56,14 @@ enum ComparisonOutcome {
 #[derive(Clone, Debug)]
 enum QueueOperation {
     Push(u8),
-    /// This worker ends some of its runs, each in its own way, and wants more.
+    /// Settles some of a worker's runs, each with its own outcome, and starts more.
     Poll {
         worker: usize,
         max_runs: usize,
         outcomes: Vec<u8>,
         can_stay_idle: bool,
     },
-    /// This worker's last turn once more.
+    /// Repeats the last poll of a worker.
     RepeatPoll(usize),
     Renew(usize),
     AdvanceTime(u32),
@@ -74,17 +75,17 @@ enum QueueOperation {
 }
 
 fn operation_sequences() -> impl Strategy<Value = Vec<QueueOperation>> {
-    let turn = (0..WORKER_COUNT, 0..4usize, vec(0..6u8, 0..4), any::<bool>()).prop_map(
-        |(worker, want, ends, listed)| QueueOperation::Poll {
+    let poll = (0..WORKER_COUNT, 0..4usize, vec(0..6u8, 0..4), any::<bool>()).prop_map(
+        |(worker, max_runs, outcomes, can_stay_idle)| QueueOperation::Poll {
             worker,
-            max_runs: want,
-            outcomes: ends,
-            can_stay_idle: listed,
+            max_runs,
+            outcomes,
+            can_stay_idle,
         },
     );
-    let one = prop_oneof![
+    let operation = prop_oneof![
         6 => (0..6u8).prop_map(QueueOperation::Push),
-        8 => turn,
+        8 => poll,
         1 => (0..WORKER_COUNT).prop_map(QueueOperation::RepeatPoll),
         1 => (0..WORKER_COUNT).prop_map(QueueOperation::Renew),
         3 => (1..4u32).prop_map(QueueOperation::AdvanceTime),
@@ -94,10 +95,10 @@ fn operation_sequences() -> impl Strategy<Value = Vec<QueueOperation>> {
         1 => Just(QueueOperation::PurgeDead),
         1 => any::<bool>().prop_map(QueueOperation::SetPaused),
     ];
-    vec(one, 1..30)
+    vec(operation, 1..30)
 }
 
-/// What both stores have been asked, and what the first one has answered.
+/// Calls to both stores, and the replies of the first.
 struct QueueScenario {
     task_ids: Vec<TaskId>,
     workers: [(NodeId, u64, Option<TaskPollCommand>, Vec<TaskRunHandle>); WORKER_COUNT],
@@ -105,9 +106,9 @@ struct QueueScenario {
 }
 
 impl QueueScenario {
-    fn new(limits: TaskRunLimits) -> Self {
-        let turns = std::array::from_fn(|_| (NodeId::new(), 0, None, Vec::new()));
-        Self { task_ids: Vec::new(), workers: turns, run_limits: limits }
+    fn new(run_limits: TaskRunLimits) -> Self {
+        let workers = std::array::from_fn(|_| (NodeId::new(), 0, None, Vec::new()));
+        Self { task_ids: Vec::new(), workers, run_limits }
     }
 
     fn push_command(&mut self, kind: u8) -> TaskPushCommand {
@@ -130,41 +131,43 @@ impl QueueScenario {
     fn poll_command(
         &mut self,
         worker: usize,
-        want: usize,
-        ends: &[u8],
-        listed: bool,
+        max_runs: usize,
+        outcomes: &[u8],
+        can_stay_idle: bool,
     ) -> TaskPollCommand {
         let limits = self.run_limits;
         let (node, number, last, runs) = &mut self.workers[worker];
         *number += 1;
-        let some = runs.len().min(ends.len());
-        let ends =
-            runs.drain(..some).zip(ends).map(|(run, end)| run.settlement_with(task_outcome(*end)));
-        let turn = TaskPollCommand {
+        let count = runs.len().min(outcomes.len());
+        let settlements = runs
+            .drain(..count)
+            .zip(outcomes)
+            .map(|(run, code)| run.settlement_with(task_outcome(*code)));
+        let command = TaskPollCommand {
             queue: test_queue(),
             node: node.clone(),
             worker: node.as_str().into(),
             poll_number: *number,
-            max_runs: want,
+            max_runs,
             lease: RUN_LEASE,
             limits,
             idle_timeout: SECOND * 8,
-            can_stay_idle: listed,
+            can_stay_idle,
             dead_letter_limits: DeadLetterLimits {
                 retention: SECOND * 200,
                 max_count: 3,
                 max_bytes: DEAD_LETTER_BYTES,
                 max_crashes: 2,
             },
-            settlements: ends.collect(),
+            settlements: settlements.collect(),
         };
-        *last = Some(turn.clone());
-        turn
+        *last = Some(command.clone());
+        command
     }
 }
 
-fn task_outcome(end: u8) -> TaskOutcome {
-    match end {
+fn task_outcome(code: u8) -> TaskOutcome {
+    match code {
         0..=2 => TaskOutcome::Done,
         3 => retry_outcome(SECOND * 20),
         4 => dead_outcome("hopeless"),
@@ -172,48 +175,49 @@ fn task_outcome(end: u8) -> TaskOutcome {
     }
 }
 
-/// What is told, but for times that the server's own clock has a part in.
+/// Reply without the times that depend on the server's clock.
 type ComparableReply = (String, Option<Duration>);
 
 async fn poll_with_reply(
     rig: &StoreHarness,
-    turn: TaskPollCommand,
+    command: TaskPollCommand,
 ) -> (TaskPollOutcome, ComparableReply) {
-    let answer = rig.backend().poll_tasks(turn).await.unwrap();
-    let runs: Vec<_> = answer.started.iter().map(|run| (&run.id, run.attempt)).collect();
-    let told = format!("{:?} {runs:?} {}", answer.settled, answer.is_listed_idle);
-    let wait = answer.next_poll_in;
-    (answer, (told, wait))
+    let outcome = rig.backend().poll_tasks(command).await.unwrap();
+    let runs: Vec<_> = outcome.started.iter().map(|run| (&run.id, run.attempt)).collect();
+    let text = format!("{:?} {runs:?} {}", outcome.settled, outcome.is_listed_idle);
+    let wait = outcome.next_poll_in;
+    (outcome, (text, wait))
 }
 
-/// Makes a move on one of them; `scene` was moved already.
+/// Applies an operation to one store; `scenario` already includes it.
 async fn apply_operation(
     rig: &StoreHarness,
-    scene: &QueueScenario,
-    made: &ResolvedOperation,
+    scenario: &QueueScenario,
+    operation: &ResolvedOperation,
 ) -> (Option<TaskPollOutcome>, ComparableReply) {
     let backend = rig.backend();
-    let id =
-        |at: usize| scene.task_ids.get(at).cloned().unwrap_or_else(|| scene.task_ids[0].clone());
-    let told = match made {
+    let id = |index: usize| {
+        scenario.task_ids.get(index).cloned().unwrap_or_else(|| scenario.task_ids[0].clone())
+    };
+    let reply = match operation {
         ResolvedOperation::Push(call) => format!("{:?}", backend.push_task(call.clone()).await),
-        ResolvedOperation::Poll(_, turn) => {
-            let (answer, told) = poll_with_reply(rig, turn.clone()).await;
-            return (Some(answer), told);
+        ResolvedOperation::Poll(_, command) => {
+            let (outcome, reply) = poll_with_reply(rig, command.clone()).await;
+            return (Some(outcome), reply);
         }
         ResolvedOperation::Other(QueueOperation::Renew(worker)) => {
-            let runs = scene.workers[*worker].3.iter().map(|run| run.token.clone()).collect();
+            let runs = scenario.workers[*worker].3.iter().map(|run| run.token.clone()).collect();
             format!("{:?}", backend.renew_runs(test_queue(), runs, RUN_LEASE).await)
         }
-        ResolvedOperation::Other(QueueOperation::AdvanceTime(times)) => {
-            rig.advance(SECOND * 7 * *times).await;
+        ResolvedOperation::Other(QueueOperation::AdvanceTime(repetitions)) => {
+            rig.advance(SECOND * 7 * *repetitions).await;
             String::new()
         }
-        ResolvedOperation::Other(QueueOperation::Cancel(at)) => {
-            format!("{:?}", backend.cancel_task(test_queue(), id(*at)).await)
+        ResolvedOperation::Other(QueueOperation::Cancel(index)) => {
+            format!("{:?}", backend.cancel_task(test_queue(), id(*index)).await)
         }
-        ResolvedOperation::Other(QueueOperation::Redrive(at)) => {
-            format!("{:?}", backend.redrive_dead_letter(test_queue(), id(*at)).await)
+        ResolvedOperation::Other(QueueOperation::Redrive(index)) => {
+            format!("{:?}", backend.redrive_dead_letter(test_queue(), id(*index)).await)
         }
         ResolvedOperation::Other(QueueOperation::RedriveAll) => {
             format!(
@@ -229,10 +233,10 @@ async fn apply_operation(
         }
         ResolvedOperation::Other(_) => String::new(),
     };
-    (None, (told, None))
+    (None, (reply, None))
 }
 
-/// A move, as it is asked of both.
+/// An operation with all arguments resolved, for both stores.
 enum ResolvedOperation {
     Push(TaskPushCommand),
     Poll(usize, TaskPollCommand),
@@ -240,47 +244,53 @@ enum ResolvedOperation {
 }
 
 fn resolve_operation(
-    scene: &mut QueueScenario,
-    wanted: &QueueOperation,
+    scenario: &mut QueueScenario,
+    operation: &QueueOperation,
 ) -> Option<ResolvedOperation> {
-    Some(match wanted {
-        QueueOperation::Push(kind) => ResolvedOperation::Push(scene.push_command(*kind)),
-        QueueOperation::Poll { worker, max_runs: want, outcomes: ends, can_stay_idle: listed } => {
-            ResolvedOperation::Poll(*worker, scene.poll_command(*worker, *want, ends, *listed))
+    Some(match operation {
+        QueueOperation::Push(kind) => ResolvedOperation::Push(scenario.push_command(*kind)),
+        QueueOperation::Poll { worker, max_runs, outcomes, can_stay_idle } => {
+            ResolvedOperation::Poll(
+                *worker,
+                scenario.poll_command(*worker, *max_runs, outcomes, *can_stay_idle),
+            )
         }
         QueueOperation::RepeatPoll(worker) => {
-            ResolvedOperation::Poll(*worker, scene.workers[*worker].2.clone()?)
+            ResolvedOperation::Poll(*worker, scenario.workers[*worker].2.clone()?)
         }
-        QueueOperation::Cancel(_) | QueueOperation::Redrive(_) if scene.task_ids.is_empty() => {
+        QueueOperation::Cancel(_) | QueueOperation::Redrive(_) if scenario.task_ids.is_empty() => {
             return None;
         }
-        QueueOperation::Renew(worker) if scene.workers[*worker].3.is_empty() => return None,
+        QueueOperation::Renew(worker) if scenario.workers[*worker].3.is_empty() => return None,
         other => ResolvedOperation::Other(other.clone()),
     })
 }
 
-/// Each task's place and history, as far as the clock has no part in it.
+/// Returns the state and history of each task, without times, and the statistics.
 async fn visible_tasks(
     rig: &StoreHarness,
-    scene: &QueueScenario,
+    scenario: &QueueScenario,
 ) -> (BTreeMap<TaskId, String>, QueueStats) {
-    let mut places = BTreeMap::new();
-    for id in &scene.task_ids {
+    let mut descriptions = BTreeMap::new();
+    for id in &scenario.task_ids {
         if let Some(view) = rig.task_view(id).await {
-            let past: Vec<_> = view.history.failures.iter().map(|p| (p.fault, &p.reason)).collect();
+            let failures: Vec<_> =
+                view.history.failures.iter().map(|p| (p.fault, &p.reason)).collect();
             let (attempts, crashes) = (view.history.attempts, view.history.crashes);
-            let told =
-                format!("{:?} {} {attempts} {crashes} {past:?}", view.state, view.payload_bytes);
-            places.insert(id.clone(), told);
+            let description = format!(
+                "{:?} {} {attempts} {crashes} {failures:?}",
+                view.state, view.payload_bytes
+            );
+            descriptions.insert(id.clone(), description);
         }
     }
-    (places, rig.queue_stats().await)
+    (descriptions, rig.queue_stats().await)
 }
 
-/// Each task that was accepted is somewhere, or is counted as gone.
+/// Asserts that each accepted task exists or is counted as ended.
 fn assert_tasks_accounted(stats: &QueueStats) {
-    let there = stats.waiting + stats.running + stats.dead_letters;
-    assert_eq!(stats.pushed, there + stats.done + stats.cancelled + stats.trimmed, "{stats:?}");
+    let present = stats.waiting + stats.running + stats.dead_letters;
+    assert_eq!(stats.pushed, present + stats.done + stats.cancelled + stats.trimmed, "{stats:?}");
     if stats.waiting + stats.running == 0 {
         assert_eq!(stats.bytes, 0);
     }
@@ -293,52 +303,52 @@ fn are_waits_close(one: Option<Duration>, other: Option<Duration>) -> bool {
     }
 }
 
-async fn compare_stores(limits: TaskRunLimits, wanted: &[QueueOperation]) -> ComparisonOutcome {
+async fn compare_stores(limits: TaskRunLimits, operations: &[QueueOperation]) -> ComparisonOutcome {
     let (memory, redis) = (StoreHarness::memory(), StoreHarness::redis().await);
     redis.ping().await;
-    let (mut scene, started) = (QueueScenario::new(limits), Instant::now());
-    let mut before = started;
+    let (mut scenario, started) = (QueueScenario::new(limits), Instant::now());
+    let mut last_at = started;
     let differs = |what: String| {
         assert!(started.elapsed() >= WAKEUP_INTERVAL, "{what}");
         ComparisonOutcome::Differs(what)
     };
-    for (at, wanted) in wanted.iter().enumerate() {
-        let renews = matches!(wanted, QueueOperation::Renew(_));
-        let Some(made) = resolve_operation(&mut scene, wanted) else { continue };
-        // No two moves at the same time: on the server they are not. And as much later as there: of what was told
-        // 50 ms ago nobody is told again.
-        let passed = before.elapsed().max(Duration::from_millis(1));
-        before = Instant::now();
-        memory.advance(passed).await;
-        let (answer, (told, wait)) = apply_operation(&memory, &scene, &made).await;
-        let (_, (other, other_wait)) = apply_operation(&redis, &scene, &made).await;
+    for (index, operation) in operations.iter().enumerate() {
+        let is_renewal = matches!(operation, QueueOperation::Renew(_));
+        let Some(resolved) = resolve_operation(&mut scenario, operation) else { continue };
+        // No two operations have the same time, as on the server. The clocks advance together, so
+        // the 50 ms between wake-ups end alike.
+        let elapsed = last_at.elapsed().max(Duration::from_millis(1));
+        last_at = Instant::now();
+        memory.advance(elapsed).await;
+        let (outcome, (reply, wait)) = apply_operation(&memory, &scenario, &resolved).await;
+        let (_, (other, other_wait)) = apply_operation(&redis, &scenario, &resolved).await;
         if started.elapsed() > CASE_TIME_LIMIT {
             return ComparisonOutcome::TimedOut;
         }
-        if told != other || !are_waits_close(wait, other_wait) {
-            let stores = format!("{told} {wait:?}, and on the server {other} {other_wait:?}");
-            return differs(format!("move {at}, {wanted:?}: {stores}"));
+        if reply != other || !are_waits_close(wait, other_wait) {
+            let stores = format!("{reply} {wait:?}, and on the server {other} {other_wait:?}");
+            return differs(format!("move {index}, {operation:?}: {stores}"));
         }
-        if let (Some(answer), ResolvedOperation::Poll(worker, turn)) = (answer, &made) {
-            let desk = PollingWorker::new(&memory);
-            let (.., runs) = &mut scene.workers[*worker];
-            let by = format!("{}.{}", turn.worker, turn.poll_number).into();
-            for started in answer.started {
-                let mut run = desk.decode_run(started, 0);
-                run.token.owner = std::sync::Arc::clone(&by);
-                if runs.iter().all(|known| known.token != run.token) {
+        if let (Some(outcome), ResolvedOperation::Poll(worker, command)) = (outcome, &resolved) {
+            let decoder = PollingWorker::new(&memory);
+            let (.., runs) = &mut scenario.workers[*worker];
+            let owner = format!("{}.{}", command.worker, command.poll_number).into();
+            for started in outcome.started {
+                let mut run = decoder.decode_run(started, 0);
+                run.token.owner = std::sync::Arc::clone(&owner);
+                if runs.iter().all(|other_run| other_run.token != run.token) {
                     runs.push(run);
                 }
             }
         }
-        let (there, stats) = visible_tasks(&memory, &scene).await;
-        let (other, other_stats) = visible_tasks(&redis, &scene).await;
-        if (&there, &stats) != (&other, &other_stats) {
+        let (tasks, stats) = visible_tasks(&memory, &scenario).await;
+        let (other, other_stats) = visible_tasks(&redis, &scenario).await;
+        if (&tasks, &stats) != (&other, &other_stats) {
             let stores =
-                format!("{there:?} {stats:?}, and on the server {other:?} {other_stats:?}");
-            return differs(format!("after move {at}, {wanted:?}: {stores}"));
+                format!("{tasks:?} {stats:?}, and on the server {other:?} {other_stats:?}");
+            return differs(format!("after move {index}, {operation:?}: {stores}"));
         }
-        if !renews {
+        if !is_renewal {
             assert_tasks_accounted(&stats);
         }
     }
@@ -349,7 +359,7 @@ async fn compare_stores(limits: TaskRunLimits, wanted: &[QueueOperation]) -> Com
 fn memory_and_redis_queues_reply_equally() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    // Keeps the server up between two cases.
+    // Keeps the server running between two cases.
     let _server = runtime.block_on(StoreHarness::redis());
     let limits = prop_oneof![
         3 => Just(TaskRunLimits::default()),
@@ -360,19 +370,22 @@ fn memory_and_redis_queues_reply_equally() {
     let mut runner = TestRunner::new(config);
     let cases = (limits, operation_sequences());
     runner
-        .run(&cases, |(limits, wanted)| {
-            let mut differed = 0;
+        .run(&cases, |(limits, operations)| {
+            let mut differences = 0;
             for _ in 0..20 {
-                match runtime.block_on(compare_stores(limits, &wanted)) {
+                match runtime.block_on(compare_stores(limits, &operations)) {
                     ComparisonOutcome::Equal => return Ok(()),
                     ComparisonOutcome::TimedOut => {}
-                    ComparisonOutcome::Differs(what) => {
-                        differed += 1;
-                        assert!(differed < MAX_DIFFERENCES, "{what}");
+                    ComparisonOutcome::Differs(description) => {
+                        differences += 1;
+                        assert!(differences < MAX_DIFFERENCES, "{description}");
                     }
                 }
             }
-            panic!("{} moves take longer than {CASE_TIME_LIMIT:?} on this machine", wanted.len());
+            panic!(
+                "{} moves take longer than {CASE_TIME_LIMIT:?} on this machine",
+                operations.len()
+            );
         })
         .unwrap();
 }

@@ -1,4 +1,4 @@
-//! Dead letters, and what is done from outside.
+//! Dead letters, and the operations on them.
 
 use super::{
     StoreHarness, on_every_store,
@@ -19,7 +19,7 @@ on_every_store!(
     single_dead_letter_can_be_purged,
 );
 
-/// Tasks that died, in this order.
+/// Runs tasks to dead letters, in this order.
 async fn run_to_dead_letters(
     rig: &StoreHarness,
     worker: &PollingWorker<'_>,
@@ -34,7 +34,8 @@ async fn run_to_dead_letters(
     ids
 }
 
-/// However many have died at once, on a clock that stands still too; in the order in which they died.
+/// Holds for any number of dead letters of one time, as on a manual clock. They are listed in the
+/// order of their ends.
 async fn every_dead_letter_is_listed_in_order(rig: &StoreHarness) {
     let mut worker = PollingWorker::new(rig);
     worker.dead_letter_limits = DeadLetterLimits { max_count: 2_000, ..worker.dead_letter_limits };
@@ -43,18 +44,19 @@ async fn every_dead_letter_is_listed_in_order(rig: &StoreHarness) {
         let pushes = (0..100).map(|_| rig.try_push_task(push_command("a")));
         futures_util::future::join_all(pushes).await;
         let runs = worker.start_runs(100).await;
-        let ends = runs.iter().map(|run| run.settlement_with(dead_outcome("hopeless"))).collect();
-        worker.poll_tasks(worker.poll_command(0, ends)).await;
+        let settlements =
+            runs.iter().map(|run| run.settlement_with(dead_outcome("hopeless"))).collect();
+        worker.poll_tasks(worker.poll_command(0, settlements)).await;
         ids.extend(runs.into_iter().map(|run| run.token.id));
     }
-    let (mut found, mut after) = (Vec::new(), Some(0));
-    while let Some(from) = after {
-        let page = rig.backend().list_dead_letters(test_queue(), from, 10).await.unwrap();
-        found.extend(page.dead_letters.into_iter().map(|view| view.id));
+    let (mut listed, mut after) = (Vec::new(), Some(0));
+    while let Some(cursor) = after {
+        let page = rig.backend().list_dead_letters(test_queue(), cursor, 10).await.unwrap();
+        listed.extend(page.dead_letters.into_iter().map(|view| view.id));
         after = page.next;
     }
-    assert_eq!(found.len(), 1_001);
-    assert!(found == ids, "in another order");
+    assert_eq!(listed.len(), 1_001);
+    assert!(listed == ids, "in another order");
 }
 
 async fn expired_dead_letters_are_trimmed_and_counted(rig: &StoreHarness) {
@@ -63,21 +65,21 @@ async fn expired_dead_letters_are_trimmed_and_counted(rig: &StoreHarness) {
     rig.advance_past(DEAD_LETTER_RETENTION).await;
     worker.start_runs(1).await;
     assert_eq!(rig.task_view(&ids[0]).await, None);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.trimmed, numbers.dead_letters), (1, 0));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.trimmed, stats.dead_letters), (1, 0));
 }
 
-/// Workers of another version may keep letters for a shorter time.
+/// Workers of another version may use a shorter retention.
 async fn newest_dead_letter_is_kept_despite_earliest_expiry(rig: &StoreHarness) {
     let mut worker = PollingWorker::new(rig);
     worker.dead_letter_limits = DeadLetterLimits { max_count: 2, ..worker.dead_letter_limits };
-    let old = run_to_dead_letters(rig, &worker, &["a", "b"]).await;
+    let older = run_to_dead_letters(rig, &worker, &["a", "b"]).await;
     worker.dead_letter_limits.retention = DEAD_LETTER_RETENTION / 2;
-    let new = run_to_dead_letters(rig, &worker, &["c"]).await.remove(0);
-    assert_eq!(rig.task_view(&new).await.map(|view| view.state), Some(TaskState::Dead));
-    assert_eq!(rig.task_view(&old[0]).await, None);
-    assert_eq!(rig.task_view(&old[1]).await.map(|view| view.state), Some(TaskState::Dead));
-    // Where it is their bytes that are too many, too.
+    let newest = run_to_dead_letters(rig, &worker, &["c"]).await.remove(0);
+    assert_eq!(rig.task_view(&newest).await.map(|view| view.state), Some(TaskState::Dead));
+    assert_eq!(rig.task_view(&older[0]).await, None);
+    assert_eq!(rig.task_view(&older[1]).await.map(|view| view.state), Some(TaskState::Dead));
+    // The same for the limit of bytes.
     let bytes = rig.queue_stats().await.dead_bytes;
     worker.dead_letter_limits = DeadLetterLimits {
         retention: DEAD_LETTER_RETENTION / 4,
@@ -87,11 +89,11 @@ async fn newest_dead_letter_is_kept_despite_earliest_expiry(rig: &StoreHarness) 
     };
     let last = run_to_dead_letters(rig, &worker, &["d"]).await.remove(0);
     assert_eq!(rig.task_view(&last).await.map(|view| view.state), Some(TaskState::Dead));
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.trimmed, numbers.dead_letters, numbers.dead_bytes), (2, 2, bytes));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.trimmed, stats.dead_letters, stats.dead_bytes), (2, 2, bytes));
 }
 
-/// Of one by number, as the store counts them.
+/// Returns the bytes of all dead letters, as the store counts them.
 async fn dead_letter_bytes(rig: &StoreHarness) -> u64 {
     rig.queue_stats().await.dead_bytes
 }
@@ -99,27 +101,27 @@ async fn dead_letter_bytes(rig: &StoreHarness) -> u64 {
 async fn dead_letters_beyond_max_bytes_are_trimmed(rig: &StoreHarness) {
     let mut worker = PollingWorker::new(rig);
     let first = run_to_dead_letters(rig, &worker, &["a"]).await.remove(0);
-    let one = dead_letter_bytes(rig).await;
-    assert!(one > 1, "a letter has bytes");
+    let letter_bytes = dead_letter_bytes(rig).await;
+    assert!(letter_bytes > 1, "a letter has bytes");
     worker.dead_letter_limits =
-        DeadLetterLimits { max_bytes: 3 * one, ..worker.dead_letter_limits };
+        DeadLetterLimits { max_bytes: 3 * letter_bytes, ..worker.dead_letter_limits };
     let ids = run_to_dead_letters(rig, &worker, &["b", "c"]).await;
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.trimmed, numbers.dead_letters, numbers.dead_bytes), (0, 3, 3 * one));
-    // A byte more than fits, and the oldest goes.
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.trimmed, stats.dead_letters, stats.dead_bytes), (0, 3, 3 * letter_bytes));
+    // One byte beyond the limit evicts the oldest dead letters.
     let longer = run_to_dead_letters(rig, &worker, &["dd"]).await.remove(0);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.trimmed, numbers.dead_letters), (2, 2));
-    assert_eq!(numbers.dead_bytes, 2 * one + 1);
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.trimmed, stats.dead_letters), (2, 2));
+    assert_eq!(stats.dead_bytes, 2 * letter_bytes + 1);
     assert_eq!((rig.task_view(&first).await, rig.task_view(&ids[0]).await), (None, None));
-    // What is taken out is not counted any more, however that is done.
+    // A redriven or purged dead letter no longer counts.
     assert!(rig.backend().redrive_dead_letter(test_queue(), longer).await.unwrap());
-    assert_eq!(dead_letter_bytes(rig).await, one);
-    assert_eq!(rig.queue_stats().await.bytes, one + 1);
+    assert_eq!(dead_letter_bytes(rig).await, letter_bytes);
+    assert_eq!(rig.queue_stats().await.bytes, letter_bytes + 1);
     assert_eq!(rig.backend().purge_dead_letters(test_queue()).await.unwrap(), 1);
     assert_eq!(dead_letter_bytes(rig).await, 0);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.dead, numbers.trimmed, numbers.waiting), (4, 3, 1));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.dead, stats.trimmed, stats.waiting), (4, 3, 1));
 }
 
 async fn dead_letter_above_max_bytes_is_not_kept(rig: &StoreHarness) {
@@ -127,9 +129,9 @@ async fn dead_letter_above_max_bytes_is_not_kept(rig: &StoreHarness) {
     worker.dead_letter_limits = DeadLetterLimits { max_bytes: 10, ..worker.dead_letter_limits };
     let ids = run_to_dead_letters(rig, &worker, &["far too long"]).await;
     assert_eq!(rig.task_view(&ids[0]).await, None);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.dead, numbers.trimmed, numbers.dead_letters), (1, 1, 0));
-    assert_eq!((numbers.dead_bytes, numbers.bytes), (0, 0));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.dead, stats.trimmed, stats.dead_letters), (1, 1, 0));
+    assert_eq!((stats.dead_bytes, stats.bytes), (0, 0));
 }
 
 async fn lowered_limit_trims_hundred_dead_letters_per_poll(rig: &StoreHarness) {
@@ -145,13 +147,13 @@ async fn lowered_limit_trims_hundred_dead_letters_per_poll(rig: &StoreHarness) {
     }
     assert_eq!(rig.queue_stats().await.dead_letters, 130);
     worker.dead_letter_limits = DeadLetterLimits { max_bytes: 0, ..worker.dead_letter_limits };
-    for left in [30, 0] {
+    for remaining in [30, 0] {
         rig.advance_past(SECOND).await;
         worker.start_runs(1).await;
-        assert_eq!(rig.queue_stats().await.dead_letters, left);
+        assert_eq!(rig.queue_stats().await.dead_letters, remaining);
     }
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.trimmed, numbers.dead_bytes), (130, 0));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.trimmed, stats.dead_bytes), (130, 0));
 }
 
 async fn single_dead_letter_can_be_purged(rig: &StoreHarness) {
@@ -168,17 +170,17 @@ async fn single_dead_letter_can_be_purged(rig: &StoreHarness) {
         assert!(!purge(id).await.unwrap());
     }
     assert_eq!(rig.task_view(&ids[1]).await, None);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.trimmed, numbers.dead_letters), (1, 2));
-    assert_eq!((numbers.waiting, numbers.running, numbers.bytes), (1, 1, before.bytes));
-    // A byte more than a third.
-    let its = before.dead_bytes - numbers.dead_bytes;
-    assert_eq!((its, bytes), (before.dead_bytes / 3 + 1, 1));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.trimmed, stats.dead_letters), (1, 2));
+    assert_eq!((stats.waiting, stats.running, stats.bytes), (1, 1, before.bytes));
+    // One byte more than a third.
+    let freed = before.dead_bytes - stats.dead_bytes;
+    assert_eq!((freed, bytes), (before.dead_bytes / 3 + 1, 1));
     assert!(purge(&ids[0]).await.unwrap() && purge(&ids[2]).await.unwrap());
     assert_eq!(rig.queue_stats().await.dead_bytes, 0);
 }
 
-/// Memory loses no record.
+/// Only Redis, because the embedded store cannot lose records.
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn tasks_without_records_can_be_purged() {
@@ -191,13 +193,13 @@ async fn tasks_without_records_can_be_purged() {
         rig.push_task(push_command("e")).await,
     ];
     rig.delete_queue_key("zt").await;
-    let found = rig.backend().cancel_task(test_queue(), waiting[0].clone()).await;
-    assert_eq!(found.unwrap(), Some(TaskState::Waiting));
-    let walked = rig.backend().purge_waiting(test_queue(), None, 100).await.unwrap();
-    assert_eq!((walked.purged, walked.next), (2, None));
+    let state = rig.backend().cancel_task(test_queue(), waiting[0].clone()).await;
+    assert_eq!(state.unwrap(), Some(TaskState::Waiting));
+    let page = rig.backend().purge_waiting(test_queue(), None, 100).await.unwrap();
+    assert_eq!((page.purged, page.next), (2, None));
     assert_eq!(rig.backend().purge_dead_letters(test_queue()).await.unwrap(), 2);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.waiting, numbers.dead_letters), (0, 0));
-    assert_eq!((numbers.bytes, numbers.dead_bytes), (0, 0), "of nothing");
-    assert_eq!((numbers.cancelled, numbers.trimmed), (3, 2));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.waiting, stats.dead_letters), (0, 0));
+    assert_eq!((stats.bytes, stats.dead_bytes), (0, 0), "of nothing");
+    assert_eq!((stats.cancelled, stats.trimmed), (3, 2));
 }

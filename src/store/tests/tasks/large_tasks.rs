@@ -1,4 +1,4 @@
-//! Large tasks: no step reads more of them than the server has the time for, and the next one goes on.
+//! Large tasks: one operation reads a bounded number of bytes, and the next one continues.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ on_every_store!(
     large_runs_of_dead_worker_are_reaped_in_batches,
 );
 
-/// Of these four are as much as a step reads.
+/// A task of which four are as much as one operation reads.
 fn large_task(n: u64) -> TaskPushCommand {
     let payload = format!("{n}{}", "x".repeat((1 << 20) - 100));
     TaskPushCommand { capacity: (1000, 1 << 30), ..push_command(&payload) }
@@ -32,10 +32,10 @@ fn small_task() -> TaskPushCommand {
     TaskPushCommand { capacity: (1000, 1 << 30), ..push_command("a") }
 }
 
-/// More than a step reads.
+/// A task that is larger than one operation reads.
 fn huge_task() -> TaskPushCommand {
-    let most = usize::try_from(MAX_BYTES_PER_STEP).unwrap();
-    TaskPushCommand { capacity: (1000, 1 << 30), ..push_command(&"x".repeat(most)) }
+    let length = usize::try_from(MAX_BYTES_PER_STEP).unwrap();
+    TaskPushCommand { capacity: (1000, 1 << 30), ..push_command(&"x".repeat(length)) }
 }
 
 fn new_worker(rig: &StoreHarness) -> PollingWorker<'_> {
@@ -45,19 +45,19 @@ fn new_worker(rig: &StoreHarness) -> PollingWorker<'_> {
     worker
 }
 
-/// All that are due, of which one call starts no more than comes in time.
+/// Starts all due tasks; one call starts a bounded number of bytes.
 async fn start_all_due(worker: &PollingWorker<'_>) -> Vec<TaskRunHandle> {
-    let mut all = Vec::new();
+    let mut started = Vec::new();
     loop {
         let runs = worker.start_runs(100).await;
         if runs.is_empty() {
-            return all;
+            return started;
         }
-        all.extend(runs);
+        started.extend(runs);
     }
 }
 
-/// Letters in this order.
+/// Runs tasks to dead letters, in this order.
 async fn run_to_dead_letters(
     rig: &StoreHarness,
     worker: &PollingWorker<'_>,
@@ -79,17 +79,20 @@ fn tasks_of_mixed_size() -> Vec<TaskPushCommand> {
 
 async fn page_of_large_dead_letters_is_short_and_continues(rig: &StoreHarness) {
     let ids = run_to_dead_letters(rig, &new_worker(rig), tasks_of_mixed_size()).await;
-    let (mut found, mut lengths, mut after) = (Vec::new(), Vec::new(), Some(0));
-    while let Some(from) = after {
-        let page =
-            rig.backend().list_dead_letters(test_queue(), from, MAX_TASKS_PER_STEP).await.unwrap();
+    let (mut listed, mut lengths, mut after) = (Vec::new(), Vec::new(), Some(0));
+    while let Some(cursor) = after {
+        let page = rig
+            .backend()
+            .list_dead_letters(test_queue(), cursor, MAX_TASKS_PER_STEP)
+            .await
+            .unwrap();
         lengths.push(page.dead_letters.len());
-        found.extend(page.dead_letters.into_iter().map(|view| view.id));
+        listed.extend(page.dead_letters.into_iter().map(|view| view.id));
         after = page.next;
     }
     assert_eq!(lengths, [4, 2, 1, 1, 1, 1]);
-    assert_eq!(found, ids);
-    // A page that is full of small ones too.
+    assert_eq!(listed, ids);
+    // The same with a page that small tasks fill.
     let page = rig.backend().list_dead_letters(test_queue(), 0, 3).await.unwrap();
     assert_eq!((page.dead_letters.len(), page.next.is_some()), (3, true));
 }
@@ -97,21 +100,21 @@ async fn page_of_large_dead_letters_is_short_and_continues(rig: &StoreHarness) {
 async fn large_dead_letters_are_redriven_in_batches(rig: &StoreHarness) {
     let worker = new_worker(rig);
     let ids = run_to_dead_letters(rig, &worker, tasks_of_mixed_size()).await;
-    let mut parts = Vec::new();
+    let mut batches = Vec::new();
     loop {
-        let moved = rig
+        let redriven = rig
             .backend()
             .redrive_dead_letters(test_queue(), MAX_TASKS_PER_STEP, SECOND, Duration::ZERO)
             .await
             .unwrap();
-        if moved == 0 {
+        if redriven == 0 {
             break;
         }
-        parts.push(moved);
+        batches.push(redriven);
     }
-    assert_eq!(parts, [4, 2, 1, 1, 1, 1]);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.waiting, numbers.dead_letters, numbers.dead_bytes), (10, 0, 0));
+    assert_eq!(batches, [4, 2, 1, 1, 1, 1]);
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.waiting, stats.dead_letters, stats.dead_bytes), (10, 0, 0));
     rig.advance_past(SECOND).await;
     let runs = start_all_due(&worker).await;
     assert_eq!(Vec::from_iter(runs.iter().map(|run| &run.token.id)), Vec::from_iter(&ids));
@@ -121,31 +124,32 @@ async fn large_waiting_tasks_are_purged_in_batches(rig: &StoreHarness) {
     for push in tasks_of_mixed_size() {
         rig.push_task(push).await;
     }
-    let (mut parts, mut walk) = (Vec::new(), None);
+    let (mut batches, mut cursor) = (Vec::new(), None);
     loop {
-        let walked =
-            rig.backend().purge_waiting(test_queue(), walk, MAX_TASKS_PER_STEP).await.unwrap();
-        parts.push(walked.purged);
-        walk = walked.next;
-        if walk.is_none() {
+        let page =
+            rig.backend().purge_waiting(test_queue(), cursor, MAX_TASKS_PER_STEP).await.unwrap();
+        batches.push(page.purged);
+        cursor = page.next;
+        if cursor.is_none() {
             break;
         }
     }
-    assert_eq!(parts, [4, 2, 1, 1, 1, 1]);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.waiting, numbers.bytes, numbers.cancelled), (0, 0, 10));
+    assert_eq!(batches, [4, 2, 1, 1, 1, 1]);
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.waiting, stats.bytes, stats.cancelled), (0, 0, 10));
 }
 
-/// It comes on however large they are, and ends.
+/// A purge makes progress past tasks of any size, and ends.
 async fn purge_continues_past_large_remaining_tasks(rig: &StoreHarness) {
-    let small = |n: u64| delayed_push_command("old", SECOND * u32::try_from(60 + n).unwrap());
-    rig.push_task(small(0)).await;
+    let delayed_task =
+        |n: u64| delayed_push_command("old", SECOND * u32::try_from(60 + n).unwrap());
+    rig.push_task(delayed_task(0)).await;
     let first = rig.backend().purge_waiting(test_queue(), None, 1).await.unwrap();
-    // It was the last of them, so the walk would end with it.
+    // It was the only task, so the purge would end with it.
     assert_eq!((first.purged, first.next.is_some()), (1, true));
-    let mut walk = first
+    let mut cursor = first
         .next
-        .map(|walk| crate::store::tasks::PurgeCursor { until_us: u64::MAX >> 12, ..walk });
+        .map(|cursor| crate::store::tasks::PurgeCursor { until_us: u64::MAX >> 12, ..cursor });
     for n in 0..5 {
         rig.push_task(TaskPushCommand {
             delay: SECOND * 90,
@@ -153,47 +157,51 @@ async fn purge_continues_past_large_remaining_tasks(rig: &StoreHarness) {
         })
         .await;
     }
-    let mut gone = 0;
+    let mut purged = 0;
     for _ in 0..20 {
-        let Some(from) = walk else { break };
-        let walked = rig
+        let Some(position) = cursor else { break };
+        let page = rig
             .backend()
-            .purge_waiting(test_queue(), Some(from), MAX_TASKS_PER_STEP)
+            .purge_waiting(test_queue(), Some(position), MAX_TASKS_PER_STEP)
             .await
             .unwrap();
-        (gone, walk) = (gone + walked.purged, walked.next);
+        (purged, cursor) = (purged + page.purged, page.next);
     }
-    assert_eq!((gone, walk), (0, None));
+    assert_eq!((purged, cursor), (0, None));
     assert_eq!(rig.queue_stats().await.waiting, 5);
 }
 
-/// By whoever comes first, who looks again at once until all are; also while nothing may be started.
+/// Any worker reaps them. It polls again at once until all are reaped, even while the queue is
+/// paused.
 async fn large_runs_of_dead_worker_are_reaped_in_batches(rig: &StoreHarness) {
     let (dying, alive) = (new_worker(rig), new_worker(rig));
     for push in tasks_of_mixed_size() {
         rig.push_task(push).await;
     }
-    // Leases that end one after the other, in this order.
+    // Leases that end in this order.
     for runs in [4, 2, 1, 1, 1, 1] {
         assert_eq!(dying.start_runs(100).await.len(), runs);
         rig.advance(Duration::from_millis(1)).await;
     }
     rig.backend().set_tasks_paused(test_queue(), true).await.unwrap();
     rig.advance_past(RUN_LEASE).await;
-    let mut left = Vec::new();
+    let mut running = Vec::new();
     loop {
-        let turned = alive.poll_tasks(alive.poll_command(9, Vec::new())).await;
-        assert!(turned.started.is_empty());
-        left.push(rig.queue_stats().await.running);
-        let at_once = turned.next_poll_in.is_some_and(|wait| wait.is_zero());
-        assert_eq!((at_once, turned.is_listed_idle), (left.last() != Some(&0), !at_once));
-        if !at_once {
+        let outcome = alive.poll_tasks(alive.poll_command(9, Vec::new())).await;
+        assert!(outcome.started.is_empty());
+        running.push(rig.queue_stats().await.running);
+        let is_due_at_once = outcome.next_poll_in.is_some_and(|wait| wait.is_zero());
+        assert_eq!(
+            (is_due_at_once, outcome.is_listed_idle),
+            (running.last() != Some(&0), !is_due_at_once)
+        );
+        if !is_due_at_once {
             break;
         }
     }
-    assert_eq!(left, [6, 4, 3, 2, 1, 0]);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.crashed, numbers.waiting, numbers.lost), (10, 10, 0));
+    assert_eq!(running, [6, 4, 3, 2, 1, 0]);
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.crashed, stats.waiting, stats.lost), (10, 10, 0));
     rig.backend().set_tasks_paused(test_queue(), false).await.unwrap();
     assert_eq!(start_all_due(&alive).await.len(), 10);
 }

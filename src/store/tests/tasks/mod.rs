@@ -1,4 +1,4 @@
-//! Queues of tasks that stand by themselves.
+//! Task queues.
 
 #[cfg(feature = "redis")]
 mod backend_equivalence;

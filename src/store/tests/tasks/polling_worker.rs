@@ -1,4 +1,4 @@
-//! A queue and its workers, for cases that say what happens and when.
+//! A queue and its workers, for cases that control each poll.
 
 use std::{
     sync::{
@@ -62,13 +62,13 @@ pub(super) fn unique_push_command(
     }
 }
 
-/// A worker that counts its turns.
+/// A worker that numbers its polls.
 pub(super) struct PollingWorker<'a> {
     pub(super) harness: &'a StoreHarness,
     pub(super) node: NodeId,
     pub(super) worker_id: Arc<str>,
     pub(super) last_poll_number: AtomicU64,
-    /// Hear for it.
+    /// Listeners of this worker.
     pub(super) wakeups: Arc<WakeupListeners>,
     pub(super) task_wakeup: Arc<Notify>,
     pub(super) run_limits: TaskRunLimits,
@@ -77,29 +77,29 @@ pub(super) struct PollingWorker<'a> {
 
 impl<'a> PollingWorker<'a> {
     pub(super) fn new(rig: &'a StoreHarness) -> Self {
-        let (node, hints) = (NodeId::new(), Arc::new(WakeupListeners::default()));
-        let id = node.as_str().into();
-        let bell = hints.subscribe_tasks(&id);
-        let graves = DeadLetterLimits {
+        let (node, wakeups) = (NodeId::new(), Arc::new(WakeupListeners::default()));
+        let worker_id = node.as_str().into();
+        let task_wakeup = wakeups.subscribe_tasks(&worker_id);
+        let dead_letter_limits = DeadLetterLimits {
             retention: DEAD_LETTER_RETENTION,
             max_count: 100,
             max_bytes: 1 << 20,
             max_crashes: 2,
         };
-        let (number, limits) = (AtomicU64::new(0), TaskRunLimits::default());
+        let (last_poll_number, run_limits) = (AtomicU64::new(0), TaskRunLimits::default());
         Self {
             harness: rig,
             node,
-            worker_id: id,
-            last_poll_number: number,
-            wakeups: hints,
-            task_wakeup: bell,
-            run_limits: limits,
-            dead_letter_limits: graves,
+            worker_id,
+            last_poll_number,
+            wakeups,
+            task_wakeup,
+            run_limits,
+            dead_letter_limits,
         }
     }
 
-    /// One whose messages are delivered.
+    /// Creates a worker that receives wake-ups.
     pub(super) async fn subscribed(rig: &'a StoreHarness) -> Self {
         let worker = Self::new(rig);
         rig.subscribe_node(&worker.node, &worker.wakeups).await;
@@ -109,50 +109,54 @@ impl<'a> PollingWorker<'a> {
         worker
     }
 
-    pub(super) fn poll_command(&self, want: usize, ends: Vec<TaskSettlement>) -> TaskPollCommand {
+    pub(super) fn poll_command(
+        &self,
+        max_runs: usize,
+        settlements: Vec<TaskSettlement>,
+    ) -> TaskPollCommand {
         TaskPollCommand {
             queue: test_queue(),
             node: self.node.clone(),
             worker: Arc::clone(&self.worker_id),
             poll_number: self.last_poll_number.fetch_add(1, Ordering::SeqCst) + 1,
-            max_runs: want,
+            max_runs,
             lease: RUN_LEASE,
             limits: self.run_limits,
             idle_timeout: SECOND * 8,
             can_stay_idle: false,
             dead_letter_limits: self.dead_letter_limits,
-            settlements: ends,
+            settlements,
         }
     }
 
-    pub(super) async fn poll_tasks(&self, turn: TaskPollCommand) -> TaskPollOutcome {
-        self.harness.backend().poll_tasks(turn).await.unwrap()
+    pub(super) async fn poll_tasks(&self, command: TaskPollCommand) -> TaskPollOutcome {
+        self.harness.backend().poll_tasks(command).await.unwrap()
     }
 
-    /// Starts what is due.
-    pub(super) async fn start_runs(&self, want: usize) -> Vec<TaskRunHandle> {
-        let turn = self.poll_command(want, Vec::new());
-        let number = turn.poll_number;
-        self.poll_tasks(turn)
+    /// Starts due tasks.
+    pub(super) async fn start_runs(&self, max_runs: usize) -> Vec<TaskRunHandle> {
+        let command = self.poll_command(max_runs, Vec::new());
+        let poll_number = command.poll_number;
+        self.poll_tasks(command)
             .await
             .started
             .into_iter()
-            .map(|run| self.decode_run(run, number))
+            .map(|run| self.decode_run(run, poll_number))
             .collect()
     }
 
-    /// Starts the one that is due.
+    /// Starts the only due task.
     pub(super) async fn start_one(&self) -> TaskRunHandle {
         let mut runs = self.start_runs(1).await;
         assert_eq!(runs.len(), 1, "one is due");
         runs.remove(0)
     }
 
-    pub(super) fn decode_run(&self, run: StartedTask, number: u64) -> TaskRunHandle {
-        let by = format!("{}.{number}", self.worker_id).into();
+    pub(super) fn decode_run(&self, run: StartedTask, poll_number: u64) -> TaskRunHandle {
+        let owner = format!("{}.{poll_number}", self.worker_id).into();
         let record = TaskRecord::decode(&run.record).expect("it is ours");
         TaskRunHandle {
-            token: RunToken { id: run.id, owner: by },
+            token: RunToken { id: run.id, owner },
             attempt: run.attempt,
             payload: String::from_utf8(record.payload.to_vec()).unwrap(),
             unique_key: record.unique,
@@ -160,14 +164,14 @@ impl<'a> PollingWorker<'a> {
         }
     }
 
-    /// Ends these, each alone; whether it stood.
-    pub(super) async fn settle_run(&self, run: &TaskRunHandle, verdict: TaskOutcome) -> bool {
-        self.poll_tasks(self.poll_command(0, vec![run.settlement_with(verdict)])).await.settled
+    /// Settles one run. Returns true if the settlement stood.
+    pub(super) async fn settle_run(&self, run: &TaskRunHandle, outcome: TaskOutcome) -> bool {
+        self.poll_tasks(self.poll_command(0, vec![run.settlement_with(outcome)])).await.settled
             == [true]
     }
 }
 
-/// A run under way.
+/// A run in progress.
 #[derive(Clone, Debug)]
 pub(super) struct TaskRunHandle {
     pub(super) token: RunToken,
@@ -178,9 +182,9 @@ pub(super) struct TaskRunHandle {
 }
 
 impl TaskRunHandle {
-    pub(super) fn settlement_with(&self, verdict: TaskOutcome) -> TaskSettlement {
-        let Self { token, unique_key: unique, record_bytes: bytes, .. } = self.clone();
-        TaskSettlement { run: token, record_bytes: bytes, unique_key: unique, outcome: verdict }
+    pub(super) fn settlement_with(&self, outcome: TaskOutcome) -> TaskSettlement {
+        let Self { token, unique_key, record_bytes, .. } = self.clone();
+        TaskSettlement { run: token, record_bytes, unique_key, outcome }
     }
 }
 
@@ -222,25 +226,25 @@ pub(super) fn run_payloads(runs: &[TaskRunHandle]) -> Vec<&str> {
 
 #[cfg(feature = "redis")]
 impl StoreHarness {
-    /// One of the queue's keys is lost.
+    /// Deletes one of the queue's keys.
     pub(super) async fn delete_queue_key(&self, kind: &str) {
         let _: u64 = self.queue_key_command("DEL", kind, &[]).await;
     }
 
-    /// Whether the queue has one of its keys.
+    /// Returns true if the queue has one of its keys.
     pub(super) async fn has_queue_key(&self, kind: &str) -> bool {
         self.queue_key_command::<u64>("EXISTS", kind, &[]).await == 1
     }
 
-    /// A plain command about one of the queue's keys.
+    /// Sends a plain command about one of the queue's keys.
     pub(super) async fn queue_key_command<T: redis::FromRedisValue>(
         &self,
         verb: &str,
         kind: &str,
-        rest: &[&str],
+        args: &[&str],
     ) -> T {
         let queue = test_queue();
         let key = format!("{{{}}}:{kind}:{queue}", queue.shard());
-        self.server().key_command(verb, &key, rest).await
+        self.server().key_command(verb, &key, args).await
     }
 }

@@ -1,4 +1,5 @@
-//! What waits is thrown away, in pages: what was pushed before the first of them, and nothing else.
+//! Purge of waiting tasks in pages: it removes the tasks pushed before its first page, and no
+//! others.
 
 use super::{
     StoreHarness, on_every_store,
@@ -21,21 +22,25 @@ on_every_store!(
     purge_of_empty_queue_ends_at_once,
 );
 
-async fn purge_page(rig: &StoreHarness, walk: Option<PurgeCursor>, most: usize) -> PurgePage {
-    rig.backend().purge_waiting(test_queue(), walk, most).await.unwrap()
+async fn purge_page(rig: &StoreHarness, cursor: Option<PurgeCursor>, limit: usize) -> PurgePage {
+    rig.backend().purge_waiting(test_queue(), cursor, limit).await.unwrap()
 }
 
-/// All further pages; how many are gone.
-async fn purge_remaining(rig: &StoreHarness, mut next: Option<PurgeCursor>, most: usize) -> usize {
-    let mut gone = 0;
+/// Reads all further pages. Returns the number of purged tasks.
+async fn purge_remaining(
+    rig: &StoreHarness,
+    mut cursor: Option<PurgeCursor>,
+    limit: usize,
+) -> usize {
+    let mut purged = 0;
     for _ in 0..1_000 {
-        if next.is_none() {
-            return gone;
+        if cursor.is_none() {
+            return purged;
         }
-        let walked = purge_page(rig, next, most).await;
-        (gone, next) = (gone + walked.purged, walked.next);
+        let page = purge_page(rig, cursor, limit).await;
+        (purged, cursor) = (purged + page.purged, page.next);
     }
-    panic!("it does not end: {next:?}");
+    panic!("it does not end: {cursor:?}");
 }
 
 async fn waiting_tasks_are_purged_in_pages(rig: &StoreHarness) {
@@ -47,8 +52,8 @@ async fn waiting_tasks_are_purged_in_pages(rig: &StoreHarness) {
         (first.purged, purge_remaining(rig, first.next, MAX_TASKS_PER_STEP).await),
         (100, 20)
     );
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.cancelled, numbers.bytes, numbers.waiting), (120, 0, 0));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.cancelled, stats.bytes, stats.waiting), (120, 0, 0));
 }
 
 async fn task_pushed_during_purge_is_kept(rig: &StoreHarness) {
@@ -68,7 +73,7 @@ async fn task_pushed_during_purge_is_kept(rig: &StoreHarness) {
     for id in [&now, &delayed] {
         assert_eq!(rig.task_view(id).await.map(|view| view.state), Some(TaskState::Waiting));
     }
-    // The next one is after that.
+    // A new purge includes the later tasks.
     assert_eq!(purge_remaining(rig, purge_page(rig, None, 1).await.next, 1).await, 1);
     assert_eq!(rig.queue_stats().await.cancelled, 4);
 }
@@ -87,7 +92,7 @@ async fn purge_skips_newer_tasks_and_reaches_later_ones(rig: &StoreHarness) {
     assert_eq!(run_payloads(&worker.start_runs(9).await), ["c", "d", "e", "f"]);
 }
 
-/// Pages end among those of one time, on a clock that stands still.
+/// A page may end between tasks of one due time, as on a manual clock.
 async fn purge_misses_no_task_of_equal_due_time(rig: &StoreHarness) {
     for _ in 0..5 {
         rig.push_task(delayed_push_command("old", SECOND * 60)).await;
@@ -107,10 +112,10 @@ async fn purge_includes_tasks_in_retry(rig: &StoreHarness) {
     assert!(worker.settle_run(&worker.start_one().await, retry_outcome(SECOND)).await);
     rig.push_task(push_command("runs")).await;
     worker.start_one().await;
-    let walked = purge_page(rig, None, MAX_TASKS_PER_STEP).await;
-    assert_eq!((walked.purged, walked.next), (1, None));
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.waiting, numbers.running, numbers.cancelled), (0, 1, 1));
+    let page = purge_page(rig, None, MAX_TASKS_PER_STEP).await;
+    assert_eq!((page.purged, page.next), (1, None));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.waiting, stats.running, stats.cancelled), (0, 1, 1));
 }
 
 async fn purge_of_empty_queue_ends_at_once(rig: &StoreHarness) {

@@ -1,4 +1,4 @@
-//! Pushing: order, time, unique keys, caps.
+//! Pushing: order, delay, unique keys, capacity.
 
 use std::time::Duration;
 
@@ -36,9 +36,9 @@ async fn delayed_task_starts_when_due(rig: &StoreHarness) {
     let due = rig.task_view(&id).await.unwrap().due_in;
     assert!(due <= SECOND * 20 && due > SECOND * 15, "{due:?}");
     rig.advance(SECOND * 10).await;
-    let turned = worker.poll_tasks(worker.poll_command(9, Vec::new())).await;
-    assert!(turned.started.is_empty());
-    let wait = turned.next_poll_in.expect("it has the timer");
+    let outcome = worker.poll_tasks(worker.poll_command(9, Vec::new())).await;
+    assert!(outcome.started.is_empty());
+    let wait = outcome.next_poll_in.expect("it has the timer");
     assert!(wait <= SECOND * 10 && wait > SECOND * 5, "{wait:?}");
     rig.advance_past(SECOND * 10).await;
     assert_eq!(run_payloads(&worker.start_runs(9).await), ["late"]);
@@ -46,20 +46,21 @@ async fn delayed_task_starts_when_due(rig: &StoreHarness) {
     assert_eq!(run_payloads(&worker.start_runs(9).await), ["later"]);
 }
 
-/// Of none of the numbers that it is counted in that is too far: a walk comes by it, and who has the timer knows of it.
+/// The longest delay overflows none of its encodings: a purge reaches the task, and the timer
+/// worker knows its due time.
 async fn task_with_max_delay_is_timed_and_purged(rig: &StoreHarness) {
-    let far = crate::durations::MAX_DELAY;
-    let id = rig.push_task(delayed_push_command("far", far)).await;
-    rig.push_task(delayed_push_command("later", far)).await;
-    let near = |due: Duration| due <= far && due + SECOND * 60 > far;
+    let max_delay = crate::durations::MAX_DELAY;
+    let id = rig.push_task(delayed_push_command("far", max_delay)).await;
+    rig.push_task(delayed_push_command("later", max_delay)).await;
+    let is_near = |due: Duration| due <= max_delay && due + SECOND * 60 > max_delay;
     let due = rig.task_view(&id).await.unwrap().due_in;
-    assert!(near(due), "{due:?}");
+    assert!(is_near(due), "{due:?}");
     let worker = PollingWorker::new(rig);
-    let turned = worker.poll_tasks(worker.poll_command(9, Vec::new())).await;
+    let outcome = worker.poll_tasks(worker.poll_command(9, Vec::new())).await;
     assert!(
-        turned.started.is_empty() && near(turned.next_poll_in.unwrap()),
+        outcome.started.is_empty() && is_near(outcome.next_poll_in.unwrap()),
         "{:?}",
-        turned.next_poll_in
+        outcome.next_poll_in
     );
     let first =
         rig.backend().purge_waiting(super::polling_worker::test_queue(), None, 1).await.unwrap();
@@ -83,7 +84,7 @@ async fn unique_key_admits_one_pending_task(rig: &StoreHarness) {
     let worker = PollingWorker::new(rig);
     let run = worker.start_one().await;
     assert_eq!(run.payload, "a");
-    // Also while it runs.
+    // The key is taken while the task runs, too.
     assert_eq!(
         rig.try_push_task(unique_push_command("b", "k", None)).await,
         TaskPushOutcome::Duplicate(first.clone())
@@ -104,7 +105,7 @@ async fn redriven_task_reclaims_free_unique_key(rig: &StoreHarness) {
         TaskPushOutcome::Duplicate(first.clone())
     );
     assert!(worker.settle_run(&worker.start_one().await, dead_outcome("hopeless")).await);
-    // It is another's meanwhile, and stays so.
+    // Another task has taken the key meanwhile, and keeps it.
     let second = rig.push_task(unique_push_command("c", "k", None)).await;
     assert!(redrive(first).await.unwrap());
     assert_eq!(
@@ -125,7 +126,7 @@ async fn unique_window_outlives_its_task(rig: &StoreHarness) {
         rig.try_push_task(unique_push_command("b", "k", window)).await,
         TaskPushOutcome::Duplicate(first)
     );
-    // Another kind of key.
+    // A key without a window is a different kind.
     rig.push_task(unique_push_command("c", "k", None)).await;
     rig.advance_past(SECOND * 30).await;
     rig.push_task(unique_push_command("d", "k", window)).await;
@@ -140,7 +141,7 @@ async fn full_queue_refuses_push(rig: &StoreHarness) {
     assert_eq!(rig.try_push_task(third.clone()).await, TaskPushOutcome::Full);
     let worker = PollingWorker::new(rig);
     let run = worker.start_one().await;
-    // The same one, once there is room.
+    // The same task is accepted when there is room.
     rig.push_task(third).await;
     assert!(worker.settle_run(&run, TaskOutcome::Done).await);
     let bytes = rig.queue_stats().await.bytes;
@@ -154,16 +155,20 @@ async fn full_queue_refuses_push(rig: &StoreHarness) {
 async fn full_queue_still_reports_duplicates(rig: &StoreHarness) {
     let worker = PollingWorker::new(rig);
     for window in [None, Some(SECOND * 60)] {
-        let (few, small) = ((1, 1 << 20), (9, 1));
+        let (full_count, full_bytes) = ((1, 1 << 20), (9, 1));
         let first = rig.push_task(unique_push_command("a", "k", window)).await;
-        for caps in [few, small] {
-            let same = TaskPushCommand { capacity: caps, ..unique_push_command("b", "k", window) };
-            assert_eq!(rig.try_push_task(same).await, TaskPushOutcome::Duplicate(first.clone()));
+        for caps in [full_count, full_bytes] {
+            let duplicate =
+                TaskPushCommand { capacity: caps, ..unique_push_command("b", "k", window) };
+            assert_eq!(
+                rig.try_push_task(duplicate).await,
+                TaskPushOutcome::Duplicate(first.clone())
+            );
             let other =
                 TaskPushCommand { capacity: caps, ..unique_push_command("c", "other", window) };
             assert_eq!(rig.try_push_task(other).await, TaskPushOutcome::Full);
         }
-        // Who found no room has left no key.
+        // The refused task has not taken its key.
         rig.push_task(unique_push_command("d", "other", window)).await;
         let runs = worker.start_runs(9).await;
         assert_eq!(run_payloads(&runs), ["a", "d"]);
@@ -186,10 +191,10 @@ async fn task_view_follows_state_of_task(rig: &StoreHarness) {
     let payload =
         rig.backend().task_payload(super::polling_worker::test_queue(), id.clone()).await.unwrap();
     assert!(payload.unwrap().ends_with(b"\n12345"));
-    let numbers = rig.queue_stats().await;
+    let stats = rig.queue_stats().await;
     let expected =
         QueueStats { running: 1, bytes: run.record_bytes, pushed: 1, ..QueueStats::default() };
-    assert_eq!(numbers, expected);
+    assert_eq!(stats, expected);
     assert!(worker.settle_run(&run, TaskOutcome::Done).await);
     assert_eq!(rig.task_view(&id).await, None);
     let expected = QueueStats { pushed: 1, done: 1, ..QueueStats::default() };
@@ -202,14 +207,14 @@ async fn concurrent_pushes_are_all_stored(rig: &StoreHarness) {
     let stored = futures_util::future::join_all(pushes).await;
     assert!(stored.iter().all(|stored| *stored == TaskPushOutcome::Stored));
     let worker = PollingWorker::new(rig);
-    let mut seen = Vec::new();
+    let mut payloads = Vec::new();
     for _ in 0..3 {
         let runs = worker.start_runs(100).await;
-        seen.extend(runs.iter().map(|run| run.payload.parse::<u32>().unwrap()));
+        payloads.extend(runs.iter().map(|run| run.payload.parse::<u32>().unwrap()));
     }
-    assert_eq!(seen.len(), 300);
-    seen.sort_unstable();
-    assert!(seen.into_iter().eq(0..300));
+    assert_eq!(payloads.len(), 300);
+    payloads.sort_unstable();
+    assert!(payloads.into_iter().eq(0..300));
 }
 
 async fn clock_rewind_does_not_delay_new_task(rig: &StoreHarness) {

@@ -1,4 +1,4 @@
-//! Queues that somebody has broken by hand.
+//! Store check of damaged task queues.
 
 use super::polling_worker::{
     PollingWorker, SECOND, push_command, retry_outcome, run_payloads, test_queue,
@@ -20,9 +20,9 @@ async fn queue_command<T: redis::FromRedisValue>(
     rig: &StoreHarness,
     verb: &str,
     kind: &str,
-    rest: &[&str],
+    args: &[&str],
 ) -> T {
-    rig.server().key_command(verb, &queue_key_name(kind), rest).await
+    rig.server().key_command(verb, &queue_key_name(kind), args).await
 }
 
 #[tokio::test]
@@ -45,14 +45,14 @@ async fn active_queue_has_no_findings() {
 async fn unindexed_tasks_are_requeued_or_become_dead() {
     let rig = StoreHarness::redis().await;
     let worker = PollingWorker::new(&rig);
-    let again = rig.push_task(push_command("again")).await;
-    let once =
+    let retryable = rig.push_task(push_command("again")).await;
+    let unretryable =
         rig.push_task(TaskPushCommand { retry_after_crash: false, ..push_command("once") }).await;
     assert_eq!(queue_command::<i64>(&rig, "DEL", "z", &[]).await, 1);
     assert_findings_and_repair(&rig, &[TaskNotIndexed, TaskNotIndexed, WrongCount], &[]).await;
     assert_eq!(run_payloads(&worker.start_runs(5).await), ["again"]);
-    assert_eq!(rig.task_view(&again).await.unwrap().state, crate::store::TaskState::Running);
-    assert_eq!(rig.task_view(&once).await.unwrap().state, crate::store::TaskState::Dead);
+    assert_eq!(rig.task_view(&retryable).await.unwrap().state, crate::store::TaskState::Running);
+    assert_eq!(rig.task_view(&unretryable).await.unwrap().state, crate::store::TaskState::Dead);
 }
 
 #[tokio::test]
@@ -61,10 +61,10 @@ async fn queue_on_cluster_is_checked_and_repaired() {
     let worker = PollingWorker::new(&rig);
     rig.push_task(push_command("again")).await;
     assert_findings_and_repair(&rig, &[], &[]).await;
-    let place = format!("z:{}", test_queue());
+    let index_key = format!("z:{}", test_queue());
     assert_eq!(
         rig.cluster_namespace()
-            .shard_command::<i64>(test_queue().shard(), "DEL", &place, &[])
+            .shard_command::<i64>(test_queue().shard(), "DEL", &index_key, &[])
             .await,
         1
     );
@@ -72,7 +72,7 @@ async fn queue_on_cluster_is_checked_and_repaired() {
     assert_eq!(run_payloads(&worker.start_runs(5).await), ["again"]);
 }
 
-/// A page of letters ends at a moment, and the next one begins behind it.
+/// A page of dead letters ends at a time, and the next one begins after it.
 #[tokio::test]
 async fn dead_letters_made_by_repair_are_all_listed() {
     let rig = StoreHarness::redis().await;
@@ -85,44 +85,44 @@ async fn dead_letters_made_by_repair_are_all_listed() {
     }
     assert_eq!(queue_command::<i64>(&rig, "DEL", "z", &[]).await, 1);
     rig.run_check(true).await;
-    let (mut after, mut found) = (Some(0), Vec::new());
-    while let Some(from) = after {
-        let page = rig.backend().list_dead_letters(test_queue(), from, 10).await.unwrap();
-        found.extend(page.dead_letters.into_iter().map(|view| view.id));
+    let (mut after, mut listed) = (Some(0), Vec::new());
+    while let Some(cursor) = after {
+        let page = rig.backend().list_dead_letters(test_queue(), cursor, 10).await.unwrap();
+        listed.extend(page.dead_letters.into_iter().map(|view| view.id));
         after = page.next;
     }
-    assert_eq!(found.len(), 25);
-    found.sort_unstable();
+    assert_eq!(listed.len(), 25);
+    listed.sort_unstable();
     ids.sort_unstable();
-    assert_eq!(found, ids);
+    assert_eq!(listed, ids);
 }
 
-/// More than are summed up in one look: what the mending does not count stays wrong.
+/// More tasks than one operation sums up. Bytes that the repair does not subtract would stay wrong.
 #[tokio::test]
 async fn dead_letter_made_by_repair_frees_bytes_and_key() {
     let rig = StoreHarness::redis().await;
     for _ in 0..101 {
         rig.push_task(push_command("other")).await;
     }
-    let once = rig
+    let unretryable = rig
         .push_task(TaskPushCommand {
             retry_after_crash: false,
             ..unique_push_command("once", "its own", None)
         })
         .await;
-    assert_eq!(queue_command::<i64>(&rig, "ZREM", "z", &[once.as_str()]).await, 1);
+    assert_eq!(queue_command::<i64>(&rig, "ZREM", "z", &[unretryable.as_str()]).await, 1);
     let bytes = async || queue_command::<i64>(&rig, "HGET", "zf", &["bytes"]).await;
-    let (before, its) =
-        (bytes().await, queue_command::<i64>(&rig, "HSTRLEN", "zt", &[once.as_str()]).await);
+    let (before, record_bytes) =
+        (bytes().await, queue_command::<i64>(&rig, "HSTRLEN", "zt", &[unretryable.as_str()]).await);
     assert_findings_and_repair(&rig, &[TaskNotIndexed], &[]).await;
-    assert_eq!(rig.task_view(&once).await.unwrap().state, crate::store::TaskState::Dead);
-    assert_eq!(bytes().await, before - its);
-    assert_eq!(rig.queue_stats().await.dead_bytes, its.cast_unsigned());
+    assert_eq!(rig.task_view(&unretryable).await.unwrap().state, crate::store::TaskState::Dead);
+    assert_eq!(bytes().await, before - record_bytes);
+    assert_eq!(rig.queue_stats().await.dead_bytes, record_bytes.cast_unsigned());
     let next = rig.push_task(unique_push_command("next", "its own", None)).await;
     assert_eq!(rig.task_view(&next).await.unwrap().state, crate::store::TaskState::Waiting);
 }
 
-/// Their records come along. How large they are is counted, and seen where that is lost.
+/// A check reads the records of tasks. Their size is counted, and measured if the count is lost.
 #[tokio::test]
 async fn large_tasks_are_checked_in_small_batches() {
     let rig = StoreHarness::redis().await;
@@ -134,29 +134,29 @@ async fn large_tasks_are_checked_in_small_batches() {
                 .await,
         );
     }
-    let looked = async || rig.run_check(false).await.examined;
-    let counted = looked().await;
+    let examined = async || rig.run_check(false).await.examined;
+    let counted = examined().await;
     queue_command::<i64>(&rig, "HDEL", "zf", &["bytes"]).await;
-    let seen = looked().await;
-    let place = |id: &crate::store::TaskId| id.as_str().to_owned();
-    let few: Vec<_> = ids.iter().skip(1).map(place).collect();
-    let few: Vec<_> = few.iter().map(String::as_str).collect();
-    queue_command::<i64>(&rig, "HDEL", "zt", &few).await;
-    queue_command::<i64>(&rig, "ZREM", "z", &few).await;
-    let small = looked().await;
-    // A call reads about four of them, and at most a bucket more of the server's hash table.
-    assert!(counted >= small + 3 && seen >= small + 3, "{counted}, {seen}, {small}");
+    let uncounted = examined().await;
+    let to_text = |id: &crate::store::TaskId| id.as_str().to_owned();
+    let other_ids: Vec<_> = ids.iter().skip(1).map(to_text).collect();
+    let other_ids: Vec<_> = other_ids.iter().map(String::as_str).collect();
+    queue_command::<i64>(&rig, "HDEL", "zt", &other_ids).await;
+    queue_command::<i64>(&rig, "ZREM", "z", &other_ids).await;
+    let small = examined().await;
+    // One call reads about four tasks, and at most one bucket more of the server's hash table.
+    assert!(counted >= small + 3 && uncounted >= small + 3, "{counted}, {uncounted}, {small}");
 }
 
 #[tokio::test]
 async fn index_entries_without_task_are_removed() {
     let rig = StoreHarness::redis().await;
     let worker = PollingWorker::new(&rig);
-    let gone = rig.push_task(push_command("gone")).await;
+    let lost = rig.push_task(push_command("gone")).await;
     let run = worker.start_one().await;
-    assert_eq!(run.token.id, gone);
+    assert_eq!(run.token.id, lost);
     rig.push_task(push_command("next")).await;
-    assert_eq!(queue_command::<i64>(&rig, "HDEL", "zt", &[gone.as_str()]).await, 1);
+    assert_eq!(queue_command::<i64>(&rig, "HDEL", "zt", &[lost.as_str()]).await, 1);
     queue_command::<i64>(&rig, "HSET", "zm", &["0123456789012345678901", "1 0\n"]).await;
     queue_command::<i64>(&rig, "HSET", "zu", &["name", "0123456789012345678901"]).await;
     assert_findings_and_repair(
@@ -176,7 +176,7 @@ async fn running_task_keeps_only_its_run_index_entry() {
     let run = worker.start_one().await;
     queue_command::<i64>(&rig, "ZADD", "z", &["1", id.as_str()]).await;
     queue_command::<i64>(&rig, "ZADD", "zd", &["9000000000000000", id.as_str()]).await;
-    // Of three places it keeps that of its run, one after the other.
+    // Of three indexes, the task stays in that of its run. Each repair removes one entry.
     rig.run_check(true).await;
     assert_findings_and_repair(&rig, &[], &[]).await;
     assert!(worker.settle_run(&run, TaskOutcome::Done).await);
@@ -187,7 +187,7 @@ async fn running_task_keeps_only_its_run_index_entry() {
     assert_eq!(run_payloads(&worker.start_runs(5).await), ["two"]);
 }
 
-/// Dead letters are added up as those that wait are.
+/// The bytes of dead letters are counted like those of waiting tasks.
 #[tokio::test]
 async fn wrong_dead_letter_bytes_are_recounted() {
     let rig = StoreHarness::redis().await;
@@ -195,10 +195,10 @@ async fn wrong_dead_letter_bytes_are_recounted() {
     rig.push_task(push_command("one")).await;
     worker.settle_run(&worker.start_one().await, super::polling_worker::dead_outcome("no")).await;
     assert_findings_and_repair(&rig, &[], &[]).await;
-    let there = rig.queue_stats().await.dead_bytes;
-    assert_eq!(queue_command::<u64>(&rig, "HINCRBY", "zf", &["buried", "7"]).await, there + 7);
+    let dead_bytes = rig.queue_stats().await.dead_bytes;
+    assert_eq!(queue_command::<u64>(&rig, "HINCRBY", "zf", &["buried", "7"]).await, dead_bytes + 7);
     assert_findings_and_repair(&rig, &[WrongCount], &[]).await;
-    assert_eq!(rig.queue_stats().await.dead_bytes, there);
+    assert_eq!(rig.queue_stats().await.dead_bytes, dead_bytes);
 }
 
 #[tokio::test]

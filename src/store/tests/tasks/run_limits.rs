@@ -1,4 +1,4 @@
-//! What binds all workers together: pause, rate, most at once. And what binds a turn: its bytes.
+//! Limits shared by all workers: pause, start rate, concurrent runs. Limit of one poll: its bytes.
 
 use super::{
     StoreHarness, on_every_store,
@@ -37,9 +37,9 @@ async fn start_rate_is_limited(rig: &StoreHarness) {
         TaskRunLimits { start_interval_us: 2_000_000, start_burst: 5, ..TaskRunLimits::default() };
     let worker = PollingWorker { run_limits: limits, ..PollingWorker::new(rig) };
     assert_eq!(worker.start_runs(9).await.len(), 5);
-    let turned = worker.poll_tasks(worker.poll_command(9, Vec::new())).await;
-    assert!(turned.started.is_empty());
-    let wait = turned.next_poll_in.expect("the next start is known");
+    let outcome = worker.poll_tasks(worker.poll_command(9, Vec::new())).await;
+    assert!(outcome.started.is_empty());
+    let wait = outcome.next_poll_in.expect("the next start is known");
     assert!(wait <= SECOND * 2 && wait > SECOND, "{wait:?}");
     rig.advance_past(wait).await;
     assert_eq!(worker.start_runs(9).await.len(), 1);
@@ -48,11 +48,11 @@ async fn start_rate_is_limited(rig: &StoreHarness) {
     assert_eq!(worker.start_runs(9).await.len(), 0);
 }
 
-fn started_bytes(turned: &TaskPollOutcome) -> u64 {
-    turned.started.iter().map(|run| run.record.len() as u64).sum()
+fn started_bytes(outcome: &TaskPollOutcome) -> u64 {
+    outcome.started.iter().map(|run| run.record.len() as u64).sum()
 }
 
-/// Tasks of a megabyte, but for their records' heads.
+/// Pushes tasks of a megabyte, including their record heads.
 async fn push_large_tasks(rig: &StoreHarness, tasks: usize) {
     for n in 0..tasks {
         let mut payload = n.to_string();
@@ -62,7 +62,8 @@ async fn push_large_tasks(rig: &StoreHarness, tasks: usize) {
     }
 }
 
-/// Each answer is one that can be given again; whoever has room left asks for the others at once, and so may anybody else.
+/// Each reply can be repeated. A worker with free run slots asks for the rest at once, and so may
+/// others.
 async fn poll_starts_at_most_max_bytes_per_step(rig: &StoreHarness) {
     push_large_tasks(rig, 9).await;
     rig.push_task(TaskPushCommand {
@@ -72,31 +73,33 @@ async fn poll_starts_at_most_max_bytes_per_step(rig: &StoreHarness) {
     .await;
     let worker = PollingWorker::new(rig);
     let mut started = Vec::new();
-    for (runs, cut) in [(4, true), (4, true), (1, false)] {
-        let turn = worker.poll_command(100, Vec::new());
-        let turned = worker.poll_tasks(turn.clone()).await;
-        assert_eq!(turned.started.len(), runs);
-        assert!(started_bytes(&turned) <= MAX_BYTES_PER_STEP, "{}", started_bytes(&turned));
-        // It has work: it is not to be woken, and looks again at once.
+    for (runs, is_cut) in [(4, true), (4, true), (1, false)] {
+        let command = worker.poll_command(100, Vec::new());
+        let outcome = worker.poll_tasks(command.clone()).await;
+        assert_eq!(outcome.started.len(), runs);
+        assert!(started_bytes(&outcome) <= MAX_BYTES_PER_STEP, "{}", started_bytes(&outcome));
+        // A worker with more work is not listed as idle, and polls again at once.
         assert_eq!(
-            (turned.is_listed_idle, turned.next_poll_in.is_some_and(|wait| wait.is_zero())),
-            (!cut, cut)
+            (outcome.is_listed_idle, outcome.next_poll_in.is_some_and(|wait| wait.is_zero())),
+            (!is_cut, is_cut)
         );
-        let repeated = worker.poll_tasks(turn.clone()).await;
-        assert_eq!(repeated.started, turned.started);
-        started
-            .extend(turned.started.into_iter().map(|run| worker.decode_run(run, turn.poll_number)));
+        let repeated = worker.poll_tasks(command.clone()).await;
+        assert_eq!(repeated.started, outcome.started);
+        started.extend(
+            outcome.started.into_iter().map(|run| worker.decode_run(run, command.poll_number)),
+        );
     }
     let order = Vec::from_iter(started.iter().map(|run| run.payload.chars().next().unwrap()));
     assert_eq!(String::from_iter(order), "012345678");
     assert_eq!(rig.queue_stats().await.running, 9);
-    let ends = started.iter().map(|run| run.settlement_with(TaskOutcome::Done)).collect();
-    assert_eq!(worker.poll_tasks(worker.poll_command(0, ends)).await.settled, [true; 9]);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.waiting, numbers.running, numbers.lost), (1, 0, 0));
+    let settlements = started.iter().map(|run| run.settlement_with(TaskOutcome::Done)).collect();
+    assert_eq!(worker.poll_tasks(worker.poll_command(0, settlements)).await.settled, [true; 9]);
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.waiting, stats.running, stats.lost), (1, 0, 0));
 }
 
-/// It stands where it stood, counts for no limit, and what is larger than any answer goes by itself.
+/// A postponed task keeps its position and counts for no limit. A task beyond the byte limit starts
+/// alone.
 async fn tasks_postponed_by_size_start_later(rig: &StoreHarness) {
     let huge = "x".repeat(usize::try_from(MAX_BYTES_PER_STEP).unwrap());
     for payload in ["a", &huge, &huge, "b", "c"] {
@@ -111,6 +114,6 @@ async fn tasks_postponed_by_size_start_later(rig: &StoreHarness) {
     }
     let huge = huge.len();
     assert_eq!(lengths, [vec![1], vec![huge], vec![huge], vec![1, 1], vec![]]);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.waiting, numbers.running, numbers.lost), (0, 5, 0));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.waiting, stats.running, stats.lost), (0, 5, 0));
 }

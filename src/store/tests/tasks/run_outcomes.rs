@@ -1,4 +1,4 @@
-//! The ends of runs: done, tried again, dead, handed back, lost; turns that come twice.
+//! Ends of runs: done, retried, dead, returned, lost; repeated polls.
 
 use super::{
     StoreHarness, on_every_store,
@@ -31,8 +31,8 @@ async fn failure_history_keeps_last_entries(rig: &StoreHarness) {
         let run = worker.start_one().await;
         assert_eq!(run.attempt, attempt);
         let reason = format!("number {attempt} of ten");
-        let verdict = TaskOutcome::Retry { delay: SECOND, fault: TaskFault::Panicked, reason };
-        assert!(worker.settle_run(&run, verdict).await);
+        let outcome = TaskOutcome::Retry { delay: SECOND, fault: TaskFault::Panicked, reason };
+        assert!(worker.settle_run(&run, outcome).await);
         rig.advance_past(SECOND).await;
     }
     let run = worker.start_one().await;
@@ -45,9 +45,9 @@ async fn failure_history_keeps_last_entries(rig: &StoreHarness) {
     assert_eq!(history[MAX_HISTORY - 1].reason, "enough");
     assert_eq!(history[MAX_HISTORY - 1].fault, TaskFault::Failed);
     assert!(history[0].at_us > 0);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.panicked, numbers.failed, numbers.dead), (10, 1, 1));
-    assert_eq!((numbers.bytes, numbers.dead_letters), (0, 1));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.panicked, stats.failed, stats.dead), (10, 1, 1));
+    assert_eq!((stats.bytes, stats.dead_letters), (0, 1));
 }
 
 async fn repeated_poll_has_one_effect(rig: &StoreHarness) {
@@ -56,13 +56,16 @@ async fn repeated_poll_has_one_effect(rig: &StoreHarness) {
     }
     let worker = PollingWorker::new(rig);
     let first = worker.start_one().await;
-    let turn = worker.poll_command(2, vec![first.settlement_with(retry_outcome(SECOND * 20))]);
-    let once = worker.poll_tasks(turn.clone()).await;
-    let again = worker.poll_tasks(turn).await;
-    assert_eq!((&once.settled, &once.started), (&again.settled, &again.started));
-    assert_eq!(again.started.len(), 2);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.running, numbers.waiting, numbers.failed), (2, 2, 1));
+    let command = worker.poll_command(2, vec![first.settlement_with(retry_outcome(SECOND * 20))]);
+    let first_reply = worker.poll_tasks(command.clone()).await;
+    let second_reply = worker.poll_tasks(command).await;
+    assert_eq!(
+        (&first_reply.settled, &first_reply.started),
+        (&second_reply.settled, &second_reply.started)
+    );
+    assert_eq!(second_reply.started.len(), 2);
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.running, stats.waiting, stats.failed), (2, 2, 1));
 }
 
 async fn poll_after_its_successor_has_no_effect(rig: &StoreHarness) {
@@ -79,8 +82,8 @@ async fn settled_run_cannot_be_settled_again(rig: &StoreHarness) {
     let worker = PollingWorker::new(rig);
     let run = worker.start_one().await;
     assert!(worker.settle_run(&run, TaskOutcome::Done).await);
-    for verdict in [TaskOutcome::Done, retry_outcome(SECOND), dead_outcome("x"), return_outcome()] {
-        assert!(!worker.settle_run(&run, verdict).await);
+    for outcome in [TaskOutcome::Done, retry_outcome(SECOND), dead_outcome("x"), return_outcome()] {
+        assert!(!worker.settle_run(&run, outcome).await);
     }
     let expected = QueueStats { pushed: 1, done: 1, ..QueueStats::default() };
     assert_eq!(rig.queue_stats().await, expected);
@@ -94,31 +97,31 @@ async fn run_with_expired_lease_is_retried(rig: &StoreHarness) {
     rig.advance_past(RUN_LEASE).await;
     let run = alive.start_one().await;
     assert_eq!((run.attempt, run.payload.as_str()), (2, "a"));
-    let meta = rig.task_view(&id).await.unwrap().history;
-    assert_eq!((meta.attempts, meta.crashes, meta.failures.len()), (1, 1, 1));
-    assert_eq!(meta.failures[0].fault, TaskFault::Crashed);
+    let history = rig.task_view(&id).await.unwrap().history;
+    assert_eq!((history.attempts, history.crashes, history.failures.len()), (1, 1, 1));
+    assert_eq!(history.failures[0].fault, TaskFault::Crashed);
     assert!(alive.settle_run(&run, TaskOutcome::Done).await);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.crashed, numbers.failed, numbers.done), (1, 0, 1));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.crashed, stats.failed, stats.done), (1, 0, 1));
     assert_eq!(rig.task_view(&id).await, None);
 }
 
 async fn reaped_run_cannot_renew_or_settle(rig: &StoreHarness) {
     rig.push_task(push_command("a")).await;
     let (paused, other) = (PollingWorker::new(rig), PollingWorker::new(rig));
-    let old = paused.start_one().await;
+    let reaped = paused.start_one().await;
     rig.advance_past(RUN_LEASE).await;
-    let new = other.start_one().await;
+    let current = other.start_one().await;
     let renewed = rig.backend().renew_runs(
         test_queue(),
-        vec![old.token.clone(), new.token.clone()],
+        vec![reaped.token.clone(), current.token.clone()],
         RUN_LEASE,
     );
     assert_eq!(renewed.await.unwrap(), [false, true]);
-    for verdict in [TaskOutcome::Done, retry_outcome(SECOND), dead_outcome("x"), return_outcome()] {
-        assert!(!paused.settle_run(&old, verdict).await);
+    for outcome in [TaskOutcome::Done, retry_outcome(SECOND), dead_outcome("x"), return_outcome()] {
+        assert!(!paused.settle_run(&reaped, outcome).await);
     }
-    assert!(other.settle_run(&new, TaskOutcome::Done).await);
+    assert!(other.settle_run(&current, TaskOutcome::Done).await);
 }
 
 async fn crashed_task_without_retry_becomes_dead(rig: &StoreHarness) {
@@ -131,7 +134,7 @@ async fn crashed_task_without_retry_becomes_dead(rig: &StoreHarness) {
     let view = rig.task_view(&id).await.unwrap();
     assert_eq!(view.state, TaskState::Dead);
     assert_eq!(view.history.failures[0].reason, "crashed, may have run");
-    // Its key is free.
+    // The unique key of a dead task is free.
     rig.push_task(unique_push_command("b", "k", None)).await;
 }
 
@@ -152,13 +155,13 @@ async fn two_workers_share_due_tasks(rig: &StoreHarness) {
         rig.push_task(push_command(&n.to_string())).await;
     }
     let (one, other) = (PollingWorker::new(rig), PollingWorker::new(rig));
-    let (mut all, more) = (one.start_runs(5).await, other.start_runs(9).await);
-    assert_eq!((all.len(), more.len()), (5, 5));
-    all.extend(more);
-    assert_eq!(run_payloads(&all), ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
+    let (mut runs, other_runs) = (one.start_runs(5).await, other.start_runs(9).await);
+    assert_eq!((runs.len(), other_runs.len()), (5, 5));
+    runs.extend(other_runs);
+    assert_eq!(run_payloads(&runs), ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]);
 }
 
-/// Memory loses no record.
+/// Only Redis, because the embedded store cannot lose records.
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn task_without_record_is_counted_as_lost() {
@@ -170,11 +173,11 @@ async fn task_without_record_is_counted_as_lost() {
     assert!(worker.start_runs(9).await.is_empty());
     rig.push_task(push_command("c")).await;
     assert_eq!(run_payloads(&worker.start_runs(9).await), ["c"]);
-    let numbers = rig.queue_stats().await;
-    assert_eq!((numbers.lost, numbers.waiting, numbers.running), (2, 0, 1));
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.lost, stats.waiting, stats.running), (2, 0, 1));
 }
 
-/// However many there are, and whoever comes across them.
+/// Holds for any number of lost tasks, and for any operation that finds them.
 #[cfg(feature = "redis")]
 #[tokio::test]
 async fn lost_waiting_task_leaves_no_history() {
@@ -185,8 +188,9 @@ async fn lost_waiting_task_leaves_no_history() {
             rig.push_task(push_command("a")).await;
         }
         let runs = worker.start_runs(9).await;
-        let ends = runs.iter().map(|run| run.settlement_with(retry_outcome(SECOND))).collect();
-        worker.poll_tasks(worker.poll_command(0, ends)).await;
+        let settlements =
+            runs.iter().map(|run| run.settlement_with(retry_outcome(SECOND))).collect();
+        worker.poll_tasks(worker.poll_command(0, settlements)).await;
         for run in &runs {
             let id = run.token.id.as_str();
             assert_eq!(rig.queue_key_command::<u64>("HDEL", "zt", &[id]).await, 1);

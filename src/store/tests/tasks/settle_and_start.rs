@@ -1,4 +1,4 @@
-//! Turns that end one run and begin the next.
+//! Polls that settle one run and start the next.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ fn settle_and_start_command(worker: &PollingWorker<'_>, run: &TaskRunHandle) -> 
     worker.poll_command(1, vec![run.settlement_with(TaskOutcome::Done)])
 }
 
-/// Ends it, and what has begun instead.
+/// Settles a run. Returns the run that has started instead.
 async fn settle_and_start(
     worker: &PollingWorker<'_>,
     run: &TaskRunHandle,
 ) -> Option<TaskRunHandle> {
-    let turn = settle_and_start_command(worker, run);
-    let number = turn.poll_number;
-    let TaskPollOutcome { settled: stood, started: runs, is_listed_idle: listed, .. } =
-        worker.poll_tasks(turn).await;
-    assert_eq!((stood, listed), (vec![true], runs.is_empty()));
+    let command = settle_and_start_command(worker, run);
+    let poll_number = command.poll_number;
+    let TaskPollOutcome { settled, started: runs, is_listed_idle, .. } =
+        worker.poll_tasks(command).await;
+    assert_eq!((settled, is_listed_idle), (vec![true], runs.is_empty()));
     assert!(runs.len() < 2);
-    runs.into_iter().next().map(|started| worker.decode_run(started, number))
+    runs.into_iter().next().map(|started| worker.decode_run(started, poll_number))
 }
 
 async fn repeated_settle_and_start_has_one_effect(rig: &StoreHarness) {
@@ -39,19 +39,24 @@ async fn repeated_settle_and_start_has_one_effect(rig: &StoreHarness) {
     }
     let worker = PollingWorker::new(rig);
     let mut run = worker.start_one().await;
-    let mut before: Option<TaskPollCommand> = None;
+    let mut previous: Option<TaskPollCommand> = None;
     for payload in ["1", "2", "3"] {
-        let turn = settle_and_start_command(&worker, &run);
-        let number = turn.poll_number;
-        let once = worker.poll_tasks(turn.clone()).await;
-        let again = worker.poll_tasks(turn.clone()).await;
-        assert_eq!((&once.settled, &once.started), (&again.settled, &again.started));
-        // One whose successor has come does nothing.
-        if let Some(late) = before.replace(turn) {
+        let command = settle_and_start_command(&worker, &run);
+        let poll_number = command.poll_number;
+        let first_reply = worker.poll_tasks(command.clone()).await;
+        let second_reply = worker.poll_tasks(command.clone()).await;
+        assert_eq!(
+            (&first_reply.settled, &first_reply.started),
+            (&second_reply.settled, &second_reply.started)
+        );
+        // A late copy of an earlier poll starts nothing.
+        if let Some(late) = previous.replace(command) {
             assert_eq!(worker.poll_tasks(late).await.started, []);
         }
-        run =
-            worker.decode_run(once.started.into_iter().next().expect("another one is due"), number);
+        run = worker.decode_run(
+            first_reply.started.into_iter().next().expect("another one is due"),
+            poll_number,
+        );
         assert_eq!(run.payload, payload);
         assert_eq!(rig.queue_stats().await.running, 1);
     }
@@ -97,13 +102,13 @@ async fn settling_lost_run_starts_nothing(rig: &StoreHarness) {
         rig.push_task(push_command(payload)).await;
     }
     let (paused, other) = (PollingWorker::new(rig), PollingWorker::new(rig));
-    let turn = TaskPollCommand { lease: SECOND, ..paused.poll_command(1, Vec::new()) };
-    let number = turn.poll_number;
-    let started = paused.poll_tasks(turn).await.started.remove(0);
-    let run = paused.decode_run(started, number);
+    let command = TaskPollCommand { lease: SECOND, ..paused.poll_command(1, Vec::new()) };
+    let poll_number = command.poll_number;
+    let started = paused.poll_tasks(command).await.started.remove(0);
+    let run = paused.decode_run(started, poll_number);
     rig.advance_past(SECOND).await;
     assert_eq!(other.start_runs(9).await.len(), 2);
-    let turned = paused.poll_tasks(settle_and_start_command(&paused, &run)).await;
-    assert_eq!((turned.settled, turned.started), (vec![false], Vec::new()));
+    let outcome = paused.poll_tasks(settle_and_start_command(&paused, &run)).await;
+    assert_eq!((outcome.settled, outcome.started), (vec![false], Vec::new()));
     assert_eq!(rig.queue_stats().await.done, 0);
 }

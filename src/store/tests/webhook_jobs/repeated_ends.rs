@@ -1,4 +1,4 @@
-//! Jobs that are put back and end again, while their call waits or is made.
+//! Repeated ends of redriven jobs, while their webhook waits or is sent.
 
 use std::time::Duration;
 
@@ -28,26 +28,26 @@ on_every_store!(
     forgotten_webhook_job_is_enqueued_again,
 );
 
-/// When that was, in us.
+/// Returns the time of the end in the webhook event, in us.
 async fn webhook_event_time(rig: &StoreHarness, call: &WebhookJobSpec) -> u64 {
-    let end = rig
+    let event = rig
         .job_history(&call.id)
         .await
         .expect("it is there")
         .webhook_event
         .expect("it tells of an end");
-    end.split(' ').nth(2).and_then(|at| at.parse().ok()).expect("a time")
+    event.split(' ').nth(2).and_then(|time| time.parse().ok()).expect("a time")
 }
 
 async fn redrive_to_dead_letter(rig: &StoreHarness, key: &Key, id: &JobId) {
     let redriven = rig.redrive(id).await;
     assert_eq!(redriven, Some(JobState::Queued));
-    // Each end has a moment of its own.
+    // Each end has a time of its own.
     rig.advance_past(SHORT_TIME).await;
     run_to_dead_letter(rig, key, id).await;
 }
 
-/// Whoever brought that end found the call running, and left it to how this ends.
+/// The second end came while the webhook was being sent, so it is reported by another run.
 async fn job_end_during_webhook_run_is_delivered_too(rig: &StoreHarness) {
     rig.register_worker().await;
     for status in [Some(204), None] {
@@ -60,25 +60,25 @@ async fn job_end_during_webhook_run_is_delivered_too(rig: &StoreHarness) {
         redrive_to_dead_letter(rig, &key, &id).await;
         let second = webhook_event_time(rig, &call).await;
         assert_ne!(first, second);
-        let told = |ended_us, run| {
+        let settle_webhook = |ended_us, run| {
             let response = status.map(|status| (Bytes::from_static(b"told"), status));
-            let verdict = Settlement::WebhookSettled {
+            let settlement = Settlement::WebhookSettled {
                 ended_us,
                 response,
                 reason: "not sent",
                 retention: LONG_TIME,
             };
-            settle_command(&call.key, &call.id, run, verdict)
+            settle_command(&call.key, &call.id, run, settlement)
         };
         for _ in 0..2 {
-            assert!(rig.settle(told(first, &run)).await, "also repeated");
+            assert!(rig.settle(settle_webhook(first, &run)).await, "also repeated");
         }
-        let back = rig.job_view(&call.id).await.unwrap();
-        assert_eq!((back.state, back.attempts), (JobState::Queued, 0));
-        assert_eq!(back.reason.as_deref(), Some("ended again"));
+        let requeued = rig.job_view(&call.id).await.unwrap();
+        assert_eq!((requeued.state, requeued.attempts), (JobState::Queued, 0));
+        assert_eq!(requeued.reason.as_deref(), Some("ended again"));
         rig.advance_past(SHORT_TIME).await;
         assert_eq!(rig.start_run(&call.key, &call.id, &next).await, 1);
-        assert!(rig.settle(told(second, &next)).await);
+        assert!(rig.settle(settle_webhook(second, &next)).await);
         let ended = rig.job_view(&call.id).await.unwrap();
         let (state, reason) = match status {
             Some(_) => (JobState::Done, None),
@@ -110,20 +110,20 @@ async fn new_job_end_resets_webhook_attempts(rig: &StoreHarness) {
 async fn run_to_done(rig: &StoreHarness, key: &Key, id: &JobId, retention: Duration) {
     let run = new_token();
     rig.start_run(key, id, &run).await;
-    let verdict = Settlement::Done { response: "x".into(), status: 200, retention };
-    assert!(rig.settle(settle_command(key, id, &run, verdict)).await);
+    let settlement = Settlement::Done { response: "x".into(), status: 200, retention };
+    assert!(rig.settle(settle_command(key, id, &run, settlement)).await);
 }
 
-/// Its time has taken what was kept of the first one, and may have left its entry among those that are done: whoever
-/// makes room there must not find it.
+/// The first webhook job has expired. A stale entry in the index of done jobs may remain; an
+/// eviction must not apply it to the new webhook job.
 async fn forgotten_webhook_job_is_enqueued_again(rig: &StoreHarness) {
     let [key, other] = keys_of_one_shard::<2>();
     rig.register_worker().await;
     let (id, call) = enqueue_with_webhook(rig, enqueue_command(&key)).await;
     run_to_dead_letter(rig, &key, &id).await;
-    // What is kept for longer keeps the entries.
-    let stays = rig.enqueue_job(&other).await;
-    run_to_done(rig, &other, &stays, LONG_TIME).await;
+    // A result with a longer retention keeps the index alive.
+    let long_lived = rig.enqueue_job(&other).await;
+    run_to_done(rig, &other, &long_lived, LONG_TIME).await;
     run_to_done(rig, &call.key, &call.id, SHORT_TIME).await;
     rig.advance_past(SHORT_TIME).await;
     assert_eq!(rig.job_view(&call.id).await, None, "it is forgotten");
@@ -133,7 +133,7 @@ async fn forgotten_webhook_job_is_enqueued_again(rig: &StoreHarness) {
     let last = EnqueueCommand { limits: caps, ..enqueue_command(&other) };
     let _ = rig.enqueue(last.clone()).await;
     run_to_done(rig, &other, &last.id, LONG_TIME).await;
-    assert_eq!(rig.job_state(&stays).await, None, "room was made");
+    assert_eq!(rig.job_state(&long_lived).await, None, "room was made");
     assert_eq!(rig.job_state(&call.id).await, Some(JobState::Queued));
     let claimed = rig.claim(claim_command(&call.key, &call.id, &new_token())).await;
     let ClaimOutcome::Claimed(run) = claimed else { panic!("it is there: {claimed:?}") };

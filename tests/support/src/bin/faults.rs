@@ -95,8 +95,8 @@ fn main() -> ExitCode {
     exit_code(print_report(&check(&options.history_plan())))
 }
 
-fn exit_code(good: bool) -> ExitCode {
-    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+fn exit_code(passed: bool) -> ExitCode {
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn run_process(process: ProcessMode) -> ExitCode {
@@ -104,25 +104,25 @@ fn run_process(process: ProcessMode) -> ExitCode {
         ProcessMode::Holder { url } => run_until_complete(run_holder(&url)),
         ProcessMode::Crowd { url, log } => run_until_complete(run_contenders(&url, &log)),
         ProcessMode::Spender { url, limit } => run_until_complete(run_quota_spender(&url, limit)),
-        ProcessMode::Worker(job) => run_until_complete(run_lock_worker(job)),
-        ProcessMode::Limiter(job) => run_until_complete(run_quota_client(job)),
-        ProcessMode::Runner(job) => run_until_complete(run_task_process(job)),
-        ProcessMode::Node(job) => {
+        ProcessMode::Worker(args) => run_until_complete(run_lock_worker(args)),
+        ProcessMode::Limiter(args) => run_until_complete(run_quota_client(args)),
+        ProcessMode::Runner(args) => run_until_complete(run_task_process(args)),
+        ProcessMode::Node(args) => {
             kill_with_parent();
-            run_node(&job);
+            run_node(&args);
             ExitCode::SUCCESS
         }
     }
 }
 
-fn run_until_complete(what: impl Future<Output = ()>) -> ExitCode {
+fn run_until_complete(future: impl Future<Output = ()>) -> ExitCode {
     kill_with_parent();
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().expect("a runtime").block_on(what);
+    builder.worker_threads(2).enable_all().build().expect("a runtime").block_on(future);
     ExitCode::SUCCESS
 }
 
-/// Also if it is stopped: then it would not see that its input has ended.
+/// Ends this process with its parent, even while it is stopped and cannot see the end of its input.
 fn kill_with_parent() {
     #[cfg(target_os = "linux")]
     {
@@ -131,9 +131,9 @@ fn kill_with_parent() {
     }
 }
 
-fn print_report(verdict: &HistoryReport) -> bool {
-    print!("{verdict}");
-    verdict.violations.is_empty()
+fn print_report(report: &HistoryReport) -> bool {
+    print!("{report}");
+    report.violations.is_empty()
 }
 
 /// Locks, deferred requests and quotas at once, each on a server of its own, with all faults.
@@ -141,30 +141,33 @@ fn run_soak(plan: HistoryPlan) -> bool {
     let plan =
         &HistoryPlan { soak_interval: Some(MAX_SOAK_INTERVAL.min(plan.duration / 10)), ..plan };
     println!("seed {}, {:?}: locks, deferred requests and quotas", plan.seed, plan.duration);
-    // Processes go with the thread that has started them.
-    let good = std::thread::scope(|scope| {
-        let parts = [LOCK_CHECK, JOB_CHECK, QUOTA_CHECK]
-            .map(|part| scope.spawn(move || print_report(&part(plan))));
-        parts.into_iter().map(|part| part.join().unwrap_or(false)).fold(true, |all, one| all & one)
+    // Child processes end with the thread that started them.
+    let passed = std::thread::scope(|scope| {
+        let checks = [LOCK_CHECK, JOB_CHECK, QUOTA_CHECK]
+            .map(|check| scope.spawn(move || print_report(&check(plan))));
+        checks
+            .into_iter()
+            .map(|check| check.join().unwrap_or(false))
+            .fold(true, |all, one| all & one)
     });
-    println!("{}", if good { "the soak is good" } else { "the soak is NOT good" });
-    good
+    println!("{}", if passed { "the soak is good" } else { "the soak is NOT good" });
+    passed
 }
 
 impl HistoryOptions {
     fn history_plan(&self) -> HistoryPlan {
         let seconds = self.minutes.map_or(self.seconds, |minutes| minutes.saturating_mul(60));
-        let any = || u64::from(uuid::Uuid::new_v4().as_fields().0);
+        let random_seed = || u64::from(uuid::Uuid::new_v4().as_fields().0);
         HistoryPlan {
             program: std::env::current_exe().expect("this program has a path"),
             duration: Duration::from_secs(seconds),
-            seed: self.seed.unwrap_or_else(any),
+            seed: self.seed.unwrap_or_else(random_seed),
             soak_interval: None,
         }
     }
 }
 
-/// On the thread that starts the processes: they go when it does.
+/// Runtime on the thread that starts the processes, because they end with that thread.
 fn current_thread_runtime() -> tokio::runtime::Runtime {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build().expect("a runtime")

@@ -8,7 +8,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-/// It ends when this is dropped, or when the program that started it does.
+/// Child process that ends when this value is dropped, or with the program that started it.
 #[derive(Debug)]
 pub struct ChildProcess {
     child: Child,
@@ -17,65 +17,65 @@ pub struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts the program with these words.
+    /// Starts the program with these arguments.
     ///
     /// # Panics
     ///
-    /// If it can't be started.
+    /// If the program cannot be started.
     #[must_use]
-    pub fn start<W: AsRef<std::ffi::OsStr>>(program: &Path, words: &[W]) -> Self {
+    pub fn start<W: AsRef<std::ffi::OsStr>>(program: &Path, arguments: &[W]) -> Self {
         let mut command = Command::new(program);
-        command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("the program is there");
         let input = child.stdin.take().expect("it is piped");
-        let said = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        Self { child, input, output_lines: said }
+        let output_lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        Self { child, input, output_lines }
     }
 
-    /// Tells it something.
+    /// Writes a line to the process's input.
     pub async fn send_line(&mut self, line: &str) {
-        // One that has ended hears nothing; what it should have said will be missed.
+        // The write fails if the process has ended; the missing output shows it.
         let _ = self.input.write_all(format!("{line}\n").as_bytes()).await;
         let _ = self.input.flush().await;
     }
 
-    /// The next that it says; `None` if it has ended.
+    /// Returns the next line of output, or `None` if the process has ended.
     pub async fn next_line(&mut self) -> Option<String> {
         self.output_lines.next_line().await.ok().flatten()
     }
 
-    /// SIGSTOP: all of its threads stop where they are.
+    /// Sends SIGSTOP, which pauses all threads.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Its number, until it was seen to have ended.
+    /// Returns the process id, or `None` once the process was seen to have ended.
     #[must_use]
     pub fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Whether it has not ended yet.
+    /// Returns true if the process runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Waits until it has ended by itself; its exit code, if it has one.
+    /// Waits until the process ends by itself. Returns its exit code, if it has one.
     pub async fn wait_for_exit(&mut self) -> Option<i32> {
         self.child.wait().await.ok()?.code()
     }
 
-    /// SIGKILL; returns when it has ended.
+    /// Sends SIGKILL and waits for the end.
     pub async fn kill(&mut self) {
         let _ = self.child.kill().await;
     }
@@ -87,12 +87,12 @@ impl ChildProcess {
     }
 }
 
-/// SIGKILL to a process of ours that has not been waited for.
+/// Sends SIGKILL to a child that has not been waited for.
 pub(super) fn kill_pid(pid: u32) {
     send_signal(pid, Signal::KILL);
 }
 
-/// SIGCONT to a process of ours.
+/// Sends SIGCONT to a child.
 pub(super) fn resume_pid(pid: u32) {
     send_signal(pid, Signal::CONT);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Nanoseconds of `CLOCK_MONOTONIC`: what tokio's and the standard library's instants are made of.
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock of tokio's and the standard library's instants.
 pub(crate) fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

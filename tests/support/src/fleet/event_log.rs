@@ -11,7 +11,7 @@ use std::{
 use super::clock;
 use crate::checker::format_line;
 
-/// Each event with the time of the host's monotonic clock, and the wall's.
+/// Log with the time of the host's monotonic clock and of its wall clock for each event.
 #[derive(Debug)]
 pub(crate) struct EventLog(File);
 
@@ -21,12 +21,12 @@ impl EventLog {
     }
 
     pub(crate) fn record(&self, event: &impl fmt::Display) {
-        let at = clock::now_ns();
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall = u64::try_from(wall.as_micros()).unwrap_or(u64::MAX);
-        // One write: whole lines, also of a process that is killed now.
+        let monotonic_ns = clock::now_ns();
+        let wall_time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let wall_time = u64::try_from(wall_time.as_micros()).unwrap_or(u64::MAX);
+        // One write per line: a killed process leaves no partial line.
         (&self.0)
-            .write_all(format_line(at, wall, event).as_bytes())
+            .write_all(format_line(monotonic_ns, wall_time, event).as_bytes())
             .expect("the log can be written");
     }
 }

@@ -4,14 +4,14 @@ use std::{fmt, path::PathBuf};
 
 use crate::checker::Violation;
 
-/// The result of a history.
+/// Result of a history.
 #[derive(Debug)]
 pub struct HistoryReport {
-    /// What was done and seen, a line each.
+    /// Faults and figures, one line each.
     pub lines: Vec<String>,
-    /// Empty if all is well.
+    /// Violations; empty if all checks passed.
     pub violations: Vec<Violation>,
-    /// The folder of the logs, if something is wrong.
+    /// Folder of the logs, if there are violations.
     pub log_folder: Option<PathBuf>,
 }
 
@@ -20,8 +20,8 @@ impl fmt::Display for HistoryReport {
         for line in &self.lines {
             writeln!(f, "{line}")?;
         }
-        for wrong in &self.violations {
-            writeln!(f, "{wrong}")?;
+        for violation in &self.violations {
+            writeln!(f, "{violation}")?;
         }
         match &self.log_folder {
             Some(logs) => writeln!(f, "the logs are in {}", logs.display()),

@@ -2,38 +2,38 @@
 
 use super::seeded_rng::SeededRng;
 
-/// Something that is done to a process, to its connections, or to the server.
+/// Fault of a process, of its connections, or of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InjectedFault {
-    /// SIGKILL, and another process in its place.
+    /// SIGKILL, followed by a replacement of the process.
     Kill,
-    /// SIGKILL at a call: before the server has it, or when it has run.
+    /// SIGKILL at a call, before it reaches the server or after it has run.
     KillAtCall,
-    /// SIGTERM, and another process in its place.
+    /// SIGTERM, followed by a replacement of the process.
     Drain,
-    /// SIGSTOP, for less or more than a lease.
+    /// SIGSTOP for less or more than a lease.
     Stop,
-    /// A call of a process is lost, or the reply to it, with its connection.
+    /// Loss of a call or of its reply, together with the connection.
     LoseReply,
-    /// Messages to a process are lost for a while.
+    /// Loss of messages to a process for a while.
     LoseMessages,
     /// The server closes the connections of all subscribers.
     CutMessages,
     /// The server closes all other connections.
     CutCalls,
-    /// The server forgets its scripts.
+    /// The server's script cache is flushed.
     ForgetScripts,
-    /// The server is stopped for a while.
+    /// The server is paused for a while.
     Freeze,
-    /// The server is killed, and comes back with its log.
+    /// The server is killed and restarts with its append-only file.
     Restart,
-    /// The connections of a process carry nothing for a while.
+    /// The connections of a process are stalled for a while.
     Stall,
     /// The connections of a process are half open.
     HalfOpen,
     /// The connections of a process are slow for a while.
     Delay,
-    /// The connections of a process end.
+    /// The connections of a process are closed.
     Cut,
 }
 
@@ -42,19 +42,19 @@ impl InjectedFault {
         matches!(self, Self::Kill | Self::KillAtCall | Self::Drain)
     }
 
-    /// Whether it strikes the server, so all processes.
+    /// Returns true if the fault hits the server and so all processes.
     pub(super) fn affects_all_processes(self) -> bool {
         use InjectedFault::{CutCalls, CutMessages, ForgetScripts, Freeze, Restart};
         matches!(self, CutCalls | CutMessages | ForgetScripts | Freeze | Restart)
     }
 
-    /// Draws one by its weight.
-    pub(super) fn draw_weighted(dice: &mut SeededRng, weights: &[&[(Self, u64)]]) -> Self {
-        let all = || weights.iter().copied().flatten();
-        let mut at = dice.below(all().map(|(_, weight)| weight).sum());
-        for (fault, weight) in all() {
-            match at.checked_sub(*weight) {
-                Some(rest) => at = rest,
+    /// Draws a fault by its weight.
+    pub(super) fn draw_weighted(rng: &mut SeededRng, weights: &[&[(Self, u64)]]) -> Self {
+        let weighted_faults = || weights.iter().copied().flatten();
+        let mut remaining_weight = rng.below(weighted_faults().map(|(_, weight)| weight).sum());
+        for (fault, weight) in weighted_faults() {
+            match remaining_weight.checked_sub(*weight) {
+                Some(remaining) => remaining_weight = remaining,
                 None => return *fault,
             }
         }
@@ -82,7 +82,7 @@ mod tests {
         scripts.for_each(|script| assert!(proxy::script_exists(script), "there is no {script}"));
     }
 
-    /// Tasks have no calls of several steps: a script that only stands before others is the name of no call.
+    /// Task scripts have no steps, and a mere script prelude would match no call.
     #[test]
     fn target_scripts_of_tasks_are_called() {
         let file = format!("{}/../../src/store/redis/scripts.rs", env!("CARGO_MANIFEST_DIR"));

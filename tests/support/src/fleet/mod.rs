@@ -1,18 +1,18 @@
-//! Histories under random faults: processes on one server or cluster, the faults that strike them,
+//! Histories under random faults: processes on one server or cluster, the faults that hit them,
 //! and the checks that all domains share.
 //!
-//! [`run_history`] runs one. The processes are processes of the same program, `lockgate-faults`. A
-//! `FleetDomain` supplies the work and the records of its processes, its own checks and its figures.
-//! `DomainRules` say which faults it meets, and how often. Shared by all of them:
+//! [`run_history`] runs one. The processes run the same program, `lockgate-faults`. A `FleetDomain`
+//! supplies the work and the records of its processes, its own checks and its figures.
+//! `DomainRules` list its faults and their weights. Shared by all of them:
 //!
 //! | module | content |
 //! |---|---|
-//! | `process_fleet`, `child_process` | start, replacement, kill and stop of processes, each behind a proxy of its own |
+//! | `process_fleet`, `child_process` | start, replacement, kill and stop of processes, each behind its own proxy |
 //! | `injected_fault`, `fault_injection` | the faults, and the injection of each one |
 //! | `fault_schedule` | the schedule of faults by seed, and the measurements of a soak |
-//! | `disturbance_log`, `stall_monitor` | times at which a fault or the machine has disturbed a process |
+//! | `disturbance_log`, `stall_monitor` | times at which a fault or the machine disturbed a process |
 //! | `process_control`, `event_log`, `run_recorder` | inside a process: its commands, and the events that it records |
-//! | `closing_checks` | N1: nothing is left in the store, and no process makes a call |
+//! | `closing_checks` | N1: the store is empty, and no process makes a call |
 
 mod child_process;
 pub(crate) mod clock;
@@ -45,19 +45,20 @@ pub(crate) use self::{
     injected_fault::InjectedFault,
 };
 
-/// How long after a fault its traces are looked for where runs have leases: a lease and the time to notice.
+/// Time after a fault in which its effects on runs are excused: a lease and the time to detect its
+/// end.
 pub(crate) const LEASE_GRACE_PERIOD: Duration = Duration::from_secs(4);
 
-/// A history to be run.
+/// Settings of a history.
 #[derive(Debug, Clone)]
 pub struct HistoryPlan {
-    /// The program that the processes run: `lockgate-faults`.
+    /// Program that the processes run: `lockgate-faults`.
     pub program: PathBuf,
-    /// Time of the whole run; it ends with a time without faults.
+    /// Duration of the run, including the final period without faults.
     pub duration: Duration,
-    /// Seed of all choices.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Makes it a soak: all faults, on a server that restarts with its log. In this interval all processes rest and are
-    /// measured, and growth is a violation.
+    /// Makes the run a soak: all faults, on a server with an append-only file. At this interval all
+    /// processes pause and are measured, and growth is a violation.
     pub soak_interval: Option<Duration>,
 }

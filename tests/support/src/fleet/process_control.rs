@@ -15,16 +15,16 @@ use tokio::runtime::Handle;
 
 use crate::resource_usage;
 
-/// What a process is told on its command line.
+/// Command-line arguments of a process.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ProcessArgs {
-    /// URL of its store.
+    /// URL of the store.
     pub(crate) url: String,
-    /// File that it writes to.
+    /// File of the event log.
     pub(crate) log_path: PathBuf,
-    /// Seed of its choices.
+    /// Seed of the random choices.
     pub(crate) seed: u64,
-    /// Words of its domain.
+    /// Settings of the domain.
     #[arg(allow_hyphen_values = true)]
     pub(crate) setup: String,
 }
@@ -36,7 +36,7 @@ impl ProcessArgs {
     }
 }
 
-/// Whether to begin anything new.
+/// Decides whether the process may start new work.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessControl {
     is_resting: AtomicBool,
@@ -44,36 +44,36 @@ pub(crate) struct ProcessControl {
 }
 
 impl ProcessControl {
-    /// Follows the input: `rest`, `go`, `stop`, and `gauge`, which is answered by the number of tasks; other words are
-    /// passed on. The end of the input ends the process.
-    pub(crate) fn from_stdin(other: impl Fn(&str) + Send + 'static) -> Arc<Self> {
-        let (orders, runtime) = (Arc::<Self>::default(), Handle::current());
-        let its = Arc::clone(&orders);
-        // A thread of its own: it ends the process even if the runtime is blocked.
+    /// Reads commands from the input: `rest`, `go`, `stop`, and `gauge`, which prints the number of
+    /// tasks. Other commands are passed on. The end of the input ends the process.
+    pub(crate) fn from_stdin(on_other_command: impl Fn(&str) + Send + 'static) -> Arc<Self> {
+        let (control, runtime) = (Arc::<Self>::default(), Handle::current());
+        let thread_control = Arc::clone(&control);
+        // A separate thread ends the process even if the runtime is blocked.
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines().map_while(Result::ok) {
                 match &*line {
-                    "rest" => its.set_resting(true),
-                    "go" => its.set_resting(false),
-                    "stop" => its.request_stop(),
+                    "rest" => thread_control.set_resting(true),
+                    "go" => thread_control.set_resting(false),
+                    "stop" => thread_control.request_stop(),
                     "gauge" => resource_usage::report_task_count(&runtime),
-                    word => other(word),
+                    command => on_other_command(command),
                 }
             }
             std::process::exit(0);
         });
-        orders
+        control
     }
 
-    pub(crate) fn set_resting(&self, rests: bool) {
-        self.is_resting.store(rests, Ordering::Relaxed);
+    pub(crate) fn set_resting(&self, resting: bool) {
+        self.is_resting.store(resting, Ordering::Relaxed);
     }
 
     pub(crate) fn request_stop(&self) {
         self.stop_requested.store(true, Ordering::Relaxed);
     }
 
-    /// Waits while it is to rest. Returns false once it is to stop.
+    /// Waits while the process has to pause. Returns false after a stop request.
     pub(crate) async fn wait_to_continue(&self) -> bool {
         while !self.stop_requested.load(Ordering::Relaxed) {
             if !self.is_resting.load(Ordering::Relaxed) {
@@ -85,13 +85,13 @@ impl ProcessControl {
     }
 }
 
-/// Says a line to the process that started this one.
+/// Prints a line to the parent process.
 pub(crate) fn print_line(line: &str) {
     println!("{line}");
     let _ = std::io::stdout().flush();
 }
 
-/// Says that nothing is under way any more, and waits for the end of the process.
+/// Reports that no work is active, and waits for the end of the process.
 pub(crate) async fn report_idle_and_wait(clean: bool) {
     print_line(&format!("quiet {clean}"));
     std::future::pending::<()>().await;

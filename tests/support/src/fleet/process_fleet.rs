@@ -29,13 +29,13 @@ pub(super) struct FleetMember {
     pub(super) incarnation: ProcessIncarnation,
     setup: String,
     pub(super) process: ChildProcess,
-    /// None in a cluster, whose nodes tell clients of each other.
+    /// `None` in a cluster, whose nodes redirect clients to each other.
     pub(super) proxy: Option<FaultProxy>,
-    /// Until when it is stopped, ns.
+    /// End of the current pause, ns.
     pub(super) stopped_until: u64,
 }
 
-/// Processes on one server or cluster, each behind a proxy of its own where there is one server.
+/// Processes on one server or cluster. On a single server each process has its own proxy.
 pub struct ProcessFleet<D, G = RedisServer> {
     program: PathBuf,
     log_folder: PathBuf,
@@ -48,12 +48,12 @@ pub struct ProcessFleet<D, G = RedisServer> {
     pub(super) fault_counts: BTreeMap<InjectedFault, usize>,
     pub(super) measurements: SoakMeasurements,
     pub(super) last_measured_at: Instant,
-    /// Orders of clients in this process.
+    /// Control of the clients in this process.
     pub(crate) client_control: Arc<ProcessControl>,
     stall_watchers: JoinSet<()>,
-    /// The watcher that calls the server.
+    /// Task that pings the server.
     ping_task: Option<AbortHandle>,
-    /// The server of all processes, or the cluster.
+    /// Server or cluster of all processes.
     pub server: G,
     pub(crate) domain: D,
 }
@@ -73,14 +73,15 @@ impl<D: FleetDomain> ProcessFleet<D> {
         fleet
     }
 
-    /// Where this process does not run, the others may not run either, nor the server, which may also stall alone.
+    /// A stall of this process may have stalled the others and the server too. The server may also
+    /// stall alone.
     fn watch_stalls(&mut self) {
-        let note = || {
-            let notes = Arc::clone(&self.disturbances);
-            move |from, to| notes.lock().stalls.push((from, to))
+        let record_stall = || {
+            let disturbances = Arc::clone(&self.disturbances);
+            move |from, to| disturbances.lock().stalls.push((from, to))
         };
-        let pings = stalls::report_server_stalls(&self.server, note());
-        self.stall_watchers.spawn(stalls::report_process_stalls(note()));
+        let pings = stalls::report_server_stalls(&self.server, record_stall());
+        self.stall_watchers.spawn(stalls::report_process_stalls(record_stall()));
         self.ping_task = Some(self.stall_watchers.spawn(pings));
     }
 }
@@ -90,9 +91,13 @@ impl<D: FleetDomain, G: RedisTopology> ProcessFleet<D, G> {
         let name = format!("lockgate-{}-{}", D::NAMESPACE, uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir(&folder).expect("a folder for the logs");
-        let notes: Arc<Mutex<DisturbanceLog>> = Arc::default();
-        for each in server.servers().into_iter().filter(|_| !D::RULES.records_short_stalls) {
-            stall_monitor::record_stalls_of_server(Arc::downgrade(&notes), each.shared_pid());
+        let disturbances: Arc<Mutex<DisturbanceLog>> = Arc::default();
+        for redis_server in server.servers().into_iter().filter(|_| !D::RULES.records_short_stalls)
+        {
+            stall_monitor::record_stalls_of_server(
+                Arc::downgrade(&disturbances),
+                redis_server.shared_pid(),
+            );
         }
         Self {
             program: program.to_owned(),
@@ -101,7 +106,7 @@ impl<D: FleetDomain, G: RedisTopology> ProcessFleet<D, G> {
             seed_rng: SeededRng::new(0),
             members: Vec::new(),
             incarnations: Vec::new(),
-            disturbances: notes,
+            disturbances,
             fault_counts: BTreeMap::new(),
             measurements: SoakMeasurements::new(),
             last_measured_at: Instant::now(),
@@ -113,65 +118,72 @@ impl<D: FleetDomain, G: RedisTopology> ProcessFleet<D, G> {
         }
     }
 
-    /// Starts one more process; returns its number.
+    /// Starts another process. Returns its number.
     pub(crate) async fn start_process(&mut self, setup: String) -> usize {
-        let life = ProcessIncarnation { process: self.members.len(), generation: 0 };
-        let seat = self.start_member(life, setup).await;
-        self.members.push(seat);
-        life.process
+        let incarnation = ProcessIncarnation { process: self.members.len(), generation: 0 };
+        let member = self.start_member(incarnation, setup).await;
+        self.members.push(member);
+        incarnation.process
     }
 
-    async fn start_member(&mut self, life: ProcessIncarnation, setup: String) -> FleetMember {
-        let straight = D::RULES.bypasses_proxy && self.soak_interval.is_none();
-        let proxy = match self.server.single_server().filter(|_| !straight) {
+    async fn start_member(
+        &mut self,
+        incarnation: ProcessIncarnation,
+        setup: String,
+    ) -> FleetMember {
+        let bypasses_proxy = D::RULES.bypasses_proxy && self.soak_interval.is_none();
+        let proxy = match self.server.single_server().filter(|_| !bypasses_proxy) {
             Some(server) => Some(FaultProxy::start(server, D::NAMESPACE).await),
             None => None,
         };
         let url = proxy.as_ref().map_or_else(|| self.server.url(D::NAMESPACE), FaultProxy::url);
-        let job = ProcessArgs {
+        let args = ProcessArgs {
             url,
-            log_path: self.log_path(life),
+            log_path: self.log_path(incarnation),
             seed: self.seed_rng.next_u64(),
             setup,
         };
-        self.incarnations.push(life);
-        let mut process = ChildProcess::start(&self.program, &job.to_args(D::PROCESS_MODE));
-        self.domain.on_process_start(life, &mut process).await;
-        FleetMember { incarnation: life, setup: job.setup, process, proxy, stopped_until: 0 }
+        self.incarnations.push(incarnation);
+        let mut process = ChildProcess::start(&self.program, &args.to_args(D::PROCESS_MODE));
+        self.domain.on_process_start(incarnation, &mut process).await;
+        FleetMember { incarnation, setup: args.setup, process, proxy, stopped_until: 0 }
     }
 
-    /// Puts another process in place of one that has ended, or is ended now.
+    /// Kills a process, if it still runs, and starts another one in its place.
     pub async fn replace_process(&mut self, node: usize) {
         self.kill(node).await;
-        let FleetMember { incarnation: life, setup, .. } = &self.members[node];
-        let (next, setup) =
-            (ProcessIncarnation { generation: life.generation + 1, ..*life }, setup.clone());
-        self.members[node] = self.start_member(next, setup).await;
+        let FleetMember { incarnation, setup, .. } = &self.members[node];
+        let (next_incarnation, setup) = (
+            ProcessIncarnation { generation: incarnation.generation + 1, ..*incarnation },
+            setup.clone(),
+        );
+        self.members[node] = self.start_member(next_incarnation, setup).await;
     }
 }
 
 impl<D> ProcessFleet<D> {
-    /// Its proxy.
+    /// Returns the proxy of a process.
     #[must_use]
     pub fn proxy(&self, node: usize) -> &FaultProxy {
         self.members[node].proxy.as_ref().expect("there is one server")
     }
 
-    /// Sends a command to the server. Returns its answer, if there is one: a fault may cut this connection as well.
+    /// Sends a command to the server. Returns `None` without a reply, since a fault may cut this
+    /// connection too.
     pub async fn send_server_command<W: redis::ToRedisArgs>(
         &self,
-        words: &[W],
+        arguments: &[W],
     ) -> Option<redis::Value> {
         let mut command = redis::Cmd::new();
-        command.arg(words);
+        command.arg(arguments);
         let mut connection = self.server.connection().await;
         command.query_async(&mut connection).await.ok()
     }
 }
 
 impl<D, G> ProcessFleet<D, G> {
-    pub(crate) fn log_path(&self, life: ProcessIncarnation) -> PathBuf {
-        self.log_folder.join(format!("{}-{}.log", life.process, life.generation))
+    pub(crate) fn log_path(&self, incarnation: ProcessIncarnation) -> PathBuf {
+        self.log_folder.join(format!("{}-{}.log", incarnation.process, incarnation.generation))
     }
 
     pub(crate) fn incarnation(&self, node: usize) -> ProcessIncarnation {
@@ -186,23 +198,23 @@ impl<D, G> ProcessFleet<D, G> {
         self.soak_interval.is_some()
     }
 
-    /// How many processes there are, the dead included.
+    /// Returns the number of processes, including dead ones.
     #[must_use]
     pub fn process_count(&self) -> usize {
         self.members.len()
     }
 
-    /// Processes that there ever were.
+    /// Returns all processes, including replaced ones.
     pub(crate) fn all_incarnations(&self) -> &[ProcessIncarnation] {
         &self.incarnations
     }
 
-    /// Processes that live.
+    /// Returns the number of running processes.
     pub(super) fn running_count(&mut self) -> u64 {
-        self.members.iter_mut().filter_map(|seat| seat.process.is_running().then_some(1)).sum()
+        self.members.iter_mut().filter_map(|member| member.process.is_running().then_some(1)).sum()
     }
 
-    /// Whether it still runs.
+    /// Returns true if the process runs.
     pub fn is_running(&mut self, node: usize) -> bool {
         self.members[node].process.is_running()
     }
@@ -212,42 +224,45 @@ impl<D, G> ProcessFleet<D, G> {
     }
 
     pub(crate) fn proxies(&self) -> impl Iterator<Item = &FaultProxy> {
-        self.members.iter().filter_map(|seat| seat.proxy.as_ref())
+        self.members.iter().filter_map(|member| member.proxy.as_ref())
     }
 
-    /// Reads what each process has written. One that was killed before it began has written nothing.
-    pub(crate) fn read_logs(&self, mut each: impl FnMut(ProcessIncarnation, &str)) {
-        for life in &self.incarnations {
-            each(*life, &fs::read_to_string(self.log_path(*life)).unwrap_or_default());
+    /// Reads the log of each process. The log is empty if a process was killed before it started.
+    pub(crate) fn read_logs(&self, mut read_log: impl FnMut(ProcessIncarnation, &str)) {
+        for incarnation in &self.incarnations {
+            read_log(
+                *incarnation,
+                &fs::read_to_string(self.log_path(*incarnation)).unwrap_or_default(),
+            );
         }
     }
 
-    /// SIGKILL from wherever it is called, without waiting: for a
+    /// Returns a callback that sends SIGKILL without waiting, for a
     /// [`FaultRule`](crate::proxy::FaultRule).
     pub fn kill_callback(&self, node: usize) -> impl Fn() + Send + Sync + 'static {
-        let (life, pid) = (self.incarnation(node), self.members[node].process.pid());
-        let notes = Arc::clone(&self.disturbances);
+        let (incarnation, pid) = (self.incarnation(node), self.members[node].process.pid());
+        let disturbances = Arc::clone(&self.disturbances);
         move || {
             if let Some(pid) = pid {
-                // Before it dies: it may lose what it is sure of now a moment later.
-                notes.lock().killed_at.entry(life).or_insert_with(clock::now_ns);
+                // Recorded before the kill: the validity of its locks may end right afterwards.
+                disturbances.lock().killed_at.entry(incarnation).or_insert_with(clock::now_ns);
                 kill_pid(pid);
             }
         }
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits for the end.
     pub async fn kill(&mut self, node: usize) {
         self.kill_callback(node)();
         self.members[node].process.kill().await;
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn pause(&self, node: usize) {
         self.members[node].process.pause();
     }
 
-    /// SIGCONT, after so long a pause.
+    /// Sends SIGCONT and records the pause as a disturbance.
     pub fn resume(&self, node: usize, paused: Duration) {
         let now = clock::now_ns();
         self.record_disturbance(
@@ -258,37 +273,38 @@ impl<D, G> ProcessFleet<D, G> {
         self.members[node].process.resume();
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn terminate(&self, node: usize) {
         self.disturbances.lock().stop_requested_at.insert(self.incarnation(node), clock::now_ns());
         self.members[node].process.terminate();
     }
 
-    /// Waits until a process has ended by itself; its exit code.
+    /// Waits until a process ends by itself. Returns its exit code.
     pub async fn wait_for_exit(&mut self, node: usize) -> Option<i32> {
         with_timeout("a node to end", self.members[node].process.wait_for_exit()).await
     }
 
-    pub(crate) async fn send_line_to_all(&mut self, word: &str) {
-        for seat in &mut self.members {
-            seat.process.send_line(word).await;
+    pub(crate) async fn send_line_to_all(&mut self, line: &str) {
+        for member in &mut self.members {
+            member.process.send_line(line).await;
         }
     }
 
-    /// No call is made by this process any more.
+    /// Stops the calls of this process.
     pub(super) fn stop_pings(&self) {
-        if let Some(pinging) = &self.ping_task {
-            pinging.abort();
+        if let Some(ping_task) = &self.ping_task {
+            ping_task.abort();
         }
     }
 
-    /// Ends the processes. The logs stay if something is wrong; returns where they are.
-    pub(crate) fn close(self, good: bool) -> Option<PathBuf> {
+    /// Ends the processes. Returns the folder of the logs, which is removed unless there are
+    /// violations.
+    pub(crate) fn close(self, passed: bool) -> Option<PathBuf> {
         drop(self.members);
-        if good {
+        if passed {
             let _ = fs::remove_dir_all(&self.log_folder);
         }
-        (!good).then_some(self.log_folder)
+        (!passed).then_some(self.log_folder)
     }
 }
 

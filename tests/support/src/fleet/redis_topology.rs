@@ -7,18 +7,18 @@ use crate::{
 
 /// One server, or the nodes of a cluster.
 pub trait RedisTopology {
-    /// For whoever goes there by himself.
+    /// Returns the URL for a direct connection.
     fn url(&self, namespace: &str) -> String;
 
-    /// The one server, if that is all: then each process has a proxy of its own.
+    /// Returns the server if there is only one; each process then has its own proxy.
     fn single_server(&self) -> Option<&RedisServer> {
         None
     }
 
-    /// Those that have the keys now.
+    /// Returns the servers that own keys now.
     fn masters(&self) -> Vec<&RedisServer>;
 
-    /// All, whether they are there or not.
+    /// Returns all servers, running or not.
     fn servers(&self) -> Vec<&RedisServer> {
         self.masters()
     }
@@ -54,8 +54,8 @@ impl RedisTopology for ReplicatedCluster {
     }
 
     fn masters(&self) -> Vec<&RedisServer> {
-        let own = if self.has_failed_over() { &self.replica } else { &self.master };
-        self.other_masters().iter().chain([own]).collect()
+        let current_master = if self.has_failed_over() { &self.replica } else { &self.master };
+        self.other_masters().iter().chain([current_master]).collect()
     }
 
     fn servers(&self) -> Vec<&RedisServer> {

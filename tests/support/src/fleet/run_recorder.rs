@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::event_log::EventLog;
 use crate::checker::deferred::RunEvent;
 
-/// Time between two notes of a run that it is still sure of its lock.
+/// Interval at which a run records the validity of its lock.
 const VALIDITY_INTERVAL: Duration = Duration::from_millis(25);
 
-/// A run that has begun. It notes that it was dropped, unless it has ended.
+/// Recorder of an active run. Dropping it records the run as dropped, unless it has ended.
 pub(crate) struct RunRecorder<'a> {
     log: &'a EventLog,
     run_number: u64,
@@ -16,21 +16,23 @@ pub(crate) struct RunRecorder<'a> {
 }
 
 impl<'a> RunRecorder<'a> {
-    /// Notes its start. The number is that of [`RunEvent::Started`].
+    /// Records the start. `number` is that of [`RunEvent::Started`].
     pub(crate) fn start(log: &'a EventLog, number: u64, start: &RunEvent) -> Self {
         log.record(start);
         Self { log, run_number: number, has_ended: false }
     }
 
-    /// Works for so long. `valid`: until when it is sure of its lock, if it is.
-    pub(crate) async fn work_for(&self, ms: u64, valid: impl Fn() -> Option<u64>) {
-        let mut left = Duration::from_millis(ms);
-        while !left.is_zero() {
-            let step = left.min(VALIDITY_INTERVAL);
+    /// Works for this time. `validity_end` returns the end of the lock's validity, if it is still
+    /// valid.
+    pub(crate) async fn work_for(&self, ms: u64, validity_end: impl Fn() -> Option<u64>) {
+        let mut remaining = Duration::from_millis(ms);
+        while !remaining.is_zero() {
+            let step = remaining.min(VALIDITY_INTERVAL);
             tokio::time::sleep(step).await;
-            left -= step;
-            if let Some(valid) = valid() {
-                self.log.record(&RunEvent::Renewed { run: self.run_number, valid_until: valid });
+            remaining -= step;
+            if let Some(validity_end) = validity_end() {
+                self.log
+                    .record(&RunEvent::Renewed { run: self.run_number, valid_until: validity_end });
             }
         }
     }

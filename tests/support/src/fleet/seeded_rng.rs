@@ -23,16 +23,16 @@ impl SeededRng {
         self.next_u64() % n
     }
 
-    /// Some index of so many.
+    /// Returns a random index below `len`.
     pub(crate) fn random_index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).unwrap_or(0)
     }
 
-    pub(crate) fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.random_index(of.len())]
+    pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.random_index(items.len())]
     }
 
-    /// True in so many of a hundred cases.
+    /// Returns true with this probability in percent.
     pub(crate) fn chance_percent(&mut self, n: u64) -> bool {
         self.below(100) < n
     }

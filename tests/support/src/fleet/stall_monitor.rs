@@ -22,17 +22,17 @@ use crate::checker::deferred::RunEvent;
 
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// So late is late: far more than a machine with other things to do takes, and less than a lease.
+/// Far longer than the delays of a loaded machine, and shorter than a lease.
 const STALL_THRESHOLD: Duration = Duration::from_millis(500);
 
-/// Writes down the stalls of this process, on a thread of its own, which nothing but the machine holds up. That thread may
-/// be lucky: so the others are looked at too.
+/// Records the stalls of this process from a separate thread, which only the machine can delay.
+/// That thread may be scheduled while others are not, so all threads are examined.
 pub(crate) fn record_own_stalls(log: Arc<EventLog>) {
     std::thread::spawn(move || {
-        let mut threads = ThreadStallDetector::default();
+        let mut detector = ThreadStallDetector::default();
         loop {
-            let late = sleep_and_detect_stall();
-            for (since, to) in late.into_iter().chain(threads.detect(std::process::id())) {
+            let own_stall = sleep_and_detect_stall();
+            for (since, to) in own_stall.into_iter().chain(detector.detect(std::process::id())) {
                 log.record(&RunEvent::Stalled { from: since, to });
             }
         }
@@ -50,17 +50,21 @@ fn stalled_interval(before: u64, now: u64) -> Option<(u64, u64)> {
         .then(|| (before, now + duration_ns(LEASE_GRACE_PERIOD)))
 }
 
-/// The proxies of all are in this process, and a server can't say of itself that it did not run. A process of the fleet
-/// [notes its own stalls](note_own): one that was stopped on purpose does so too, and that is no trouble of the others.
-/// (Other threads of this process may belong to other tests, and are not looked at.)
-pub(crate) fn record_stalls_of_server(notes: Weak<Mutex<DisturbanceLog>>, server: Arc<AtomicU32>) {
+/// Records stalls of this process, which runs the proxies, and of the server, which cannot report
+/// its own. Processes of the fleet [record their own stalls](record_own_stalls), including pauses
+/// by faults, which do not disturb the others. (Other threads of this process may belong to other
+/// tests and are not examined.)
+pub(crate) fn record_stalls_of_server(
+    disturbances: Weak<Mutex<DisturbanceLog>>,
+    server_pid: Arc<AtomicU32>,
+) {
     std::thread::spawn(move || {
-        let mut of_server = ThreadStallDetector::default();
+        let mut server_threads = ThreadStallDetector::default();
         loop {
-            let late = sleep_and_detect_stall();
-            let held_up = of_server.detect(server.load(Ordering::Relaxed));
-            let Some(notes) = notes.upgrade() else { return };
-            notes.lock().stalls.extend(late.into_iter().chain(held_up));
+            let own_stall = sleep_and_detect_stall();
+            let server_stall = server_threads.detect(server_pid.load(Ordering::Relaxed));
+            let Some(disturbances) = disturbances.upgrade() else { return };
+            disturbances.lock().stalls.extend(own_stall.into_iter().chain(server_stall));
         }
     });
 }

@@ -22,38 +22,42 @@ use crate::{
 /// Tasks of one process.
 pub const CONTENDER_COUNT: u64 = 334;
 
-/// How often each of them has the lock in one go.
+/// Acquisitions of each task in a round.
 pub const ACQUIRES_PER_CONTENDER: u64 = 5;
 
-/// What a turn takes, ns: a thousand of them take longer than it does to be sure of standing in line, or no order would
-/// be judged.
+/// Duration of a hold, ns: a thousand of them take longer than an enqueue, so that the order of the
+/// waits can be checked.
 const HOLD_NS: u64 = 300_000;
 
-/// Longer than anything takes that is not wrong.
+/// Longer than any correct acquire takes.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Hears `go`: all tasks take the lock `x` in turn, write that down and say `done`; and `beyond`: twice as many as may
-/// wait ask for it while somebody else has it, and say in how many microseconds the last of those beyond that was `refused`,
-/// and that all others were `served`.
+/// Runs the commands of its input:
+///
+/// - `go`: all tasks acquire the lock `x` repeatedly and record the events. The process prints
+///   `done`.
+/// - `beyond`: twice the limit of waiters acquire the lock while it is held. The process prints
+///   `refused` with the longest delay of a refusal in microseconds, and `served` when all others
+///   were granted it.
 ///
 /// # Panics
 ///
-/// If the store is not there, or the log can't be written.
+/// If the store is unavailable or the log cannot be written.
 pub async fn run_contenders(url: &str, log: &Path) {
     let store = connect_with_long_timeout(url).await;
     let log = Arc::new(EventLog::open(log).expect("the log can be made"));
-    let notes = Arc::clone(&log);
+    let stall_log = Arc::clone(&log);
     tokio::spawn(stalls::report_process_stalls(move |since, _| {
-        notes.record(&LockEvent::Stalled { since });
+        stall_log.record(&LockEvent::Stalled { since });
     }));
     let request = || store.lock("x").wait(ACQUIRE_TIMEOUT);
-    let mut begun = 0;
-    let mut words = BufReader::new(tokio::io::stdin()).lines();
-    while let Ok(Some(word)) = words.next_line().await {
-        match &*word {
+    let mut next_operation = 0;
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(command)) = commands.next_line().await {
+        match &*command {
             "go" => {
-                run_acquire_round(&request(), &log, begun).await;
-                begun += CONTENDER_COUNT * ACQUIRES_PER_CONTENDER;
+                run_acquire_round(&request(), &log, next_operation).await;
+                next_operation += CONTENDER_COUNT * ACQUIRES_PER_CONTENDER;
                 print_line("done");
             }
             "beyond" => exceed_max_waiters(&request()).await,
@@ -70,27 +74,27 @@ fn spin() {
     }
 }
 
-async fn run_acquire_round(request: &LockRequest, log: &Arc<EventLog>, begun: u64) {
+async fn run_acquire_round(request: &LockRequest, log: &Arc<EventLog>, first_operation: u64) {
     let tasks = (0..CONTENDER_COUNT).map(|task| {
         let (request, log) = (request.clone(), Arc::clone(log));
         tokio::spawn(async move {
-            for turn in 0..ACQUIRES_PER_CONTENDER {
-                let op = begun + task * ACQUIRES_PER_CONTENDER + turn;
+            for round in 0..ACQUIRES_PER_CONTENDER {
+                let operation = first_operation + task * ACQUIRES_PER_CONTENDER + round;
                 log.record(&LockEvent::Requested {
-                    acquisition: op,
+                    acquisition: operation,
                     lock: "x".to_owned(),
                     mode: RecordedLockMode::Exclusive,
                 });
                 let guard = request.clone().acquire().await.expect("it is served");
-                let sure = clock::now_ns() + clock::duration_ns(guard.remaining());
+                let valid_until = clock::now_ns() + clock::duration_ns(guard.remaining());
                 log.record(&LockEvent::Granted {
-                    acquisition: op,
+                    acquisition: operation,
                     fence: guard.fence(),
-                    valid_until: sure,
+                    valid_until,
                 });
                 tokio::task::yield_now().await;
                 spin();
-                log.record(&LockEvent::Releasing { acquisition: op });
+                log.record(&LockEvent::Releasing { acquisition: operation });
                 assert_eq!(guard.release().await, ReleaseStatus::Released);
             }
         })
@@ -101,32 +105,32 @@ async fn run_acquire_round(request: &LockRequest, log: &Arc<EventLog>, begun: u6
 }
 
 async fn exceed_max_waiters(request: &LockRequest) {
-    let most = usize::try_from(CONTENDER_COUNT).expect("a number of tasks");
-    let request = request.clone().max_waiters(most);
-    let mut all = JoinSet::new();
-    for _ in 0..2 * most {
+    let max_waiters = usize::try_from(CONTENDER_COUNT).expect("a number of tasks");
+    let request = request.clone().max_waiters(max_waiters);
+    let mut tasks = JoinSet::new();
+    for _ in 0..2 * max_waiters {
         let request = request.clone();
-        all.spawn(async move {
-            let asked = Instant::now();
-            (request.acquire().await, asked.elapsed())
+        tasks.spawn(async move {
+            let started = Instant::now();
+            (request.acquire().await, started.elapsed())
         });
     }
-    // Beside those who wait there is one who asks the store for them.
-    let mut longest = Duration::ZERO;
-    for _ in 0..most - 1 {
-        match all.join_next().await.expect("there are more").expect("no task panics") {
-            (Err(AcquireError::Busy(_)), took) => longest = longest.max(took),
+    // One caller beside the waiters is the leader, which calls the store for them.
+    let mut longest_refusal = Duration::ZERO;
+    for _ in 0..max_waiters - 1 {
+        match tasks.join_next().await.expect("there are more").expect("no task panics") {
+            (Err(AcquireError::Busy(_)), elapsed) => longest_refusal = longest_refusal.max(elapsed),
             other => panic!("somebody has it: {other:?}"),
         }
     }
-    print_line(&format!("refused {}", longest.as_micros()));
+    print_line(&format!("refused {}", longest_refusal.as_micros()));
     let mut served = 0;
-    while let Some(ended) = all.join_next().await {
+    while let Some(ended) = tasks.join_next().await {
         if let (Ok(guard), _) = ended.expect("no task panics") {
             assert_eq!(guard.release().await, ReleaseStatus::Released);
             served += 1;
         }
     }
-    assert!(served >= most, "{served}");
+    assert!(served >= max_waiters, "{served}");
     print_line("served");
 }

@@ -13,49 +13,52 @@ use crate::{
     redis_server::connect_with_long_timeout,
 };
 
-/// Longer than a loaded machine stands still, with its renewals.
+/// Longer than the stalls of a loaded machine.
 const LEASE: Duration = Duration::from_secs(4);
 
-/// Longer than anything takes that is not wrong.
+/// Longer than any correct acquire takes.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Hears `hold`, `wait`, `write`, `late` and `release`, a word a line, and says what comes of each. That the lock
-/// is lost it says when it is told. The lock is `x`, with a lease of 4 s.
+/// Runs the commands of its input, `hold`, `wait`, `write`, `late` and `release`, one per line, and
+/// prints the result of each. A detected lock loss is printed too. The lock is `x`, with a lease of
+/// 4 s.
 ///
-/// What it writes is a register on the same server, that of the URL's namespace: `write` is what a holder does, who
-/// looks at what it is sure of, reads, and writes one more; `late` is the write alone, as it may have been on its way
-/// when the process was stopped.
+/// The register is on the same server and named after the URL's namespace. `write` is a correct
+/// write: it checks the validity of the lock, reads and writes the incremented value. `late` only
+/// writes, like a write that was in flight when the process was paused.
 ///
 /// # Panics
 ///
-/// If the store is not there.
+/// If the store is unavailable.
 pub async fn run_holder(url: &str) {
     let store = connect_with_long_timeout(url).await;
-    let ask = || store.lock("x").lease(LEASE).wait(ACQUIRE_TIMEOUT).acquire();
+    let acquire = || store.lock("x").lease(LEASE).wait(ACQUIRE_TIMEOUT).acquire();
     let register = HolderRegister::connect(url).await;
     let mut held: Option<LockGuard> = None;
-    let mut words = BufReader::new(tokio::io::stdin()).lines();
-    while let Ok(Some(word)) = words.next_line().await {
-        match (word.as_str(), held.take()) {
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Ok(Some(command)) = lines.next_line().await {
+        match (command.as_str(), held.take()) {
             ("hold", _) => {
-                let guard = ask().await.expect("it is served");
+                let guard = acquire().await.expect("it is served");
                 print_line(&format!("holds {}", guard.fence()));
-                let copy = guard.held_lock();
-                tokio::spawn(async move { print_line(&format!("told {:?}", copy.lost().await)) });
+                let held_lock = guard.held_lock();
+                tokio::spawn(
+                    async move { print_line(&format!("told {:?}", held_lock.lost().await)) },
+                );
                 held = Some(guard);
             }
-            ("wait", same) => {
-                held = same;
-                let waiting = ask();
+            ("wait", unchanged) => {
+                held = unchanged;
+                let pending = acquire();
                 tokio::spawn(async move {
-                    let guard = waiting.await.expect("it is served");
+                    let guard = pending.await.expect("it is served");
                     print_line(&format!("served {}", guard.fence()));
                     guard.release().await;
                 });
             }
             ("write", Some(guard)) => {
-                let may = !guard.remaining().is_zero();
-                print_line(&if may {
+                let is_valid = !guard.remaining().is_zero();
+                print_line(&if is_valid {
                     register.increment(guard.fence()).await
                 } else {
                     "lost".to_owned()
@@ -63,9 +66,9 @@ pub async fn run_holder(url: &str) {
                 held = Some(guard);
             }
             ("late", Some(guard)) => {
-                let taken =
+                let is_accepted =
                     register.write(guard.fence(), RegisterValues { fenced: 2, unfenced: 2 }).await;
-                print_line(if taken { "taken" } else { "refused" });
+                print_line(if is_accepted { "taken" } else { "refused" });
                 held = Some(guard);
             }
             ("release", Some(guard)) => {
@@ -84,14 +87,16 @@ struct HolderRegister {
 impl HolderRegister {
     async fn connect(url: &str) -> Self {
         let (_, name) = url.split_once('?').unwrap_or((url, ""));
-        let all = RegisterClient::connect(url).await.expect("the registers are there");
-        Self { client: all, register_name: name.to_owned() }
+        let client = RegisterClient::connect(url).await.expect("the registers are there");
+        Self { client, register_name: name.to_owned() }
     }
 
     async fn increment(&self, fence: u64) -> String {
-        let read =
+        let values =
             self.client.read(&self.register_name, fence).await.expect("the registers are there");
-        let Some(next) = read.map(RegisterValues::incremented) else { return "refused".to_owned() };
+        let Some(next) = values.map(RegisterValues::incremented) else {
+            return "refused".to_owned();
+        };
         if self.write(fence, next).await {
             format!("writes {}", next.fenced)
         } else {
@@ -99,7 +104,7 @@ impl HolderRegister {
         }
     }
 
-    /// Whether it was taken.
+    /// Returns true if the register accepted the write.
     async fn write(&self, fence: u64, next: RegisterValues) -> bool {
         self.client.write(&self.register_name, fence, next).await.expect("the registers are there")
     }

@@ -1,5 +1,4 @@
-//! `LockAttempt`: one attempt of a task: the lock, its mode, the time of the hold, and the way of
-//! its release.
+//! `LockAttempt`: one attempt of a task: lock, mode, hold time and release method.
 
 use std::time::Duration;
 
@@ -7,15 +6,14 @@ use lockgate::{LockRequest, Store};
 
 use crate::{checker::locks::RecordedLockMode, fleet::seeded_rng::SeededRng};
 
-/// Leases are short, so that faults are longer.
+/// Leases are short, so that faults outlast them.
 pub(crate) const LEASE: Duration = Duration::from_secs(1);
 const FIXED_LEASE: Duration = Duration::from_millis(300);
 
-/// Longer than anything takes that is not wrong.
+/// Longer than any correct wait.
 pub(crate) const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// The locks, and how often of a hundred times each is asked for. Registers are under the first two,
-/// which are always exclusive.
+/// Locks and their shares in percent. The first two are always exclusive and protect registers.
 pub(crate) const LOCK_WEIGHTS: [(&str, u64); 4] =
     [("hot", 50), ("cold", 15), ("doc", 20), ("pool", 15)];
 pub(crate) const LOCKS_WITH_REGISTER: [&str; 2] = ["hot", "cold"];
@@ -26,7 +24,7 @@ pub(crate) struct LockAttempt {
     pub(crate) mode: RecordedLockMode,
     has_fixed_lease: bool,
     max_wait: Option<Duration>,
-    /// The future is dropped after this.
+    /// Time after which the acquire is dropped.
     pub(crate) cancel_after: Option<Duration>,
     pub(crate) hold_time: Duration,
     pub(crate) release_method: ReleaseMethod,
@@ -37,59 +35,59 @@ pub(crate) struct LockAttempt {
 pub(crate) enum ReleaseMethod {
     Release,
     DropGuard,
-    /// The release is begun, and its future dropped.
+    /// Starts the release and drops its future.
     DropRelease,
 }
 
 impl LockAttempt {
-    pub(crate) fn random(dice: &mut SeededRng) -> Self {
-        let mut at = dice.below(100);
-        let mut lock = LOCK_WEIGHTS[0].0;
+    pub(crate) fn random(rng: &mut SeededRng) -> Self {
+        let mut random_share = rng.below(100);
+        let mut lock_name = LOCK_WEIGHTS[0].0;
         for (name, share) in LOCK_WEIGHTS {
-            lock = name;
-            if at < share {
+            lock_name = name;
+            if random_share < share {
                 break;
             }
-            at -= share;
+            random_share -= share;
         }
-        let mode = match lock {
-            "doc" if dice.chance_percent(75) => RecordedLockMode::Shared,
-            "pool" if dice.chance_percent(85) => RecordedLockMode::Permits(3),
+        let mode = match lock_name {
+            "doc" if rng.chance_percent(75) => RecordedLockMode::Shared,
+            "pool" if rng.chance_percent(85) => RecordedLockMode::Permits(3),
             _ => RecordedLockMode::Exclusive,
         };
-        let wait = match dice.below(20) {
+        let max_wait = match rng.below(20) {
             0 | 1 => None,
-            2 | 3 => Some(dice.duration_between_ms(5, 60)),
+            2 | 3 => Some(rng.duration_between_ms(5, 60)),
             _ => Some(MAX_WAIT),
         };
-        // Where nearly all wait, few may take long.
-        let long = if lock == LOCK_WEIGHTS[0].0 { 2 } else { 15 };
-        let work = match dice.below(1000) {
-            n if n < long => dice.duration_between_ms(200, 1500),
-            15..=99 => dice.duration_between_ms(3, 20),
-            100..=599 => dice.duration_between_ms(0, 3),
+        // Long holds are rare on the lock with most waiters.
+        let long_hold_weight = if lock_name == LOCK_WEIGHTS[0].0 { 2 } else { 15 };
+        let hold_time = match rng.below(1000) {
+            n if n < long_hold_weight => rng.duration_between_ms(200, 1500),
+            15..=99 => rng.duration_between_ms(3, 20),
+            100..=599 => rng.duration_between_ms(0, 3),
             _ => Duration::ZERO,
         };
-        let end = match dice.below(20) {
+        let release_method = match rng.below(20) {
             0 => ReleaseMethod::DropRelease,
             1..=4 => ReleaseMethod::DropGuard,
             _ => ReleaseMethod::Release,
         };
-        let gives_up = dice.chance_percent(10).then(|| dice.duration_between_ms(0, 20));
-        let pause = if dice.chance_percent(10) {
-            dice.duration_between_ms(5, 40)
+        let cancel_after = rng.chance_percent(10).then(|| rng.duration_between_ms(0, 20));
+        let pause_after = if rng.chance_percent(10) {
+            rng.duration_between_ms(5, 40)
         } else {
-            dice.duration_between_ms(0, 2)
+            rng.duration_between_ms(0, 2)
         };
         Self {
-            lock_name: lock,
+            lock_name,
             mode,
-            has_fixed_lease: dice.chance_percent(8),
-            max_wait: wait,
-            cancel_after: gives_up,
-            hold_time: work,
-            release_method: end,
-            pause_after: pause,
+            has_fixed_lease: rng.chance_percent(8),
+            max_wait,
+            cancel_after,
+            hold_time,
+            release_method,
+            pause_after,
         }
     }
 
@@ -98,7 +96,7 @@ impl LockAttempt {
         request = match self.mode {
             RecordedLockMode::Exclusive => request,
             RecordedLockMode::Shared => request.shared(),
-            RecordedLockMode::Permits(most) => request.permits(most),
+            RecordedLockMode::Permits(permits) => request.permits(permits),
         };
         request = if self.has_fixed_lease {
             request.fixed_lease(FIXED_LEASE)
@@ -106,7 +104,7 @@ impl LockAttempt {
             request.lease(LEASE)
         };
         match self.max_wait {
-            Some(wait) => request.wait(wait),
+            Some(max_wait) => request.wait(max_wait),
             None => request,
         }
     }

@@ -36,25 +36,25 @@ struct LockWorker {
     control: Arc<ProcessControl>,
 }
 
-/// Works until it is told to `stop`; then it comes to rest, says so, and ends with its input. Its setup is the URL of the
-/// registers.
+/// Works until the command `stop`, then reports that it is idle and ends with its input. The setup
+/// is the URL of the registers.
 ///
 /// # Panics
 ///
-/// If a server is not there at the start.
-pub async fn run_lock_worker(job: ProcessArgs) {
+/// If a server is unavailable at the start.
+pub async fn run_lock_worker(args: ProcessArgs) {
     let worker = Arc::new(LockWorker {
-        store: Store::connect(&job.url).await.expect("the URL is right"),
-        registers: RegisterClient::connect(&job.setup).await.expect("the registers are there"),
-        log: EventLog::open(&job.log_path).expect("the log can be made"),
+        store: Store::connect(&args.url).await.expect("the URL is right"),
+        registers: RegisterClient::connect(&args.setup).await.expect("the registers are there"),
+        log: EventLog::open(&args.log_path).expect("the log can be made"),
         next_operation: AtomicU64::new(0),
         control: ProcessControl::from_stdin(|_| ()),
     });
     tokio::spawn(Arc::clone(&worker).record_stalls());
-    let mut dice = SeededRng::new(job.seed);
+    let mut rng = SeededRng::new(args.seed);
     let tasks = (0..TASKS_PER_PROCESS).map(|_| {
-        let dice = SeededRng::new(dice.next_u64());
-        tokio::spawn(Arc::clone(&worker).run_attempts(dice))
+        let rng = SeededRng::new(rng.next_u64());
+        tokio::spawn(Arc::clone(&worker).run_attempts(rng))
     });
     for task in tasks.collect::<Vec<_>>() {
         task.await.expect("no task panics");
@@ -69,97 +69,102 @@ impl LockWorker {
             .await;
     }
 
-    async fn run_attempts(self: Arc<Self>, mut dice: SeededRng) {
+    async fn run_attempts(self: Arc<Self>, mut rng: SeededRng) {
         while self.control.wait_to_continue().await {
-            let turn = LockAttempt::random(&mut dice);
-            self.attempt_lock(&turn).await;
-            tokio::time::sleep(turn.pause_after).await;
+            let attempt = LockAttempt::random(&mut rng);
+            self.attempt_lock(&attempt).await;
+            tokio::time::sleep(attempt.pause_after).await;
         }
     }
 
-    async fn attempt_lock(&self, turn: &LockAttempt) {
-        let op = self.next_operation.fetch_add(1, Ordering::Relaxed);
+    async fn attempt_lock(&self, attempt: &LockAttempt) {
+        let operation = self.next_operation.fetch_add(1, Ordering::Relaxed);
         self.log.record(&LockEvent::Requested {
-            acquisition: op,
-            lock: turn.lock_name.to_owned(),
-            mode: turn.mode,
+            acquisition: operation,
+            lock: attempt.lock_name.to_owned(),
+            mode: attempt.mode,
         });
-        let acquire = turn.lock_request(&self.store).acquire();
-        let acquired = match turn.cancel_after {
+        let acquire = attempt.lock_request(&self.store).acquire();
+        let acquired = match attempt.cancel_after {
             Some(after) => tokio::time::timeout(after, acquire).await,
             None => Ok(acquire.await),
         };
         match acquired {
             Ok(Ok(guard)) => {
-                let (now, left) = (clock::now_ns(), guard.remaining());
+                let (now, remaining) = (clock::now_ns(), guard.remaining());
                 self.log.record(&LockEvent::Granted {
-                    acquisition: op,
+                    acquisition: operation,
                     fence: guard.fence(),
-                    valid_until: now + clock::duration_ns(left),
+                    valid_until: now + clock::duration_ns(remaining),
                 });
-                self.hold_lock(op, turn, &guard).await;
-                self.release_lock(op, turn, guard).await;
+                self.hold_lock(operation, attempt, &guard).await;
+                self.release_lock(operation, attempt, guard).await;
             }
             Ok(Err(AcquireError::Busy(_))) => {
-                self.log.record(&LockEvent::Refused { acquisition: op });
+                self.log.record(&LockEvent::Refused { acquisition: operation });
             }
             Ok(Err(_)) => {
-                self.log.record(&LockEvent::Failed { acquisition: op });
+                self.log.record(&LockEvent::Failed { acquisition: operation });
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            Err(_) => self.log.record(&LockEvent::Cancelled { acquisition: op }),
+            Err(_) => self.log.record(&LockEvent::Cancelled { acquisition: operation }),
         }
     }
 
-    async fn hold_lock(&self, op: u64, turn: &LockAttempt, guard: &LockGuard) {
+    async fn hold_lock(&self, operation: u64, attempt: &LockAttempt, guard: &LockGuard) {
         let fence = guard.fence();
-        let read = match LOCKS_WITH_REGISTER.contains(&turn.lock_name) {
-            true => {
-                self.registers.read(turn.lock_name, fence).await.expect("the registers are there")
-            }
+        let values = match LOCKS_WITH_REGISTER.contains(&attempt.lock_name) {
+            true => self
+                .registers
+                .read(attempt.lock_name, fence)
+                .await
+                .expect("the registers are there"),
             false => None,
         };
-        if !turn.hold_time.is_zero() {
+        if !attempt.hold_time.is_zero() {
             tokio::select! {
                 _ = guard.lost() => {}
-                () = tokio::time::sleep(turn.hold_time) => {}
+                () = tokio::time::sleep(attempt.hold_time) => {}
             }
         }
-        // What any guarded write has to begin with.
-        if !self.still_holds(op, guard) {
+        // Each guarded write must check the lock first.
+        if !self.still_holds(operation, guard) {
             return;
         }
-        if let Some(read) = read {
-            let next = read.incremented();
-            let written = self.registers.write(turn.lock_name, fence, next).await;
+        if let Some(values) = values {
+            let next = values.incremented();
+            let written = self.registers.write(attempt.lock_name, fence, next).await;
             if written.expect("the registers are there") {
                 self.log.record(&LockEvent::Written {
-                    acquisition: op,
+                    acquisition: operation,
                     value: next.fenced.unsigned_abs(),
                 });
             }
-            self.still_holds(op, guard);
+            self.still_holds(operation, guard);
         }
     }
 
-    fn still_holds(&self, op: u64, guard: &LockGuard) -> bool {
-        let (now, left) = (clock::now_ns(), guard.remaining());
-        let event = if left.is_zero() {
-            LockEvent::LossReported { acquisition: op }
+    fn still_holds(&self, operation: u64, guard: &LockGuard) -> bool {
+        let (now, remaining) = (clock::now_ns(), guard.remaining());
+        let event = if remaining.is_zero() {
+            LockEvent::LossReported { acquisition: operation }
         } else {
-            LockEvent::Renewed { acquisition: op, valid_until: now + clock::duration_ns(left) }
+            LockEvent::Renewed {
+                acquisition: operation,
+                valid_until: now + clock::duration_ns(remaining),
+            }
         };
         self.log.record(&event);
-        !left.is_zero()
+        !remaining.is_zero()
     }
 
-    async fn release_lock(&self, op: u64, turn: &LockAttempt, guard: LockGuard) {
-        self.log.record(&LockEvent::Releasing { acquisition: op });
-        match turn.release_method {
+    async fn release_lock(&self, operation: u64, attempt: &LockAttempt, guard: LockGuard) {
+        self.log.record(&LockEvent::Releasing { acquisition: operation });
+        match attempt.release_method {
             ReleaseMethod::Release => {
                 let released = guard.release().await;
                 self.log.record(&LockEvent::Released {
-                    acquisition: op,
+                    acquisition: operation,
                     outcome: format!("{released:?}"),
                 });
             }

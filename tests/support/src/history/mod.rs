@@ -1,5 +1,6 @@
-//! The history check of locks: processes contend for a few locks on one server while they are killed,
-//! paused and cut off. Each records its events, and a checker examines all records at the end.
+//! The history check of locks: processes contend for a few locks on one server while they are
+//! killed, paused and cut off. Each records its events, and a checker examines all records at the
+//! end.
 //!
 //! [`LockDomain`] is the [domain](crate::fleet); the workers are processes of the same program
 //! ([`run_lock_worker`]). The checker of histories checks:

@@ -21,28 +21,28 @@ use crate::{
     http_client::{TestResponse, request},
 };
 
-/// Longer than anything takes, whatever is done to the store meanwhile: a wait in line, and calls that run into their deadlines.
+/// Longer than any correct response takes under faults: a queue wait and calls that time out.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// What a client was told.
+/// Result of a request as the client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendOutcome {
-    /// 202, with this id.
+    /// 202 with this job id.
     Accepted(String),
-    /// 503 with a `Location`: it may have been stored, under this id.
+    /// 503 with a `Location`: the job may be stored under this id.
     PossiblyAccepted(String),
-    /// It ran at once, and answered this.
+    /// Response of a direct run: status and body.
     RanDirectly(u16, String),
-    /// It was not taken: status and body.
+    /// Refusal: status and body.
     Refused(u16, String),
-    /// There was no answer.
+    /// No response.
     NoResponse,
 }
 
-/// Who listens where.
+/// Process that listens at each address.
 pub(super) type ListenerMap = Arc<Mutex<HashMap<SocketAddr, ProcessIncarnation>>>;
 
-/// Makes requests whose answers go into the books.
+/// Client that records the results of its requests.
 #[derive(Debug, Clone)]
 pub struct RecordingClient {
     pub(super) max_attempts: u32,
@@ -52,15 +52,20 @@ pub struct RecordingClient {
 }
 
 impl RecordingClient {
-    /// A POST that may be deferred, to the node that listens there.
-    pub fn deferrable_request(&self, at: SocketAddr, resource: &str) -> DeferrableRequest {
+    /// Prepares a POST to this node.
+    pub fn deferrable_request(&self, node_addr: SocketAddr, resource: &str) -> DeferrableRequest {
         self.sent_requests.fetch_add(1, Ordering::Relaxed);
-        let life = self.listeners.lock().get(&at).copied();
-        DeferrableRequest::new((at, life), resource, self.max_attempts, Arc::clone(&self.history))
+        let incarnation = self.listeners.lock().get(&node_addr).copied();
+        DeferrableRequest::new(
+            (node_addr, incarnation),
+            resource,
+            self.max_attempts,
+            Arc::clone(&self.history),
+        )
     }
 }
 
-/// A request in the making.
+/// Request before it is sent.
 #[derive(Debug)]
 #[must_use = "it is not sent yet"]
 pub struct DeferrableRequest {
@@ -78,78 +83,79 @@ pub struct DeferrableRequest {
 
 impl DeferrableRequest {
     fn new(
-        (to, life): (SocketAddr, Option<ProcessIncarnation>),
+        (node_addr, incarnation): (SocketAddr, Option<ProcessIncarnation>),
         resource: &str,
-        most: u32,
+        max_attempts: u32,
         history: Arc<Mutex<DeferredHistory>>,
     ) -> Self {
         Self {
-            node_addr: to,
-            incarnation: life,
+            node_addr,
+            incarnation,
             resource: resource.to_owned(),
             method: "POST",
             route: "later",
             query: String::new(),
             idempotency_key: None,
             terms: AcceptedTerms::SINGLE_RUN,
-            max_attempts: most,
+            max_attempts,
             history,
         }
     }
 
-    /// A PUT, which may run again.
+    /// Uses PUT, which is repeatable.
     pub fn put(self) -> Self {
         Self { method: "PUT", terms: AcceptedTerms::retryable(self.max_attempts), ..self }
     }
 
-    /// What the handler is to do: `ms`, and how many attempts `fail`, `abort` or `panic`.
+    /// Sets the handler's instructions: `ms`, and the numbers of attempts that `fail`, `abort` or
+    /// `panic`.
     pub fn instruct_handler(self, query: &str) -> Self {
         Self { query: query.to_owned(), ..self }
     }
 
-    /// With an `Idempotency-Key`.
+    /// Adds an `Idempotency-Key`.
     pub fn idempotency_key(self, key: &str) -> Self {
         Self { idempotency_key: Some(format!("\"{key}\"")), ..self }
     }
 
-    /// Later ones pass it while it waits for a retry.
+    /// Lets later jobs overtake it while it waits for a retry.
     pub fn skip_on_failure(self) -> Self {
         let terms = AcceptedTerms { allows_overtaking: true, ..self.terms };
         Self { route: "skip", terms, ..self }
     }
 
-    /// Accepted only if a replica has it; later ones pass it, too.
+    /// Requires a replica acknowledgement for the 202, and lets later jobs overtake it.
     pub fn replicated(self) -> Self {
         Self { route: "sure", ..self.skip_on_failure() }
     }
 
-    /// Does not run before [`RUN_DELAY`](crate::ledger::RUN_DELAY) has passed.
+    /// Delays the run by [`RUN_DELAY`](crate::ledger::RUN_DELAY).
     pub fn delayed(self) -> Self {
         let terms = AcceptedTerms { is_unordered: true, ..self.terms };
         Self { route: "delayed", terms, ..self }
     }
 
-    /// Is expired if it has not begun after [`RUN_EXPIRY`](crate::ledger::RUN_EXPIRY).
+    /// Sets a deadline of [`RUN_EXPIRY`](crate::ledger::RUN_EXPIRY) for the start of the run.
     pub fn expiring(self) -> Self {
         Self { route: "soon", ..self }
     }
 
-    /// Remembered also if it runs at once.
+    /// Records direct runs under their idempotency key too.
     pub fn idempotent_direct(self) -> Self {
         Self { route: "once", ..self }
     }
 
-    /// Not deferred: refused if its resource is busy.
+    /// Not deferred: the request is refused if its resource is busy.
     pub fn refused_if_busy(self) -> Self {
         Self { route: "pay", ..self }
     }
 
-    /// Not deferred: waits if its resource is busy.
+    /// Not deferred: the request waits if its resource is busy.
     pub fn waiting_if_busy(self) -> Self {
         Self { route: "ship", ..self }
     }
 
-    /// Sends it, and writes down what the client was told.
+    /// Sends the request and records the result.
     pub async fn send(self) -> SendOutcome {
         let target = format!("/orders/{}/{}?{}", self.resource, self.route, self.query);
         let mut request = request(self.node_addr, self.method, &target);
@@ -158,16 +164,16 @@ impl DeferrableRequest {
         }
         let sent = clock::now_ns();
         let answer = request.send_within(CLIENT_TIMEOUT).await;
-        let told = answer.map_or(SendOutcome::NoResponse, |answer| classify_response(&answer));
-        self.record_outcome(&told, sent);
-        told
+        let outcome = answer.map_or(SendOutcome::NoResponse, |answer| classify_response(&answer));
+        self.record_outcome(&outcome, sent);
+        outcome
     }
 
-    /// Sends it; it has to be accepted.
+    /// Sends the request and expects that it is accepted.
     ///
     /// # Panics
     ///
-    /// If it is not.
+    /// If it is not accepted.
     pub async fn send_accepted(self) -> String {
         match self.send().await {
             SendOutcome::Accepted(id) => id,
@@ -175,16 +181,16 @@ impl DeferrableRequest {
         }
     }
 
-    fn record_outcome(&self, told: &SendOutcome, sent: u64) {
+    fn record_outcome(&self, outcome: &SendOutcome, sent: u64) {
         let mut history = self.history.lock();
         history.exchanges.push(ClientExchange {
             resource: self.resource.clone(),
             incarnation: self.incarnation,
             sent_at: sent,
             answered_at: clock::now_ns(),
-            answer: told.client_answer(),
+            answer: outcome.client_answer(),
         });
-        let (id, sure) = match told {
+        let (id, is_certain) = match outcome {
             SendOutcome::Accepted(id) => (id, true),
             SendOutcome::PossiblyAccepted(id) => (id, false),
             SendOutcome::NoResponse => {
@@ -193,9 +199,9 @@ impl DeferrableRequest {
             }
             SendOutcome::RanDirectly(..) | SendOutcome::Refused(..) => return,
         };
-        // The same request once more: its place is that of the first.
-        if let Some(known) = history.accepted.iter_mut().find(|known| known.id == *id) {
-            known.is_certain |= sure;
+        // A retry belongs to the job of the first request and does not change its order.
+        if let Some(accepted) = history.accepted.iter_mut().find(|accepted| accepted.id == *id) {
+            accepted.is_certain |= is_certain;
             return;
         }
         history.accepted.push(AcceptedJob {
@@ -204,7 +210,7 @@ impl DeferrableRequest {
             sent_at: sent,
             answered_at: clock::now_ns(),
             terms: self.terms,
-            is_certain: sure,
+            is_certain,
         });
     }
 }

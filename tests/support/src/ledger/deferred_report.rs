@@ -11,35 +11,35 @@ use crate::{
     fleet::RedisTopology,
 };
 
-/// Calls per request, retries, refusals and the clients that ask in vain included. Histories take 3 to 3.5.
+/// Calls per request, including retries, refusals and unsuccessful polls. Histories take 3 to 3.5.
 const MAX_CALLS_PER_REQUEST: u64 = 6;
 
-/// Calls of a process for itself: at its start, and after each loss of its connections.
+/// Calls of a process at its start and after each connection loss.
 const CALLS_PER_PROCESS: u64 = 32;
 
-/// What came of it.
+/// Result of a fleet of deferral.
 #[derive(Debug)]
 pub struct DeferredReport {
-    /// What was looked at.
+    /// Counts of the checked records.
     pub stats: DeferredCheckStats,
-    /// What was asked of the server, and for how much.
+    /// Numbers of calls and requests.
     pub cost_summary: String,
-    /// What is wrong; empty if all is well.
+    /// Violations; empty if all checks passed.
     pub violations: Vec<Violation>,
-    /// Requests that were answered 202, and of which nobody knows at the end.
+    /// Requests that got 202 and are unknown at the end.
     pub lost_requests: usize,
-    /// How often each final state was reached.
+    /// Number of jobs in each final state.
     pub final_states: BTreeMap<String, usize>,
-    /// Where the logs are, if something is wrong.
+    /// Folder of the logs, if there are violations.
     pub log_folder: Option<PathBuf>,
 }
 
 impl DeferredReport {
-    /// Fails the test if something is wrong.
+    /// Fails the test if there are violations.
     ///
     /// # Panics
     ///
-    /// If something is wrong.
+    /// If there are violations.
     #[track_caller]
     #[expect(clippy::must_use_candidate, reason = "that all is well is enough for most")]
     pub fn assert_no_violations(self) -> DeferredCheckStats {
@@ -51,63 +51,66 @@ impl DeferredReport {
 
 impl fmt::Display for DeferredReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let told =
+        let lines =
             vec![format!("{:?}; {:?}; {}", self.stats, self.final_states, self.cost_summary)];
-        let (wrong, logs) = (self.violations.clone(), self.log_folder.clone());
-        write!(
-            f,
-            "{}",
-            crate::fleet::HistoryReport { lines: told, violations: wrong, log_folder: logs }
-        )
+        let (violations, log_folder) = (self.violations.clone(), self.log_folder.clone());
+        write!(f, "{}", crate::fleet::HistoryReport { lines, violations, log_folder })
     }
 }
 
 impl<G: RedisTopology> JobFleet<G> {
-    /// Waits until all has ended, and has it checked. At least this process has to live.
+    /// Waits until all jobs have ended and checks the history. At least this process must run.
     pub async fn finish_and_check(mut self, node: usize) -> DeferredReport {
-        let mut verdict = self.check_history(node).await;
-        verdict.log_folder = self.close(verdict.violations.is_empty());
-        verdict
+        let mut report = self.check_history(node).await;
+        report.log_folder = self.close(report.violations.is_empty());
+        report
     }
 
     pub(super) async fn check_history(&mut self, node: usize) -> DeferredReport {
         self.wait_for_all_requests(node).await;
-        // Before the pass, which asks a lot.
-        let (cost, too_much) = self.check_cost();
-        // While the processes still work: what moves meanwhile must not be taken for lost.
-        let broken = self.find_store_faults().await.into_iter();
-        let mut wrong: Vec<_> =
-            broken.map(|told| Violation { guarantee: Guarantee::N1, description: told }).collect();
-        wrong.extend(too_much);
-        wrong.extend(self.check_idle().await);
-        let taken = self.domain.read_registers().await;
+        // Counted before the store check, which makes many calls.
+        let (cost_summary, cost_violation) = self.check_cost();
+        // Runs while the processes work: jobs that change state meanwhile must not be reported as
+        // lost.
+        let store_faults = self.find_store_faults().await.into_iter();
+        let mut violations: Vec<_> = store_faults
+            .map(|description| Violation { guarantee: Guarantee::N1, description })
+            .collect();
+        violations.extend(cost_violation);
+        violations.extend(self.check_idle().await);
+        let registers = self.domain.read_registers().await;
         let mut history = std::mem::take(&mut *self.domain.history.lock());
-        let written = self.recorded_history();
-        (history.runs, history.stalls) = (written.runs, written.stalls);
-        history.registers = taken;
+        let recorded = self.recorded_history();
+        (history.runs, history.stalls) = (recorded.runs, recorded.stalls);
+        history.registers = registers;
         self.take_disturbances().add_to_history(&mut history);
-        let unknown = |id: &String| {
-            let last = history.observed_statuses.get(id).and_then(|seen| seen.last());
-            last.is_none_or(|seen| seen.state.is_empty())
+        let is_unknown = |id: &String| {
+            let last = history.observed_statuses.get(id).and_then(|observed| observed.last());
+            last.is_none_or(|observed| observed.state.is_empty())
         };
-        let lost = history.accepted.iter().filter(|one| one.is_certain && unknown(&one.id)).count();
-        let (looked, found) = history.check();
-        wrong.extend(found);
-        let mut states = BTreeMap::new();
-        for seen in history.observed_statuses.values().filter_map(|seen| seen.last()) {
-            *states.entry(format!("{} {}", seen.state, seen.reason)).or_default() += 1;
+        let lost_requests = history
+            .accepted
+            .iter()
+            .filter(|accepted| accepted.is_certain && is_unknown(&accepted.id))
+            .count();
+        let (stats, history_violations) = history.check();
+        violations.extend(history_violations);
+        let mut final_states = BTreeMap::new();
+        for observed in history.observed_statuses.values().filter_map(|observed| observed.last()) {
+            *final_states.entry(format!("{} {}", observed.state, observed.reason)).or_default() +=
+                1;
         }
         DeferredReport {
-            stats: looked,
-            cost_summary: cost,
-            violations: wrong,
-            lost_requests: lost,
-            final_states: states,
+            stats,
+            cost_summary,
+            violations,
+            lost_requests,
+            final_states,
             log_folder: None,
         }
     }
 
-    /// What a pass over the store finds.
+    /// Returns the findings of the store check.
     async fn find_store_faults(&self) -> Vec<String> {
         match self.store().check().run().await {
             Ok(report) => report.faults().map(ToString::to_string).collect(),
@@ -115,7 +118,7 @@ impl<G: RedisTopology> JobFleet<G> {
         }
     }
 
-    /// Asks about each id until it has ended, or until it takes too long: then the check says so.
+    /// Polls each id until its job has ended or the time limit is reached, which the check reports.
     async fn wait_for_all_requests(&self, node: usize) {
         let ids: Vec<_> = {
             let history = self.domain.history.lock();
@@ -125,12 +128,12 @@ impl<G: RedisTopology> JobFleet<G> {
                 .map(|accepted| (accepted.id.clone(), accepted.is_certain))
                 .collect()
         };
-        let until = tokio::time::Instant::now() + COMPLETION_TIMEOUT;
-        for (id, sure) in ids {
+        let deadline = tokio::time::Instant::now() + COMPLETION_TIMEOUT;
+        for (id, is_certain) in ids {
             loop {
-                let seen = self.query_status(node, &id).await;
-                let gone = seen.state.is_empty() && !sure;
-                if seen.is_final() || gone || tokio::time::Instant::now() > until {
+                let status = self.query_status(node, &id).await;
+                let is_lost = status.state.is_empty() && !is_certain;
+                if status.is_final() || is_lost || tokio::time::Instant::now() > deadline {
                     break;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -138,17 +141,18 @@ impl<G: RedisTopology> JobFleet<G> {
         }
     }
 
-    /// What it has cost, told; and what is wrong with that. In a cluster it is told alone: there what is about several
-    /// shards is several calls.
+    /// Returns the number of calls, and a violation if there are too many. A cluster is not
+    /// checked, because an operation on several shards takes several calls there.
     fn check_cost(&self) -> (String, Option<Violation>) {
         let (calls, requests) = (self.script_call_count(), self.sent_requests());
-        let lives = self.all_incarnations().len() as u64;
-        let told = format!("{calls} calls for {requests} requests to {lives} processes");
-        let too_much = check_command_cost(
-            calls.saturating_sub(lives * CALLS_PER_PROCESS),
+        let process_count = self.all_incarnations().len() as u64;
+        let cost_summary =
+            format!("{calls} calls for {requests} requests to {process_count} processes");
+        let violation = check_command_cost(
+            calls.saturating_sub(process_count * CALLS_PER_PROCESS),
             requests,
             MAX_CALLS_PER_REQUEST,
         );
-        (told, too_much.filter(|_| self.server.single_server().is_some()))
+        (cost_summary, violation.filter(|_| self.server.single_server().is_some()))
     }
 }

@@ -33,8 +33,8 @@ use crate::{
     wait::with_timeout,
 };
 
-/// How long it may take until everything has ended: a watch of ten seconds over the shards of the dead,
-/// a few leases, backoffs, and a machine that has other things to do.
+/// Longest time until all jobs have ended: the takeover of dead workers' shards after ten seconds,
+/// a few leases and backoffs, on a loaded machine.
 pub(super) const COMPLETION_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Addresses of the processes, by their numbers.
@@ -46,15 +46,15 @@ pub struct JobDomain {
     store: Store,
     pub(super) history: Arc<Mutex<DeferredHistory>>,
     started_at: Instant,
-    /// Requests that were sent.
+    /// Number of requests sent.
     sent_requests: Arc<AtomicU64>,
     pub(super) node_addrs: NodeAddrs,
     listeners: ListenerMap,
-    /// Where runs write to under their locks, and of how many resources.
+    /// Server of the registers that runs write under their locks, and the number of resources.
     registers: Option<(RedisServer, u64)>,
-    /// Looks at the status resource, of one call each.
+    /// Status requests; each makes one call.
     status_queries: AtomicU64,
-    /// Most runs of a PUT.
+    /// Largest number of runs of a PUT.
     max_attempts: u32,
     pub(super) clients: JoinSet<()>,
 }
@@ -75,50 +75,50 @@ impl JobDomain {
         }
     }
 
-    pub(super) fn record_listener(&self, life: ProcessIncarnation, addr: SocketAddr) {
-        self.listeners.lock().insert(addr, life);
+    pub(super) fn record_listener(&self, incarnation: ProcessIncarnation, addr: SocketAddr) {
+        self.listeners.lock().insert(addr, incarnation);
         let mut addrs = self.node_addrs.lock();
-        match addrs.get_mut(life.process) {
+        match addrs.get_mut(incarnation.process) {
             Some(old) => *old = addr,
             None => addrs.push(addr),
         }
     }
 
-    /// What the registers have taken.
+    /// Returns the accepted writes of the registers.
     pub(super) async fn read_registers(&self) -> Vec<FencedRegister> {
         let Some((server, resources)) = &self.registers else { return Vec::new() };
         let registers = RegisterClient::connect(&server.url("")).await;
         let registers = registers.expect("the registers are there");
-        let all =
+        let outcomes =
             registers.read_outcomes((0..*resources).map(|resource| resource.to_string())).await;
-        all.into_iter().map(|outcome| outcome.fenced).collect()
+        outcomes.into_iter().map(|outcome| outcome.fenced).collect()
     }
 }
 
 impl JobFleet {
-    /// Without any process yet, on a server of its own. The program is the one whose `node` mode is
+    /// Starts a fleet without processes on its own server. The `node` mode of the program must be
     /// [`run_node`](super::run_node).
     ///
     /// # Panics
     ///
-    /// If there is no server, or no folder for the logs.
+    /// If the server cannot be started or the log folder cannot be created.
     pub async fn new(program: &Path) -> Self {
         Self::with_topology(program, RedisServer::start().await).await
     }
 }
 
 impl<G: RedisTopology> JobFleet<G> {
-    /// On this server, or in this cluster.
+    /// Creates a fleet on this server or cluster.
     ///
     /// # Panics
     ///
-    /// If there is no folder for the logs.
+    /// If the log folder cannot be created.
     pub async fn with_topology(program: &Path, server: G) -> Self {
-        let books = JobDomain::connect(&server).await;
-        Self::with_domain(program, server, books)
+        let domain = JobDomain::connect(&server).await;
+        Self::with_domain(program, server, domain)
     }
 
-    /// Starts one more process; its number.
+    /// Starts another process. Returns its number.
     pub async fn start_node(&mut self, setup: NodeSetup) -> usize {
         if self.process_count() == 0 {
             self.domain.max_attempts = setup.max_put_runs;
@@ -126,8 +126,8 @@ impl<G: RedisTopology> JobFleet<G> {
         self.start_process(serde_json::to_string(&setup).expect("words and numbers")).await
     }
 
-    /// From now on there are registers of so many resources, which are judged at the end; their URL. They are on a server
-    /// of their own: no fault of the locks' is one of theirs.
+    /// Starts a server with registers of these resources, which are checked at the end, and returns
+    /// its URL. It is a separate server, so faults of the lock server do not hit the registers.
     pub(super) async fn start_register_server(&mut self, resources: u64) -> String {
         let server = RedisServer::start().await;
         let url = server.url("");
@@ -135,33 +135,34 @@ impl<G: RedisTopology> JobFleet<G> {
         url
     }
 
-    /// Where it listens.
+    /// Returns the address of a node.
     #[must_use]
     pub fn node_addr(&self, node: usize) -> SocketAddr {
         self.domain.node_addrs.lock()[node]
     }
 
-    /// A store of the test's own, straight to the server.
+    /// Returns a store of the test process, connected without a proxy.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.domain.store
     }
 
-    /// Its lock, held by the test, so that what comes is deferred.
+    /// Acquires the lock of a resource, so that requests for it are deferred.
     ///
     /// # Panics
     ///
-    /// If it does not come free.
+    /// If the lock stays busy.
     pub async fn hold_lock(&self, resource: &str) -> LockGuard {
         let request = self.store().lock(Key::path_param("id", resource));
         request.wait(Duration::from_secs(60)).acquire().await.expect("the lock")
     }
 
-    /// The shard of a resource, which says so where its lock is held: for the time before anything else is done.
+    /// Returns the shard of a resource, from the key of its held lock. Only one lock may be held at
+    /// that time.
     ///
     /// # Panics
     ///
-    /// If it can't be had.
+    /// If the lock cannot be acquired.
     pub async fn shard_of(&self, resource: &str) -> u16 {
         let guard = self.hold_lock(resource).await;
         let pattern = format!("lg:1:{}:*}}:h:*", JobDomain::NAMESPACE);
@@ -177,80 +178,80 @@ impl<G: RedisTopology> JobFleet<G> {
         shard.expect("it has a shard")
     }
 
-    /// A request that may be deferred.
+    /// Prepares a request to this node.
     pub fn deferrable_request(&self, node: usize, resource: &str) -> DeferrableRequest {
         self.recording_client().deferrable_request(self.node_addr(node), resource)
     }
 
-    /// For clients that go their own way.
+    /// Returns a client for tasks that send requests themselves.
     #[must_use]
     pub fn recording_client(&self) -> RecordingClient {
-        let JobDomain { max_attempts: most, history, sent_requests: sent, listeners, .. } =
-            &self.domain;
+        let JobDomain { max_attempts, history, sent_requests, listeners, .. } = &self.domain;
         RecordingClient {
-            max_attempts: *most,
+            max_attempts: *max_attempts,
             history: Arc::clone(history),
-            sent_requests: Arc::clone(sent),
+            sent_requests: Arc::clone(sent_requests),
             listeners: Arc::clone(listeners),
         }
     }
 
-    /// All that clients are told is written down from now on, and judged: for this long they may wait for their answers.
-    pub fn check_answers_within(&self, patience: Duration) {
-        self.domain.history.lock().max_wait = duration_ns(patience);
+    /// Checks the response times too: clients may wait this long for their responses.
+    pub fn check_answers_within(&self, max_wait: Duration) {
+        self.domain.history.lock().max_wait = duration_ns(max_wait);
     }
 
-    /// Requests that were sent.
+    /// Returns the number of requests sent.
     pub(super) fn sent_requests(&self) -> u64 {
         self.domain.sent_requests.load(Ordering::Relaxed)
     }
 
-    /// Calls of scripts since the beginning, without the looks of the test, without what idle workers may
-    /// make: two a second, and half a one of each; and without those whose replies a rule has kept from processes that are
-    /// still here. How often such a call is made again is a matter of how fast a connection is made anew.
+    /// Returns the number of script calls since the start, without status requests of the test and
+    /// without the calls of idle workers (two a second, and half a call a second for each process).
+    /// Calls whose replies were lost by a rule of a running process are excluded too, because the
+    /// number of their retries depends on the time of a reconnect.
     pub(super) fn script_call_count(&self) -> u64 {
-        let idle =
+        let idle_calls =
             self.domain.started_at.elapsed().as_secs() * (4 + self.process_count() as u64) / 2;
-        let looks = self.domain.status_queries.load(Ordering::Relaxed);
-        let all: u64 = self.server.servers().into_iter().map(RedisServer::script_calls).sum();
+        let status_queries = self.domain.status_queries.load(Ordering::Relaxed);
+        let total: u64 = self.server.servers().into_iter().map(RedisServer::script_calls).sum();
         let unanswered: u64 = self.proxies().map(crate::proxy::FaultProxy::unanswered_calls).sum();
-        all.saturating_sub(looks + idle + unanswered)
+        total.saturating_sub(status_queries + idle_calls + unanswered)
     }
 
-    /// Waits until a worker that was told to stop has begun to: from then on it claims nothing.
+    /// Waits until a worker has started its drain; from then on it claims nothing.
     pub async fn wait_for_worker_stop(&self, node: usize) {
         let trace = self.log_path(self.incarnation(node)).with_extension("trace");
-        let stops = async {
+        let draining = async {
             while !std::fs::read_to_string(&trace)
-                .is_ok_and(|told| told.contains("worker is draining"))
+                .is_ok_and(|text| text.contains("worker is draining"))
             {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        with_timeout("a worker to stop", stops).await;
+        with_timeout("a worker to stop", draining).await;
     }
 
-    /// What the status resource says now. It is written down.
+    /// Requests the status of a job and records it.
     pub async fn query_status(&self, node: usize, id: &str) -> ObservedStatus {
         self.domain.status_queries.fetch_add(1, Ordering::Relaxed);
-        let seen = fetch_status(self.node_addr(node), id).await.unwrap_or_default();
+        let status = fetch_status(self.node_addr(node), id).await.unwrap_or_default();
         self.domain
             .history
             .lock()
             .observed_statuses
             .entry(id.to_owned())
             .or_default()
-            .push(seen.clone());
-        seen
+            .push(status.clone());
+        status
     }
 
-    /// Asks again until it has ended.
+    /// Polls the status until the job has ended.
     pub async fn wait_for_outcome(&self, node: usize, id: &str) -> ObservedStatus {
         let outcome = async {
             loop {
-                let seen = self.query_status(node, id).await;
-                if seen.is_final() {
-                    return seen;
+                let status = self.query_status(node, id).await;
+                if status.is_final() {
+                    return status;
                 }
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -261,14 +262,14 @@ impl<G: RedisTopology> JobFleet<G> {
         })
     }
 
-    /// Has a job cancelled; the status of the answer, 0 for none.
+    /// Cancels a job. Returns the status of the response, or 0 without one.
     pub async fn cancel_job(&self, node: usize, id: &str) -> u16 {
         self.domain.sent_requests.fetch_add(1, Ordering::Relaxed);
         let cancel = request(self.node_addr(node), "DELETE", &format!("/deferred/{id}"));
         cancel.try_send().await.map_or(0, |answer| answer.status.as_u16())
     }
 
-    /// Waits until a handler has begun to run this job.
+    /// Waits until a handler has started to run this job.
     pub async fn wait_for_run_start(&self, id: &str) {
         let started = || self.runs().iter().any(|run| run.job_id.as_deref() == Some(id));
         let wait = async {
@@ -280,27 +281,27 @@ impl<G: RedisTopology> JobFleet<G> {
         assert!(started.is_ok(), "{id} does not start; the logs are in {:?}", self.log_folder());
     }
 
-    /// The runs of a job that have been written down until now.
+    /// Returns the runs of a job recorded until now.
     #[must_use]
     pub fn runs_of(&self, id: &str) -> Vec<RecordedRun> {
         self.runs().into_iter().filter(|run| run.job_id.as_deref() == Some(id)).collect()
     }
 
-    /// The runs that have been written down until now, in the order they began.
+    /// Returns the runs recorded until now, in the order of their starts.
     #[must_use]
     pub fn runs(&self) -> Vec<RecordedRun> {
         self.recorded_history().runs
     }
 
-    /// What the processes have written down until now.
+    /// Returns the records of all processes until now.
     pub(super) fn recorded_history(&self) -> DeferredHistory {
         let mut history = DeferredHistory::default();
-        self.read_logs(|life, text| history.add_log(life, text));
+        self.read_logs(|incarnation, text| history.add_log(incarnation, text));
         history.runs.sort_by_key(|run| run.started_at);
         history
     }
 
-    /// Ends it without a look into the books, which were not kept by a client.
+    /// Ends the fleet without checks, for tests with incomplete records.
     pub fn close_unchecked(self) {
         self.close(true);
     }

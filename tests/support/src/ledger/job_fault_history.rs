@@ -23,15 +23,16 @@ use crate::{
     wait::with_timeout,
 };
 
-/// Clients, each with one request at a time. As many resources as half of them.
+/// Concurrent clients with one request at a time, two for each resource.
 const CLIENT_COUNT: usize = 12;
 const RESOURCE_COUNT: u64 = 6;
 
-/// How long a client may wait for its answer: requests that wait for their lock are told after ten seconds that they
-/// don't have it, and the rest is for a machine that has other things to do.
+/// Longest response time: requests give up waiting for a lock after ten seconds; the rest allows
+/// for a loaded machine.
 const MAX_ANSWER_TIME: Duration = Duration::from_secs(16);
 
-/// In runs so long that there were some times without faults, so many of a hundred runs must be untouched by any.
+/// Runs of this duration have periods without faults, and this percentage of their runs must be
+/// undisturbed by faults.
 const LONG_RUN: Duration = Duration::from_secs(40);
 const MIN_UNFAULTED_PERCENT: usize = 10;
 
@@ -64,7 +65,7 @@ impl FleetDomain for JobDomain {
         ],
         lease: Duration::from_secs(2),
         pause_ms: (150, 900),
-        // Runs in times of faults are judged by what faults excuse, and untouched runs by all checks.
+        // Runs in periods of faults are checked with their excuses, undisturbed runs by all checks.
         fault_cycle: Some((Duration::from_secs(6), Duration::from_secs(8))),
         final_calm: Duration::from_secs(8),
         permanent_processes: &["a node of axum", "a node of actix-web"],
@@ -86,7 +87,7 @@ impl FleetDomain for JobDomain {
         Self::connect(server).await
     }
 
-    async fn start_processes(fleet: &mut ProcessFleet<Self>, dice: &mut SeededRng) {
+    async fn start_processes(fleet: &mut ProcessFleet<Self>, rng: &mut SeededRng) {
         let registers = fleet.start_register_server(RESOURCE_COUNT).await;
         for framework in
             [WebFramework::Axum, WebFramework::Actix, WebFramework::Axum, WebFramework::Actix]
@@ -100,16 +101,20 @@ impl FleetDomain for JobDomain {
         }
         fleet.check_answers_within(MAX_ANSWER_TIME);
         for _ in 0..CLIENT_COUNT {
-            let (requests, dice) = (fleet.recording_client(), SeededRng::new(dice.next_u64()));
-            let (addrs, orders) = (fleet.domain.node_addrs.clone(), fleet.client_control.clone());
-            fleet.domain.clients.spawn(run_client(requests, addrs, dice, orders));
+            let (requests, rng) = (fleet.recording_client(), SeededRng::new(rng.next_u64()));
+            let (addrs, control) = (fleet.domain.node_addrs.clone(), fleet.client_control.clone());
+            fleet.domain.clients.spawn(run_client(requests, addrs, rng, control));
         }
     }
 
-    async fn on_process_start(&mut self, life: ProcessIncarnation, process: &mut ChildProcess) {
-        let said = with_timeout("a node to listen", process.next_line()).await;
-        let addr = said.and_then(|said| said.parse().ok()).expect("it says where it listens");
-        self.record_listener(life, addr);
+    async fn on_process_start(
+        &mut self,
+        incarnation: ProcessIncarnation,
+        process: &mut ChildProcess,
+    ) {
+        let line = with_timeout("a node to listen", process.next_line()).await;
+        let addr = line.and_then(|line| line.parse().ok()).expect("it says where it listens");
+        self.record_listener(incarnation, addr);
     }
 
     fn grace_period(fault: InjectedFault) -> Option<Duration> {
@@ -122,19 +127,19 @@ impl FleetDomain for JobDomain {
         }
     }
 
-    fn make_half_open(fleet: &ProcessFleet<Self>, _proxy: &FaultProxy, who: usize) {
-        fleet.make_half_open(who);
+    fn make_half_open(fleet: &ProcessFleet<Self>, _proxy: &FaultProxy, node: usize) {
+        fleet.make_half_open(node);
     }
 
     async fn finish_and_check(
         fleet: &mut ProcessFleet<Self>,
         plan: &HistoryPlan,
-        _calm: u64,
+        _last_fault_end: u64,
     ) -> HistoryReport {
         fleet.client_control.request_stop();
         let mut clients = std::mem::take(&mut fleet.domain.clients);
         while let Some(ended) = clients.join_next().await {
-            // One that has waited for too long.
+            // A client panics after too long a wait.
             ended.expect("no client panics");
         }
         for node in 0..fleet.process_count() {
@@ -144,61 +149,62 @@ impl FleetDomain for JobDomain {
             }
         }
         let super::DeferredReport {
-            stats: looked,
-            cost_summary: cost,
-            violations: mut wrong,
-            lost_requests: lost,
-            final_states: states,
+            stats,
+            cost_summary,
+            violations: mut violations,
+            lost_requests,
+            final_states,
             ..
         } = fleet.check_history(0).await;
-        wrong.extend(insufficient_coverage(&looked, plan.duration));
-        let told = vec![
-            format!("{looked:?}; {states:?}; {cost}"),
+        violations.extend(insufficient_coverage(&stats, plan.duration));
+        let lines = vec![
+            format!("{stats:?}; {final_states:?}; {cost_summary}"),
             format!(
                 "figure: longest answer of those that nothing is done to {} ms",
-                looked.longest_wait / NS_PER_MS
+                stats.longest_wait / NS_PER_MS
             ),
-            format!("figure: answers that the machine alone excuses {}", looked.excused_answers),
+            format!("figure: answers that the machine alone excuses {}", stats.excused_answers),
             format!(
                 "figure: fewest runs of 100 that nothing has touched {}",
-                percent_of_runs(looked.undisturbed_runs, &looked)
+                percent_of_runs(stats.undisturbed_runs, &stats)
             ),
-            format!("figure: accepted and lost {lost}"),
+            format!("figure: accepted and lost {lost_requests}"),
         ];
-        HistoryReport { lines: told, violations: wrong, log_folder: None }
+        HistoryReport { lines, violations, log_folder: None }
     }
 }
 
-/// Of a hundred runs.
-fn percent_of_runs(of: usize, looked: &DeferredCheckStats) -> usize {
-    100 * of / (looked.runs + looked.direct_runs).max(1)
+/// Percentage of all runs.
+fn percent_of_runs(count: usize, stats: &DeferredCheckStats) -> usize {
+    100 * count / (stats.runs + stats.direct_runs).max(1)
 }
 
-/// Faults that touch nearly all runs excuse nearly all: then nothing was judged. Runs that the machine has touched
-/// besides are not to be blamed on the faults.
-fn insufficient_coverage(looked: &DeferredCheckStats, time: Duration) -> Option<Violation> {
-    let spared = percent_of_runs(looked.unfaulted_runs, looked);
-    (time >= LONG_RUN && spared < MIN_UNFAULTED_PERCENT).then(|| {
-        let told = format!("faults touch all but {spared} of 100 runs: too little is judged");
-        Violation { guarantee: Guarantee::D3, description: told }
+/// Faults that disturb nearly all runs would excuse nearly all violations. Runs that only the
+/// machine disturbed do not count as disturbed.
+fn insufficient_coverage(stats: &DeferredCheckStats, duration: Duration) -> Option<Violation> {
+    let undisturbed_percent = percent_of_runs(stats.unfaulted_runs, stats);
+    (duration >= LONG_RUN && undisturbed_percent < MIN_UNFAULTED_PERCENT).then(|| {
+        let description =
+            format!("faults touch all but {undisturbed_percent} of 100 runs: too little is judged");
+        Violation { guarantee: Guarantee::D3, description }
     })
 }
 
 async fn run_client(
     requests: RecordingClient,
     addrs: NodeAddrs,
-    mut dice: SeededRng,
-    orders: std::sync::Arc<ProcessControl>,
+    mut rng: SeededRng,
+    control: std::sync::Arc<ProcessControl>,
 ) {
-    while orders.wait_to_continue().await {
-        let resource = dice.below(RESOURCE_COUNT).to_string();
-        let at = {
+    while control.wait_to_continue().await {
+        let resource = rng.below(RESOURCE_COUNT).to_string();
+        let node_addr = {
             let addrs = addrs.lock();
-            addrs[dice.random_index(addrs.len())]
+            addrs[rng.random_index(addrs.len())]
         };
-        let request = requests.deferrable_request(at, &resource);
-        let ms = dice.below(60);
-        let later = match dice.below(20) {
+        let request = requests.deferrable_request(node_addr, &resource);
+        let ms = rng.below(60);
+        let request = match rng.below(20) {
             0..=3 => request.refused_if_busy().instruct_handler(&format!("ms={ms}")),
             4..=5 => request.waiting_if_busy().instruct_handler(&format!("ms={ms}")),
             6..=11 => request.instruct_handler(&format!("ms={ms}")),
@@ -210,8 +216,8 @@ async fn run_client(
             _ => request.instruct_handler(&format!("ms={ms}&panic=1")),
         };
         let key = uuid::Uuid::new_v4().simple().to_string();
-        let later = if dice.chance_percent(30) { later.idempotency_key(&key) } else { later };
-        later.send().await;
-        tokio::time::sleep(dice.duration_between_ms(1, 40)).await;
+        let request = if rng.chance_percent(30) { request.idempotency_key(&key) } else { request };
+        request.send().await;
+        tokio::time::sleep(rng.duration_between_ms(1, 40)).await;
     }
 }

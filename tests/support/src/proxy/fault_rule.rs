@@ -17,7 +17,7 @@ pub enum FaultPoint {
 
 type RuleAction = Arc<dyn Fn() + Send + Sync>;
 
-/// A call, by its script, and the fault at it. The connection of the call is closed in any case.
+/// Fault at a call of a script. The connection of the call is closed in any case.
 #[derive(Clone)]
 pub struct FaultRule {
     script: String,
@@ -33,31 +33,31 @@ pub struct FaultRule {
 impl FaultRule {
     /// Matches the next call of this script, or one that has it as a step.
     #[must_use]
-    pub fn new(script: &str, moment: FaultPoint) -> Self {
-        let (script, told) = (script.to_owned(), Arc::default());
+    pub fn new(script: &str, point: FaultPoint) -> Self {
+        let (script, matched_call) = (script.to_owned(), Arc::default());
         Self {
             script,
             argument: None,
             argument_prefix: Vec::new(),
             remaining_skips: 0,
-            point: moment,
+            point,
             action: None,
             is_permanent: false,
-            matched_call: told,
+            matched_call,
         }
     }
 
     /// Matches only calls with this argument.
     #[must_use]
-    pub fn with_argument(mut self, word: &str) -> Self {
-        self.argument = Some(word.into());
+    pub fn with_argument(mut self, argument: &str) -> Self {
+        self.argument = Some(argument.into());
         self
     }
 
     /// Matches only calls with an argument that starts with this.
     #[must_use]
-    pub fn with_argument_prefix(mut self, word: &str) -> Self {
-        self.argument_prefix = word.into();
+    pub fn with_argument_prefix(mut self, prefix: &str) -> Self {
+        self.argument_prefix = prefix.into();
         self
     }
 
@@ -76,8 +76,8 @@ impl FaultRule {
 
     /// Adds an action.
     #[must_use]
-    pub fn with_action(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
-        self.action = Some(Arc::new(act));
+    pub fn with_action(mut self, action: impl Fn() + Send + Sync + 'static) -> Self {
+        self.action = Some(Arc::new(action));
         self
     }
 
@@ -93,10 +93,14 @@ impl FaultRule {
         RuleMatch { description: format!("{self:?}"), matched_call: self.matched_call.subscribe() }
     }
 
-    pub(super) fn matches(&mut self, scripts: &[String], words: &[&[u8]]) -> bool {
-        let has = |word: &Vec<u8>| words.iter().any(|other| other == word);
-        let begins = words.iter().any(|word| word.starts_with(&self.argument_prefix));
-        if !scripts.contains(&self.script) || !self.argument.as_ref().is_none_or(has) || !begins {
+    pub(super) fn matches(&mut self, scripts: &[String], arguments: &[&[u8]]) -> bool {
+        let has_argument = |argument: &Vec<u8>| arguments.iter().any(|other| other == argument);
+        let has_prefix =
+            arguments.iter().any(|argument| argument.starts_with(&self.argument_prefix));
+        if !scripts.contains(&self.script)
+            || !self.argument.as_ref().is_none_or(has_argument)
+            || !has_prefix
+        {
             return false;
         }
         self.remaining_skips = match self.remaining_skips.checked_sub(1) {
@@ -111,8 +115,8 @@ impl FaultRule {
     }
 
     pub(super) fn trigger(&self, call: &[u8]) {
-        if let Some(act) = &self.action {
-            act();
+        if let Some(action) = &self.action {
+            action();
         }
         self.matched_call.send_replace(call.to_vec());
     }
@@ -135,9 +139,10 @@ pub struct RuleMatch {
 impl RuleMatch {
     /// Waits for the match, and returns the call as it was sent.
     pub async fn wait_for_match(&mut self) -> Vec<u8> {
-        let what = format!("{} to be met", self.description);
-        // The sender goes with the rule, which has been met then.
-        let _ = with_timeout(&what, self.matched_call.wait_for(|call| !call.is_empty())).await;
+        let description = format!("{} to be met", self.description);
+        // The sender is dropped with the rule, after its match.
+        let _ =
+            with_timeout(&description, self.matched_call.wait_for(|call| !call.is_empty())).await;
         assert!(self.has_matched(), "{} was forgotten before it was met", self.description);
         self.matched_call.borrow().clone()
     }

@@ -1,9 +1,8 @@
-//! `FaultProxy`: a proxy between one process and its server, which recognizes the script of each call.
+//! `FaultProxy`: proxy between one process and its server that recognizes the script of each call.
 //!
-//! With it a process can be killed at the boundaries of a script: the proxy sees a call before the
-//! server gets it, and the reply before the process gets it. For the store a process that is killed at
-//! these two moments is the same as one that dies just before it sends, or just after it has read. The
-//! library needs no hooks for it.
+//! It can kill a process at the boundaries of a script: it has a call before the server does, and
+//! the reply before the process does. To the store, a kill at these points equals a death just
+//! before the send or just after the receive. The library needs no hooks for it.
 
 mod fault_rule;
 mod proxied_connection;
@@ -30,7 +29,8 @@ pub(crate) use self::script_names::script_exists;
 use self::{proxied_connection::ProxiedConnection, script_names::ScriptNames};
 use crate::redis_server::RedisServer;
 
-/// Forwards to a server, apart from the calls and replies that its rules lose. A connection whose call meets a rule is closed.
+/// Proxy that forwards calls and replies, except those that its rules lose. It closes a connection
+/// whose call matches a rule.
 #[derive(Debug, Clone)]
 pub struct FaultProxy {
     port: u16,
@@ -42,7 +42,8 @@ pub struct FaultProxy {
     unanswered_calls: Arc<AtomicU64>,
     delivered_messages: Arc<AtomicU64>,
     conditions: Arc<watch::Sender<NetworkConditions>>,
-    /// How many connections there are that calls are made on, by what was [half open](NetworkConditions) when they were made.
+    /// Number of connections with calls, by the [`half_open_epoch`](NetworkConditions) at their
+    /// start.
     connection_counts: Arc<watch::Sender<BTreeMap<u64, usize>>>,
     /// The server's port.
     server_port: Arc<AtomicU16>,
@@ -51,15 +52,15 @@ pub struct FaultProxy {
 /// Handling of the bytes of all connections.
 #[derive(Debug, Clone, Copy, Default)]
 struct NetworkConditions {
-    /// No byte passes in either direction, and no connection ends. Bytes in flight arrive afterwards.
+    /// No byte passes in either direction, and no connection closes. Bytes in flight arrive later.
     is_stalled: bool,
     /// Delay of all bytes.
     delay: Duration,
-    /// Connections made before this one of their numbers have ended without a word to the client.
+    /// Connections of earlier epochs are half open: their server side is closed without a notice.
     half_open_epoch: u64,
-    /// Of those, connections made before this one of their numbers end with one as well.
+    /// Half-open connections of earlier epochs are closed.
     closed_half_open_epoch: u64,
-    /// Connections made before this one of their numbers have ended with a word to the client.
+    /// Connections of earlier epochs are cut: both sides are closed.
     cut_epoch: u64,
 }
 
@@ -85,21 +86,21 @@ impl FaultProxy {
             connection_counts: Arc::default(),
             server_port: Arc::new(server.port().into()),
         };
-        let own = proxy.clone();
+        let task_proxy = proxy.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let own = own.clone();
+                let task_proxy = task_proxy.clone();
                 tokio::spawn(async move {
-                    let mut weather = own.conditions.subscribe();
-                    if weather.wait_for(|weather| !weather.is_stalled).await.is_err() {
+                    let mut conditions = task_proxy.conditions.subscribe();
+                    if conditions.wait_for(|conditions| !conditions.is_stalled).await.is_err() {
                         return;
                     }
-                    let server = own.server_port.load(Ordering::Relaxed);
-                    // A server that is away: the client sees that its connection ends.
+                    let server = task_proxy.server_port.load(Ordering::Relaxed);
+                    // If the server is unavailable, the client's connection is closed.
                     if let Ok(server) = TcpStream::connect(("127.0.0.1", server)).await {
                         let _ = server.set_nodelay(true);
                         let _ = client.set_nodelay(true);
-                        ProxiedConnection::new(&own).forward(client, server).await;
+                        ProxiedConnection::new(&task_proxy).forward(client, server).await;
                     }
                 });
             }
@@ -120,50 +121,52 @@ impl FaultProxy {
     /// If there is no such script.
     pub fn add_rule(&self, rule: FaultRule) -> RuleMatch {
         assert!(script_exists(rule.script()), "no script {}", rule.script());
-        let struck = rule.subscribe();
+        let rule_match = rule.subscribe();
         self.rules.lock().push(rule);
-        struck
+        rule_match
     }
 
-    /// Removes all rules that no call has met.
+    /// Removes all rules without a match.
     pub fn clear_rules(&self) {
         self.rules.lock().clear();
     }
 
     /// Starts or stops the loss of messages to subscribers.
-    pub fn set_drop_messages(&self, lose: bool) {
-        self.drops_messages.send_replace(lose);
+    pub fn set_drop_messages(&self, drops: bool) {
+        self.drops_messages.send_replace(drops);
     }
 
     /// Cuts or restores the network: no byte passes, and no side is notified. Bytes in flight
     /// arrive afterwards.
-    pub fn set_stalled(&self, stall: bool) {
-        self.conditions.send_modify(|weather| weather.is_stalled = stall);
+    pub fn set_stalled(&self, is_stalled: bool) {
+        self.conditions.send_modify(|conditions| conditions.is_stalled = is_stalled);
     }
 
     /// Delays all bytes in both directions from now on.
     pub fn set_delay(&self, delay: Duration) {
-        self.conditions.send_modify(|weather| weather.delay = delay);
+        self.conditions.send_modify(|conditions| conditions.delay = delay);
     }
 
     /// Makes the current connections half open: bytes that are sent on them are lost without a
     /// notification. New connections work.
     pub fn half_open_connections(&self) {
-        self.conditions.send_modify(|weather| weather.half_open_epoch += 1);
+        self.conditions.send_modify(|conditions| conditions.half_open_epoch += 1);
     }
 
-    /// Resolves when all connections that are half open were left by their clients; but for subscribers, who call nobody.
+    /// Resolves when clients have closed all half-open connections. Subscriptions are ignored,
+    /// because they carry no calls.
     pub async fn wait_until_half_open_abandoned(&self) {
-        let silent = self.conditions.borrow().half_open_epoch;
-        let mut links = self.connection_counts.subscribe();
-        // The sender is this proxy's.
-        let _ = links.wait_for(|links| links.range(..silent).next().is_none()).await;
+        let half_open_epoch = self.conditions.borrow().half_open_epoch;
+        let mut counts = self.connection_counts.subscribe();
+        // The sender belongs to this proxy.
+        let _ = counts.wait_for(|counts| counts.range(..half_open_epoch).next().is_none()).await;
     }
 
     /// Closes the half-open connections.
     pub fn close_half_open(&self) {
-        self.conditions
-            .send_modify(|weather| weather.closed_half_open_epoch = weather.half_open_epoch);
+        self.conditions.send_modify(|conditions| {
+            conditions.closed_half_open_epoch = conditions.half_open_epoch
+        });
     }
 
     /// Forwards to this server from now on, like the name of a master after a failover.
@@ -174,7 +177,7 @@ impl FaultProxy {
 
     /// Closes the current connections.
     pub fn cut_connections(&self) {
-        self.conditions.send_modify(|weather| weather.cut_epoch += 1);
+        self.conditions.send_modify(|conditions| conditions.cut_epoch += 1);
     }
 
     /// Returns the number of lost messages.
@@ -183,7 +186,7 @@ impl FaultProxy {
         self.dropped_messages.load(Ordering::Relaxed)
     }
 
-    /// Number of calls that the server ran, and whose reply a [`FaultRule`] withheld.
+    /// Returns the number of calls that the server ran and whose reply a [`FaultRule`] withheld.
     #[must_use]
     pub fn unanswered_calls(&self) -> u64 {
         self.unanswered_calls.load(Ordering::Relaxed)
@@ -195,27 +198,28 @@ impl FaultProxy {
         self.delivered_messages.load(Ordering::Relaxed)
     }
 
-    /// The script that this command calls, if it was sent whole through here before.
-    pub(crate) fn script_name(&self, words: &[&[u8]]) -> Option<String> {
-        self.script_names.script_name(words).ok().flatten()
+    /// Returns the script that this command calls, if its text has passed the proxy.
+    pub(crate) fn script_name(&self, arguments: &[&[u8]]) -> Option<String> {
+        self.script_names.script_name(arguments).ok().flatten()
     }
 
-    /// The hash of the script whose text the server's log of slow commands tells like this, if it was sent through here.
-    pub(crate) fn script_hash(&self, told: &[u8]) -> Option<String> {
-        self.script_names.script_hash(told)
+    /// Returns the hash of a script from its truncated text in the slow log, if it has passed the
+    /// proxy.
+    pub(crate) fn script_hash(&self, truncated_text: &[u8]) -> Option<String> {
+        self.script_names.script_hash(truncated_text)
     }
 
-    /// The rule that this call meets, which is then used up, unless it stays.
-    fn take_matching_rule(&self, scripts: &[String], words: &[&[u8]]) -> Option<FaultRule> {
+    /// Returns the rule that this call matches, and removes it unless it is permanent.
+    fn take_matching_rule(&self, scripts: &[String], arguments: &[&[u8]]) -> Option<FaultRule> {
         let mut rules = self.rules.lock();
-        let at = rules.iter_mut().position(|rule| rule.matches(scripts, words))?;
-        if rules[at].is_permanent() {
-            return Some(rules[at].clone());
+        let index = rules.iter_mut().position(|rule| rule.matches(scripts, arguments))?;
+        if rules[index].is_permanent() {
+            return Some(rules[index].clone());
         }
-        Some(rules.swap_remove(at))
+        Some(rules.swap_remove(index))
     }
 
-    /// The script had not run.
+    /// Restores a rule whose call did not run.
     fn restore_rule(&self, rule: FaultRule) {
         if !rule.is_permanent() {
             self.rules.lock().push(rule);
@@ -229,7 +233,7 @@ pub fn command_args(call: &[u8]) -> Vec<Vec<u8>> {
     resp::command_args(call).into_iter().map(<[u8]>::to_vec).collect()
 }
 
-/// The bytes of the first call among these, taken from them; `None` if it is not whole yet.
+/// Takes the first call from the bytes. Returns `None` if it is incomplete.
 pub fn take_command(bytes: &mut Vec<u8>) -> Option<Vec<u8>> {
     resp::value_length(bytes).map(|length| bytes.drain(..length).collect())
 }

@@ -22,11 +22,11 @@ use super::{
     resp, script_names,
 };
 
-/// An answer that the client waits for, in their order.
+/// Reply that the client expects next.
 enum ExpectedReply {
-    /// Of the server, to a call that met a rule or not.
+    /// Reply of the server, with the rule that its call matched, if any.
     FromServer(Option<(FaultRule, BytesMut)>),
-    /// That nobody knows this hash: the script has to be sent whole, so that it has a name here.
+    /// `NOSCRIPT` for a hash unknown to the proxy, so that the client sends the script's text.
     UnknownScript,
 }
 
@@ -35,34 +35,34 @@ const NOSCRIPT_REPLY: &[u8] = b"-NOSCRIPT No matching script.\r\n";
 pub(super) struct ProxiedConnection {
     proxy: FaultProxy,
     expected_replies: VecDeque<ExpectedReply>,
-    /// For as long as calls come: what comes of a subscriber is messages, not answers.
+    /// `None` for a subscriber, which receives messages instead of replies.
     call_counter: Option<ConnectionCountGuard>,
     conditions: watch::Receiver<NetworkConditions>,
     initial_conditions: NetworkConditions,
 }
 
-/// Counts as a connection that calls are made on.
+/// Counts this connection among those with calls.
 struct ConnectionCountGuard {
     connection_counts: Arc<watch::Sender<BTreeMap<u64, usize>>>,
     half_open_epoch: u64,
 }
 
 impl ConnectionCountGuard {
-    fn new(links: &Arc<watch::Sender<BTreeMap<u64, usize>>>, began: u64) -> Self {
-        links.send_modify(|links| *links.entry(began).or_default() += 1);
-        Self { connection_counts: Arc::clone(links), half_open_epoch: began }
+    fn new(counts: &Arc<watch::Sender<BTreeMap<u64, usize>>>, epoch: u64) -> Self {
+        counts.send_modify(|counts| *counts.entry(epoch).or_default() += 1);
+        Self { connection_counts: Arc::clone(counts), half_open_epoch: epoch }
     }
 }
 
 impl Drop for ConnectionCountGuard {
     fn drop(&mut self) {
-        self.connection_counts.send_modify(|links| {
-            let left =
-                links.get(&self.half_open_epoch).map_or(0, |number| number.saturating_sub(1));
-            if left == 0 {
-                links.remove(&self.half_open_epoch)
+        self.connection_counts.send_modify(|counts| {
+            let remaining =
+                counts.get(&self.half_open_epoch).map_or(0, |number| number.saturating_sub(1));
+            if remaining == 0 {
+                counts.remove(&self.half_open_epoch)
             } else {
-                links.insert(self.half_open_epoch, left)
+                counts.insert(self.half_open_epoch, remaining)
             };
         });
     }
@@ -70,54 +70,56 @@ impl Drop for ConnectionCountGuard {
 
 impl ProxiedConnection {
     pub(super) fn new(proxy: &FaultProxy) -> Self {
-        let mut weather = proxy.conditions.subscribe();
-        // It is counted before the weather can change.
-        let now = weather.borrow_and_update();
-        let (began, calls) =
-            (*now, Some(ConnectionCountGuard::new(&proxy.connection_counts, now.half_open_epoch)));
-        drop(now);
+        let mut conditions = proxy.conditions.subscribe();
+        // Counted before the conditions can change.
+        let current = conditions.borrow_and_update();
+        let (initial_conditions, call_counter) = (
+            *current,
+            Some(ConnectionCountGuard::new(&proxy.connection_counts, current.half_open_epoch)),
+        );
+        drop(current);
         Self {
             proxy: proxy.clone(),
             expected_replies: VecDeque::new(),
-            call_counter: calls,
-            conditions: weather,
-            initial_conditions: began,
+            call_counter,
+            conditions,
+            initial_conditions,
         }
     }
 
-    /// Until one of the two sides ends, or a rule is met.
+    /// Forwards until one side closes or a rule matches.
     pub(super) async fn forward(mut self, client: TcpStream, server: TcpStream) {
         let (mut from_client, mut to_client) = client.into_split();
         let (mut from_server, mut to_server) = server.into_split();
-        let (mut up, mut down) = (BytesMut::new(), BytesMut::new());
+        let (mut client_bytes, mut server_bytes) = (BytesMut::new(), BytesMut::new());
         loop {
-            let now = *self.conditions.borrow_and_update();
-            if now.cut_epoch != self.initial_conditions.cut_epoch {
+            let current = *self.conditions.borrow_and_update();
+            if current.cut_epoch != self.initial_conditions.cut_epoch {
                 return;
             }
-            if now.half_open_epoch != self.initial_conditions.half_open_epoch {
+            if current.half_open_epoch != self.initial_conditions.half_open_epoch {
                 return self.discard_until_closed(from_client).await;
             }
             tokio::select! {
                 changed = self.conditions.changed() => if changed.is_err() { return },
-                read = from_client.read_buf(&mut up), if !now.is_stalled => {
+                read = from_client.read_buf(&mut client_bytes), if !current.is_stalled => {
                     if !matches!(read, Ok(1..)) {
                         return;
                     }
-                    tokio::time::sleep(now.delay).await;
-                    match self.forward_calls(&mut up, &mut to_server).await {
+                    tokio::time::sleep(current.delay).await;
+                    match self.forward_calls(&mut client_bytes, &mut to_server).await {
                         Ok(true) => {}
                         Ok(false) => {
-                            // What was sent before it is run all the same.
+                            // Calls that were sent before still run.
                             drain_server(&mut from_server, to_server).await;
                             return;
                         }
                         Err(_) => return,
                     }
                 }
-                read = from_server.read_buf(&mut down), if !now.is_stalled => {
-                    tokio::time::sleep(now.delay).await;
-                    if !matches!(read, Ok(1..)) || !self.forward_replies(&mut down, &mut to_client).await {
+                read = from_server.read_buf(&mut server_bytes), if !current.is_stalled => {
+                    tokio::time::sleep(current.delay).await;
+                    if !matches!(read, Ok(1..)) || !self.forward_replies(&mut server_bytes, &mut to_client).await {
                         return;
                     }
                 }
@@ -128,20 +130,20 @@ impl ProxiedConnection {
         }
     }
 
-    /// Until the client has had enough of it, or it ends here.
+    /// Discards the client's bytes until the client or the proxy closes the connection.
     async fn discard_until_closed(mut self, mut from_client: OwnedReadHalf) {
-        let mut up = BytesMut::new();
+        let mut client_bytes = BytesMut::new();
         loop {
-            let now = *self.conditions.borrow_and_update();
-            if now.cut_epoch != self.initial_conditions.cut_epoch
-                || now.closed_half_open_epoch > self.initial_conditions.half_open_epoch
+            let current = *self.conditions.borrow_and_update();
+            if current.cut_epoch != self.initial_conditions.cut_epoch
+                || current.closed_half_open_epoch > self.initial_conditions.half_open_epoch
             {
                 return;
             }
             tokio::select! {
                 changed = self.conditions.changed() => if changed.is_err() { return },
-                read = from_client.read_buf(&mut up) => match read {
-                    Ok(1..) => up.clear(),
+                read = from_client.read_buf(&mut client_bytes) => match read {
+                    Ok(1..) => client_bytes.clear(),
                     _ => return,
                 }
             }
@@ -152,16 +154,16 @@ impl ProxiedConnection {
         self.call_counter.is_none()
     }
 
-    /// False: a call met a rule, and is not passed on.
+    /// Returns false if a call matched a rule before it was forwarded.
     async fn forward_calls(
         &mut self,
-        up: &mut BytesMut,
+        client_bytes: &mut BytesMut,
         server: &mut OwnedWriteHalf,
     ) -> io::Result<bool> {
-        while let Some(length) = resp::value_length(up) {
-            let call = up.split_to(length);
-            let words = resp::command_args(&call);
-            let verb = words.first().copied().unwrap_or_default().to_ascii_uppercase();
+        while let Some(length) = resp::value_length(client_bytes) {
+            let call = client_bytes.split_to(length);
+            let arguments = resp::command_args(&call);
+            let verb = arguments.first().copied().unwrap_or_default().to_ascii_uppercase();
             if verb.ends_with(b"SUBSCRIBE") {
                 self.call_counter = None;
             }
@@ -169,12 +171,15 @@ impl ProxiedConnection {
                 server.write_all(&call).await?;
                 continue;
             }
-            let Ok(script) = self.proxy.script_names.script_name(&words) else {
+            let Ok(script) = self.proxy.script_names.script_name(&arguments) else {
                 self.expected_replies.push_back(ExpectedReply::UnknownScript);
                 continue;
             };
             let rule = script.and_then(|script| {
-                self.proxy.take_matching_rule(&script_names::script_steps(&script, &words), &words)
+                self.proxy.take_matching_rule(
+                    &script_names::script_steps(&script, &arguments),
+                    &arguments,
+                )
             });
             if let Some(rule) = rule.as_ref().filter(|rule| rule.point() == FaultPoint::BeforeCall)
             {
@@ -188,10 +193,14 @@ impl ProxiedConnection {
         Ok(true)
     }
 
-    /// False: it ends here.
-    async fn forward_replies(&mut self, down: &mut BytesMut, client: &mut OwnedWriteHalf) -> bool {
-        while let Some(length) = resp::value_length(down) {
-            let reply = down.split_to(length);
+    /// Returns false if the connection has to be closed.
+    async fn forward_replies(
+        &mut self,
+        server_bytes: &mut BytesMut,
+        client: &mut OwnedWriteHalf,
+    ) -> bool {
+        while let Some(length) = resp::value_length(server_bytes) {
+            let reply = server_bytes.split_to(length);
             let is_message =
                 self.is_subscriber() && reply.windows(7).any(|part| part == b"message");
             if is_message && *self.proxy.drops_messages.borrow() {
@@ -229,7 +238,7 @@ impl ProxiedConnection {
         }
     }
 
-    /// Answers of our own, as soon as it is their turn.
+    /// Sends the proxy's own replies, in the order of the calls.
     async fn send_own_replies(&mut self, client: &mut OwnedWriteHalf) -> io::Result<()> {
         while let Some(ExpectedReply::UnknownScript) = self.expected_replies.front() {
             self.expected_replies.pop_front();
@@ -239,7 +248,7 @@ impl ProxiedConnection {
     }
 }
 
-/// Until the server has read all that it was sent.
+/// Reads until the server has processed all calls and closes.
 async fn drain_server(from_server: &mut OwnedReadHalf, to_server: OwnedWriteHalf) {
     drop(to_server);
     let mut rest = BytesMut::new();

@@ -1,8 +1,8 @@
-//! Fills the counter maps of a process before a measurement, so that their growth is not taken for a
-//! leak.
+//! Fills the counter maps of a process before a measurement, so that their growth is not reported
+//! as a leak.
 //!
-//! A row of the maps allocates its memory with its first key. With as many keys as a map has entries
-//! all but a few rows have it. Memory that is allocated later has another cause.
+//! A row of the maps allocates its memory with its first key. With as many keys as a map has
+//! entries, all but a few rows are allocated. Later allocations have another cause.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -17,51 +17,51 @@ use crate::{
     resource_usage::ResourceUsage,
 };
 
-/// As many as a map has places.
+/// Number of entries of a map.
 const KEY_COUNT: u64 = 65_536;
 
 const CONCURRENT_CHECKS: usize = 64;
 
-/// Far more than it takes.
+/// Far longer than the fill takes.
 const FILL_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// In the process: asks for as many keys once each, and says so.
+/// In the process: checks each key once and reports the end.
 pub(super) async fn fill_counter_maps(store: Store) {
-    // Of a leased one the lease is remembered, and what was said of its counter. The window is over before an idle lease
-    // would be given back.
+    // A quota lease fills the lease map and the refusal cache. The window ends before an idle lease
+    // is refunded.
     let quota = Quota::requests(2).per(Duration::from_secs(1));
     let policy =
         Policy::new(quota).with_name("fill").quota_lease(2).on_outage(RateLimitOutage::Refuse);
-    let (limit, next) = (store.rate_limiter(policy), AtomicU64::new(0));
-    join_all((0..CONCURRENT_CHECKS).map(|_| check_each_key(&limit, &next))).await;
+    let (limiter, next_key) = (store.rate_limiter(policy), AtomicU64::new(0));
+    join_all((0..CONCURRENT_CHECKS).map(|_| check_each_key(&limiter, &next_key))).await;
     print_line("full");
 }
 
-async fn check_each_key(limit: &RateLimiter, next: &AtomicU64) {
+async fn check_each_key(limiter: &RateLimiter, next_key: &AtomicU64) {
     loop {
-        let key = next.fetch_add(1, Ordering::Relaxed);
+        let key = next_key.fetch_add(1, Ordering::Relaxed);
         if key >= KEY_COUNT {
             return;
         }
-        while limit.check(format!("fill-{key}"), 1).await.is_err() {
+        while limiter.check(format!("fill-{key}"), 1).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// Has the maps of this process filled; what they take.
+/// Fills the maps of a process. Returns the memory before and after as text.
 ///
 /// # Panics
 ///
-/// If it does not come to an end.
+/// If the fill does not end in time.
 pub(super) async fn measure_counter_map_fill(process: &mut ChildProcess) -> String {
     let memory = |process: &ChildProcess| {
         process.pid().and_then(|pid| ResourceUsage::of_process(pid).memory_kib)
     };
     let before = memory(process);
     process.send_line("fill").await;
-    let said = tokio::time::timeout(FILL_TIMEOUT, process.next_line()).await;
-    assert_eq!(said.ok().flatten().as_deref(), Some("full"), "the maps are not filled");
+    let line = tokio::time::timeout(FILL_TIMEOUT, process.next_line()).await;
+    assert_eq!(line.ok().flatten().as_deref(), Some("full"), "the maps are not filled");
     let after = memory(process);
     format!(
         "what a process of quotas remembers of {KEY_COUNT} keys: KiB of memory {before:?}, then {after:?}"

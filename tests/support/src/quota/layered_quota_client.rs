@@ -14,13 +14,13 @@ use crate::{
 
 const KEY_HEADER: &str = "x-key";
 
-/// What the handler says that it has cost.
+/// Header with the cost that the handler sets.
 const COST_HEADER: &str = "x-cost";
 
-/// The handler's, and nobody else's: charges are given back.
+/// Status that only the handler sends; the layer refunds its charge.
 const REFUND_STATUS: StatusCode = StatusCode::IM_A_TEAPOT;
 
-/// Of a hundred requests, as many are followed by a look at what is spent.
+/// Percentage of requests that are followed by a read of the spent units.
 const SPENT_READ_PERCENT: u64 = 2;
 
 #[derive(Debug, Clone)]
@@ -32,72 +32,68 @@ pub(super) struct LayeredQuotaClient {
 }
 
 impl LayeredQuotaClient {
-    pub(super) fn new(store: &Store, policy: &Policy, after: ResponseAdjustment) -> Self {
+    pub(super) fn new(store: &Store, policy: &Policy, adjustment: ResponseAdjustment) -> Self {
         let layer = RateLimitLayer::by_header(KEY_HEADER, policy.clone())
             .refund_on(|status| status == REFUND_STATUS.as_u16())
             .handler_sets_cost()
             .store(store);
         let app = Router::new().route("/", get(report_cost)).layer(layer);
-        let (limit, quota) = (store.rate_limiter(policy.clone()), policy.quota().limit());
-        Self { app, limiter: limit, quota_limit: quota, adjustment: after }
+        let (limiter, quota_limit) = (store.rate_limiter(policy.clone()), policy.quota().limit());
+        Self { app, limiter, quota_limit, adjustment }
     }
 
     pub(super) async fn send_request(
         &self,
-        who: u64,
+        client: u64,
         name: String,
-        dice: &mut SeededRng,
+        rng: &mut SeededRng,
         log: &EventLog,
     ) {
-        // All of them are charged 1 when they come.
-        let costs = match self.adjustment {
-            ResponseAdjustment::Increased => 1 + dice.below(3),
-            _ => dice.below(2),
+        // Each request is charged one unit first.
+        let cost = match self.adjustment {
+            ResponseAdjustment::Increased => 1 + rng.below(3),
+            _ => rng.below(2),
         };
-        log.record(&QuotaEvent::CostLimit {
-            client: who,
-            key: name.clone(),
-            max_cost: costs.max(1),
-        });
+        log.record(&QuotaEvent::CostLimit { client, key: name.clone(), max_cost: cost.max(1) });
         let sent = clock::now_ns();
         let mut request = Request::get("/").header(KEY_HEADER, &name);
-        // What costs nothing is given back by its status, or by the handler's word.
-        if costs > 0 || dice.chance_percent(50) {
-            request = request.header(COST_HEADER, costs);
+        // A request without cost is refunded by its status or by a cost of zero.
+        if cost > 0 || rng.chance_percent(50) {
+            request = request.header(COST_HEADER, cost);
         }
         let request = request.body(Body::empty()).expect("a request");
         let response = self.app.clone().oneshot(request).await.expect("it can't fail");
         log.record(&match response.status() {
             StatusCode::OK | REFUND_STATUS => {
-                QuotaEvent::Admitted { client: who, key: name, sent_at: sent, cost: costs.min(1) }
+                QuotaEvent::Admitted { client, key: name, sent_at: sent, cost: cost.min(1) }
             }
-            StatusCode::TOO_MANY_REQUESTS => QuotaEvent::Refused { client: who, key: name },
-            StatusCode::SERVICE_UNAVAILABLE => QuotaEvent::Failed { client: who, key: name },
+            StatusCode::TOO_MANY_REQUESTS => QuotaEvent::Refused { client, key: name },
+            StatusCode::SERVICE_UNAVAILABLE => QuotaEvent::Failed { client, key: name },
             other => panic!("{other}"),
         });
     }
 
-    /// What the store has counted of the epoch before, which nobody asks for any more but who is late: so it shows
-    /// whether anything was counted twice.
+    /// Reads the spent units of the previous epoch, whose key gets only late requests: it shows a
+    /// charge that was applied twice.
     pub(super) async fn sample_spent_units(
         &self,
-        who: u64,
-        asked: &TestedQuota,
-        dice: &mut SeededRng,
+        client: u64,
+        quota: &TestedQuota,
+        rng: &mut SeededRng,
         log: &EventLog,
     ) {
-        if !dice.chance_percent(SPENT_READ_PERCENT) {
+        if !rng.chance_percent(SPENT_READ_PERCENT) {
             return;
         }
-        let (sent, name) = (clock::now_ns(), asked.name_in_previous_epoch());
-        let told = self.limiter.peek(Key::header(KEY_HEADER, name.as_bytes()), 1).await;
-        // Who was stopped meanwhile may have seen another window.
-        if let Some(told) = told.ok().filter(|_| asked.name_in_previous_epoch() == name) {
+        let (sent, name) = (clock::now_ns(), quota.name_in_previous_epoch());
+        let decision = self.limiter.peek(Key::header(KEY_HEADER, name.as_bytes()), 1).await;
+        // A client that was paused may have read another epoch.
+        if let Some(decision) = decision.ok().filter(|_| quota.name_in_previous_epoch() == name) {
             log.record(&QuotaEvent::SpentRead {
-                client: who,
+                client,
                 key: name,
                 sent_at: sent,
-                spent: self.quota_limit - told.remaining(),
+                spent: self.quota_limit - decision.remaining(),
             });
         }
     }

@@ -23,40 +23,40 @@ use crate::{
 /// Tasks for each key.
 pub(super) const TASKS_PER_KEY: usize = 3;
 
-/// Second keys of those that are asked for by two.
+/// Number of second keys of the quota with two keys.
 const SECOND_KEY_COUNT: u64 = 64;
 
-/// Until it is told to `stop`, or its input ends.
+/// Charges quotas until the command `stop` or the end of its input.
 ///
 /// # Panics
 ///
-/// If the URL is wrong or the log can't be written.
-pub async fn run_quota_client(job: ProcessArgs) {
-    let store = Store::connect(&job.url).await.expect("the URL is right");
-    let log = Arc::new(EventLog::open(&job.log_path).expect("the log can be made"));
-    let (runtime, fills) = (Handle::current(), store.clone());
-    let orders = ProcessControl::from_stdin(move |word| {
-        if word == "fill" {
-            runtime.spawn(fill_counter_maps(fills.clone()));
+/// If the URL is invalid or the log cannot be written.
+pub async fn run_quota_client(args: ProcessArgs) {
+    let store = Store::connect(&args.url).await.expect("the URL is right");
+    let log = Arc::new(EventLog::open(&args.log_path).expect("the log can be made"));
+    let (runtime, fill_store) = (Handle::current(), store.clone());
+    let control = ProcessControl::from_stdin(move |command| {
+        if command == "fill" {
+            runtime.spawn(fill_counter_maps(fill_store.clone()));
         }
     });
-    let notes = Arc::clone(&log);
+    let stall_log = Arc::clone(&log);
     tokio::spawn(stalls::report_process_stalls(move |since, _| {
-        notes.record(&QuotaEvent::Stalled { since });
+        stall_log.record(&QuotaEvent::Stalled { since });
     }));
-    let mut dice = SeededRng::new(job.seed);
+    let mut rng = SeededRng::new(args.seed);
     let mut tasks = Vec::new();
-    for asked in tested_quotas().into_iter().map(Arc::new) {
-        let way = QuotaClient::new(&store, &asked);
+    for quota in tested_quotas().into_iter().map(Arc::new) {
+        let quota_client = QuotaClient::new(&store, &quota);
         for _ in 0..TASKS_PER_KEY {
-            let (way, log, mut dice) =
-                (way.clone(), Arc::clone(&log), SeededRng::new(dice.next_u64()));
-            let (orders, asked) = (Arc::clone(&orders), Arc::clone(&asked));
-            let who = tasks.len() as u64;
+            let (quota_client, log, mut rng) =
+                (quota_client.clone(), Arc::clone(&log), SeededRng::new(rng.next_u64()));
+            let (control, quota) = (Arc::clone(&control), Arc::clone(&quota));
+            let client = tasks.len() as u64;
             tasks.push(tokio::spawn(async move {
-                while orders.wait_to_continue().await {
-                    way.request_quota(who, &asked, &mut dice, &log).await;
-                    tokio::time::sleep(dice.duration_between_ms(5, 40)).await;
+                while control.wait_to_continue().await {
+                    quota_client.request_quota(client, &quota, &mut rng, &log).await;
+                    tokio::time::sleep(rng.duration_between_ms(5, 40)).await;
                 }
             }));
         }
@@ -67,7 +67,7 @@ pub async fn run_quota_client(job: ProcessArgs) {
     process_control::report_idle_and_wait(store.shutdown(Duration::from_secs(10)).await).await;
 }
 
-/// How quota is asked for.
+/// Kind of charge: by a limiter or through a layer.
 #[derive(Debug, Clone)]
 enum QuotaClient {
     Limiter(RateLimiter),
@@ -75,51 +75,53 @@ enum QuotaClient {
 }
 
 impl QuotaClient {
-    fn new(store: &Store, asked: &TestedQuota) -> Self {
-        let mut policies = asked.policies.iter().cloned();
+    fn new(store: &Store, quota: &TestedQuota) -> Self {
+        let mut policies = quota.policies.iter().cloned();
         let first = policies.next().expect("there is one");
-        match asked.adjustment {
+        match quota.adjustment {
             ResponseAdjustment::Unchanged => {
                 Self::Limiter(policies.fold(store.rate_limiter(first), RateLimiter::and))
             }
-            after => Self::Layer(LayeredQuotaClient::new(store, &first, after)),
+            adjustment => Self::Layer(LayeredQuotaClient::new(store, &first, adjustment)),
         }
     }
 
     async fn request_quota(
         &self,
-        who: u64,
-        asked: &TestedQuota,
-        dice: &mut SeededRng,
+        client: u64,
+        quota: &TestedQuota,
+        rng: &mut SeededRng,
         log: &EventLog,
     ) {
-        let name = asked.name_in_epoch(current_epoch());
-        log.record(&QuotaEvent::Requested { client: who, key: name.clone() });
+        let name = quota.name_in_epoch(current_epoch());
+        log.record(&QuotaEvent::Requested { client, key: name.clone() });
         match self {
-            Self::Limiter(limit) => log.record(&check_both_keys(limit, who, name, dice).await),
-            Self::Layer(settled) => {
-                settled.send_request(who, name, dice, log).await;
-                settled.sample_spent_units(who, asked, dice, log).await;
+            Self::Limiter(limiter) => {
+                log.record(&check_both_keys(limiter, client, name, rng).await)
+            }
+            Self::Layer(layered_client) => {
+                layered_client.send_request(client, name, rng, log).await;
+                layered_client.sample_spent_units(client, quota, rng, log).await;
             }
         }
     }
 }
 
 async fn check_both_keys(
-    limit: &RateLimiter,
-    who: u64,
+    limiter: &RateLimiter,
+    client: u64,
     name: String,
-    dice: &mut SeededRng,
+    rng: &mut SeededRng,
 ) -> QuotaEvent {
-    let (sent, second) = (clock::now_ns(), dice.below(SECOND_KEY_COUNT));
-    // More than there are policies are left out.
-    let keys = [name.clone(), format!("{name}, {second}")];
-    match limit.check_each(keys.map(|key| (key, 1))).await {
-        Ok(decision) if !decision.is_admitted() => QuotaEvent::Refused { client: who, key: name },
+    let (sent, second_key) = (clock::now_ns(), rng.below(SECOND_KEY_COUNT));
+    // Keys beyond the number of policies are ignored.
+    let keys = [name.clone(), format!("{name}, {second_key}")];
+    match limiter.check_each(keys.map(|key| (key, 1))).await {
+        Ok(decision) if !decision.is_admitted() => QuotaEvent::Refused { client, key: name },
         Ok(decision) if decision.is_local() => {
-            QuotaEvent::AdmittedLocally { client: who, key: name, sent_at: sent, cost: 1 }
+            QuotaEvent::AdmittedLocally { client, key: name, sent_at: sent, cost: 1 }
         }
-        Ok(_) => QuotaEvent::Admitted { client: who, key: name, sent_at: sent, cost: 1 },
-        Err(_) => QuotaEvent::Failed { client: who, key: name },
+        Ok(_) => QuotaEvent::Admitted { client, key: name, sent_at: sent, cost: 1 },
+        Err(_) => QuotaEvent::Failed { client, key: name },
     }
 }

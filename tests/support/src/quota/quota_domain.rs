@@ -18,19 +18,19 @@ use crate::{
 
 const PROCESS_COUNT: usize = 3;
 
-/// How soon each client is let in or refused after the faults. A half-open connection costs three calls their
-/// deadlines, and a breaker that has opened meanwhile a probe more; the rest is for a machine that has other things to
-/// do.
+/// Longest time until each client is admitted or refused after the faults. A half-open connection
+/// costs three call timeouts, and an open circuit breaker a probe; the rest allows for a loaded
+/// machine.
 const MAX_WAIT: Duration = Duration::from_secs(3);
 
 /// The domain of quotas.
 #[derive(Debug)]
 pub struct QuotaDomain {
-    /// Calls that put charges right, to be lost.
+    /// Lost calls that adjust charges.
     settlement_faults: Vec<RuleMatch>,
-    /// The [`epoch`] in which it began.
+    /// The [`current_epoch`] at the start.
     first_epoch: u64,
-    /// What the maps of the oldest process take, in a soak.
+    /// Memory of the filled maps of the oldest process, in a soak.
     map_fill_report: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl FleetDomain for QuotaDomain {
         Self { settlement_faults: Vec::new(), first_epoch: current_epoch(), map_fill_report: None }
     }
 
-    async fn start_processes(fleet: &mut ProcessFleet<Self>, _dice: &mut SeededRng) {
+    async fn start_processes(fleet: &mut ProcessFleet<Self>, _rng: &mut SeededRng) {
         for _ in 0..PROCESS_COUNT {
             fleet.start_process(String::new()).await;
         }
@@ -76,18 +76,18 @@ impl FleetDomain for QuotaDomain {
         }
     }
 
-    /// A call that puts a charge right is lost on its way there, or, mostly, its reply on the way back.
-    fn on_fault(fleet: &mut ProcessFleet<Self>, dice: &mut SeededRng) {
-        let moment =
-            if dice.chance_percent(75) { FaultPoint::AfterCall } else { FaultPoint::BeforeCall };
-        let struck = fleet
-            .proxy(dice.random_index(PROCESS_COUNT))
-            .add_rule(FaultRule::new("settle_charge", moment));
-        fleet.domain.settlement_faults.push(struck);
+    /// Loses a call that adjusts a charge or, more often, its reply.
+    fn on_fault(fleet: &mut ProcessFleet<Self>, rng: &mut SeededRng) {
+        let fault_point =
+            if rng.chance_percent(75) { FaultPoint::AfterCall } else { FaultPoint::BeforeCall };
+        let rule_match = fleet
+            .proxy(rng.random_index(PROCESS_COUNT))
+            .add_rule(FaultRule::new("settle_charge", fault_point));
+        fleet.domain.settlement_faults.push(rule_match);
     }
 
-    /// Whether a charge that was put right twice would be seen by now. It would not while so much is lost that each
-    /// count of the store may be right.
+    /// Returns true if a double adjustment would be detected by now. With too many lost calls, each
+    /// count of the store could be correct.
     fn has_sufficient_coverage(fleet: &ProcessFleet<Self>) -> bool {
         fleet.domain.lost_settlements() > 0 && collect_history(fleet).check().0.tight_readings > 0
     }
@@ -95,68 +95,69 @@ impl FleetDomain for QuotaDomain {
     async fn finish_and_check(
         fleet: &mut ProcessFleet<Self>,
         _plan: &HistoryPlan,
-        calm: u64,
+        last_fault_end: u64,
     ) -> HistoryReport {
-        let mut wrong = fleet.stop_and_check_idle().await;
+        let mut violations = fleet.stop_and_check_idle().await;
         let mut history = collect_history(fleet);
-        (history.last_fault_end, history.max_wait) = (calm, duration_ns(MAX_WAIT));
-        let ((looked, found), lost) = (history.check(), fleet.domain.lost_settlements());
-        wrong.extend(found);
-        let mut must = |so: bool, check, told: &str| {
-            if !so {
-                wrong.push(Violation {
-                    guarantee: check,
-                    description: format!("{told}: {looked:?}"),
+        (history.last_fault_end, history.max_wait) = (last_fault_end, duration_ns(MAX_WAIT));
+        let ((stats, history_violations), lost_settlements) =
+            (history.check(), fleet.domain.lost_settlements());
+        violations.extend(history_violations);
+        let mut require = |holds: bool, guarantee, description: &str| {
+            if !holds {
+                violations.push(Violation {
+                    guarantee,
+                    description: format!("{description}: {stats:?}"),
                 });
             }
         };
-        must(looked.admitted > 0, Guarantee::L1, "no request was ever let in");
-        must(
-            looked.exhausted_keys > 0,
+        require(stats.admitted > 0, Guarantee::L1, "no request was ever let in");
+        require(
+            stats.exhausted_keys > 0,
             Guarantee::RL1,
             "no quota was ever spent: nothing shows that it holds",
         );
-        must(lost > 0, Guarantee::RL2, "no settlement was lost");
-        must(
-            looked.tight_readings > 0,
+        require(lost_settlements > 0, Guarantee::RL2, "no settlement was lost");
+        require(
+            stats.tight_readings > 0,
             Guarantee::RL2,
             "no look shows that charges are put right once",
         );
-        let mut told = vec![
-            format!("{looked:?}, {lost} settlements lost"),
-            format!("figure: let in beyond a quota {}", looked.max_excess),
+        let mut lines = vec![
+            format!("{stats:?}, {lost_settlements} settlements lost"),
+            format!("figure: let in beyond a quota {}", stats.max_excess),
             format!(
                 "figure: longest without an answer after the faults {} ms",
-                looked.longest_wait / NS_PER_MS
+                stats.longest_wait / NS_PER_MS
             ),
         ];
-        told.extend(fleet.domain.map_fill_report.take());
-        HistoryReport { lines: told, violations: wrong, log_folder: None }
+        lines.extend(fleet.domain.map_fill_report.take());
+        HistoryReport { lines, violations, log_folder: None }
     }
 }
 
 impl QuotaDomain {
     fn lost_settlements(&self) -> usize {
-        self.settlement_faults.iter().filter(|struck| struck.has_matched()).count()
+        self.settlement_faults.iter().filter(|fault| fault.has_matched()).count()
     }
 }
 
-/// What all processes have written.
+/// Returns the records of all processes.
 fn collect_history(fleet: &ProcessFleet<QuotaDomain>) -> QuotaHistory {
     let (mut history, policies) = (QuotaHistory::default(), tested_quotas());
-    fleet.read_logs(|life, text| history.add_log(life, text));
+    fleet.read_logs(|incarnation, text| history.add_log(incarnation, text));
     let clients = (policies.len() * TASKS_PER_KEY) as u64;
     history
         .clients_per_process
-        .extend(fleet.all_incarnations().iter().map(|life| (*life, clients)));
-    for asked in policies {
-        // Those that are not asked for anew have one name in all.
+        .extend(fleet.all_incarnations().iter().map(|incarnation| (*incarnation, clients)));
+    for quota in policies {
+        // Quotas without a key per epoch have one name in all epochs.
         let epochs = fleet.domain.first_epoch..=current_epoch();
-        history.quotas.extend(epochs.map(|epoch| (asked.name_in_epoch(epoch), asked.bound)));
+        history.quotas.extend(epochs.map(|epoch| (quota.name_in_epoch(epoch), quota.bound)));
     }
-    fleet.read_disturbances(|notes| {
-        history.killed.extend(notes.killed_at.keys().copied());
-        history.stalls.extend(&notes.stalls);
+    fleet.read_disturbances(|log| {
+        history.killed.extend(log.killed_at.keys().copied());
+        history.stalls.extend(&log.stalls);
     });
     history
 }

@@ -6,50 +6,51 @@ use super::{
 };
 use crate::{redis_server::RedisServer, wait::eventually};
 
-/// A cluster of three masters, one of which has a replica, that takes a node for gone after two seconds.
+/// Cluster of three masters, one with a replica. The node timeout is four seconds.
 #[derive(Debug)]
 pub struct ReplicatedCluster {
-    /// Who has the replica.
+    /// Master with the replica.
     pub master: RedisServer,
-    /// Who is promoted when that has gone.
+    /// Replica that is promoted when the master fails.
     pub replica: RedisServer,
     other_masters: Vec<RedisServer>,
     failed_over: bool,
 }
 
 impl ReplicatedCluster {
-    /// Starts it, and returns when it can be used and the replica is one, which takes some seconds.
+    /// Starts the cluster and waits until it is usable and the replica has synchronized, which
+    /// takes some seconds.
     pub async fn start() -> Self {
         Self::start_with_args(&[]).await
     }
 
-    /// One whose other nodes go on while the master is away.
+    /// Starts a cluster whose other nodes keep serving while the master is unavailable.
     pub async fn start_with_partial_coverage() -> Self {
         Self::start_with_args(&PARTIAL_COVERAGE_ARGS).await
     }
 
-    async fn start_with_args(words: &[&str]) -> Self {
-        let words = [&["--cluster-node-timeout", "4000"][..], words].concat();
-        let mut others = RedisCluster::start_with_args(&words).await.nodes;
-        let master = others.remove(1);
-        let replica = RedisServer::start_cluster_node(&words).await;
-        let all = Self { master, replica, other_masters: others, failed_over: false };
-        attach_replica(&all.replica, &all.master, &all.other_masters).await;
-        all
+    async fn start_with_args(arguments: &[&str]) -> Self {
+        let arguments = [&["--cluster-node-timeout", "4000"][..], arguments].concat();
+        let mut other_masters = RedisCluster::start_with_args(&arguments).await.nodes;
+        let master = other_masters.remove(1);
+        let replica = RedisServer::start_cluster_node(&arguments).await;
+        let cluster = Self { master, replica, other_masters, failed_over: false };
+        attach_replica(&cluster.replica, &cluster.master, &cluster.other_masters).await;
+        cluster
     }
 
-    /// Its URL, with a namespace: one of the nodes that stay.
+    /// Returns the URL with a namespace; it names one of the other masters.
     #[must_use]
     pub fn url(&self, namespace: &str) -> String {
         self.other_masters[0].url(namespace).replacen("redis://", "redis+cluster://", 1)
     }
 
-    /// Whether all nodes that stay take the replica for the master of its slots.
+    /// Returns true if all remaining nodes report the replica as master of its slots.
     pub async fn all_nodes_see_promotion(&self) -> bool {
         for node in self.other_masters.iter().chain([&self.replica]) {
             let nodes = query_cluster_nodes(node).await;
             let line = nodes.lines().find(|line| is_line_of_port(line, self.replica.port()));
-            // Its slots stand at the end.
+            // The slots are at the end of the line.
             let owns = |line: &str| line.contains("master") && line.split(' ').nth(8).is_some();
             if !line.is_some_and(owns) {
                 return false;
@@ -58,36 +59,36 @@ impl ReplicatedCluster {
         true
     }
 
-    /// The old master is started anew, and is a replica of its successor.
+    /// Restarts the old master as a replica of its successor.
     pub async fn restart_as_replica(&mut self) {
         self.master.restart().await;
         attach_replica(&self.master, &self.replica, &self.other_masters).await;
         self.failed_over = true;
     }
 
-    /// Whether the replica is the master now, as far as it was done here.
+    /// Returns true if [`restart_as_replica`](Self::restart_as_replica) has swapped the roles.
     #[must_use]
     pub fn has_failed_over(&self) -> bool {
         self.failed_over
     }
 
-    /// The masters that have no replica.
+    /// Returns the masters without a replica.
     #[must_use]
     pub fn other_masters(&self) -> &[RedisServer] {
         &self.other_masters
     }
 
-    /// Whether the master has this shard, by its own word.
+    /// Returns true if the master reports that it owns this shard.
     pub async fn master_owns_shard(&self, shard: u16) -> bool {
         owns_slot(&self.master, shard_slot(&self.master, shard).await).await
     }
 
-    /// Until the replica has all that the master, who has this shard, has written until now.
+    /// Waits until the replica has all earlier writes of the master, which must own this shard.
     pub async fn wait_for_replication(&self, shard: u16) {
         self.master.wait_for_replica(&format!("mark:{{{shard}}}")).await;
     }
 
-    /// From now on the master writes for itself alone, until the replica goes on.
+    /// Disconnects the replica; the master writes without it until it resumes.
     pub async fn isolate_replica(&self) {
         self.master.disconnect_replica(&self.replica).await;
     }
@@ -97,7 +98,7 @@ fn is_line_of_port(line: &str, port: u16) -> bool {
     line.split(' ').nth(1).is_some_and(|address| address.contains(&format!(":{port}@")))
 }
 
-/// Makes a node that knows nobody a replica, and returns when it has what the master has, and all know of it.
+/// Attaches a new node as a replica, and waits until it has synchronized and all nodes know it.
 async fn attach_replica(replica: &RedisServer, master: &RedisServer, others: &[RedisServer]) {
     let id = node_id(master).await;
     let port = master.port().to_string();
@@ -113,13 +114,13 @@ async fn attach_replica(replica: &RedisServer, master: &RedisServer, others: &[R
     eventually("the replica to follow", async || {
         let mut wait = redis::cmd("WAIT");
         let mut connection = master.connection().await;
-        wait.arg(1).arg(100).query_async::<i64>(&mut connection).await.is_ok_and(|many| many == 1)
+        wait.arg(1).arg(100).query_async::<i64>(&mut connection).await.is_ok_and(|count| count == 1)
     })
     .await;
     for node in others {
         eventually("all to know the replica", async || {
-            let known = query_cluster_nodes(node).await;
-            known
+            let nodes = query_cluster_nodes(node).await;
+            nodes
                 .lines()
                 .any(|line| is_line_of_port(line, replica.port()) && line.contains("slave"))
         })

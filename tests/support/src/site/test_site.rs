@@ -20,7 +20,7 @@ use crate::{
 /// A running site: a server with sockets, and a worker.
 #[derive(Debug)]
 pub struct TestSite {
-    /// Where it listens.
+    /// Address on which it listens.
     pub addr: SocketAddr,
     pub(super) framework: WebFramework,
     pub(super) app: AppState,
@@ -30,49 +30,49 @@ pub struct TestSite {
 }
 
 impl TestSite {
-    /// Its name in the records of handlers.
+    /// Returns the name of the site in the handlers' records.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.app.site_name
     }
 
-    /// Its store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Store {
         &self.app.store
     }
 
-    /// A request of this method.
+    /// Creates a request with this method.
     pub fn request(&self, method: &str, target: &str) -> TestRequest {
         request(self.addr, method, target)
     }
 
-    /// A GET.
+    /// Creates a GET.
     pub fn get(&self, target: &str) -> TestRequest {
         self.request("GET", target)
     }
 
-    /// A POST.
+    /// Creates a POST.
     pub fn post(&self, target: &str) -> TestRequest {
         self.request("POST", target)
     }
 
-    /// A PUT.
+    /// Creates a PUT.
     pub fn put(&self, target: &str) -> TestRequest {
         self.request("PUT", target)
     }
 
-    /// A DELETE.
+    /// Creates a DELETE.
     pub fn delete(&self, target: &str) -> TestRequest {
         self.request("DELETE", target)
     }
 
-    /// A bare connection.
+    /// Opens a raw connection.
     pub async fn raw_connection(&self) -> RawConnection {
         RawConnection::connect(self.addr).await
     }
 
-    /// Sends a POST whose handler stops at a gate, and returns when it is there.
+    /// Sends a POST whose handler stops at a gate, and returns when the handler has arrived.
     pub async fn post_held(&self, target: &str) -> HeldRequest {
         self.send_held(self.post(""), target).await
     }
@@ -81,8 +81,8 @@ impl TestSite {
     pub async fn send_held(&self, request: TestRequest, target: &str) -> HeldRequest {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let gate = format!("hold{}", NUMBER.fetch_add(1, Ordering::Relaxed));
-        let mark = if target.contains('?') { '&' } else { '?' };
-        let pending = request.with_target(format!("{target}{mark}gate={gate}")).spawn();
+        let separator = if target.contains('?') { '&' } else { '?' };
+        let pending = request.with_target(format!("{target}{separator}gate={gate}")).spawn();
         let pending =
             pending.wait_for_effect(self.app.desk.sync_points.wait_for_arrival(&gate)).await;
         HeldRequest { pending_response: pending, gate_name: gate, desk: self.app.desk.clone() }
@@ -92,7 +92,7 @@ impl TestSite {
     pub fn start_worker(&mut self) {
         let (stop, stopped) = oneshot::channel::<()>();
         let stopped = async {
-            // Whoever drops the site stops its worker.
+            // Dropping the site stops its worker.
             let _ = stopped.await;
         };
         let WorkerOptions { concurrency, lease } = self.worker_options;
@@ -117,17 +117,17 @@ impl TestSite {
         }
     }
 
-    /// Shuts down like a service: runs and responses may end, and nothing is left afterwards.
+    /// Shuts down like a service: runs and responses may end, and no work remains.
     ///
     /// # Panics
     ///
-    /// If something does not end.
+    /// If a task does not end.
     pub async fn stop(mut self) {
         let (server, worker) = (self.server.take(), self.worker.take());
-        let parts = [server, worker].into_iter().flatten();
-        let parts: Vec<_> = parts.map(|(stop, ended)| (stop.send(()), ended).1).collect();
-        for part in parts {
-            let _ = with_timeout("the site to stop", part).await;
+        let tasks = [server, worker].into_iter().flatten();
+        let tasks: Vec<_> = tasks.map(|(stop, ended)| (stop.send(()), ended).1).collect();
+        for task in tasks {
+            let _ = with_timeout("the site to stop", task).await;
         }
         let drained = self.app.store.shutdown(Duration::from_secs(5)).await;
         assert!(drained, "something was left to give back");
@@ -150,7 +150,7 @@ impl HeldRequest {
         self.pending_response.response().await
     }
 
-    /// Returns the response to a request that is ended at its gate.
+    /// Returns the response to a request that ends while its handler waits at the gate.
     pub async fn response(self) -> TestResponse {
         self.pending_response.response().await
     }

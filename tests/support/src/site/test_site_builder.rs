@@ -33,12 +33,12 @@ impl TestSiteBuilder {
     pub(crate) fn new(
         framework: WebFramework,
         store: Store,
-        desk: ScriptedHandler,
-        site: String,
+        handler: ScriptedHandler,
+        site_name: String,
     ) -> Self {
-        let site = site.into();
+        let site_name = site_name.into();
         let app =
-            AppState { store, second_store: None, injects_store: true, desk, site_name: site };
+            AppState { store, second_store: None, injects_store: true, desk: handler, site_name };
         Self { framework, app, worker_options: Some(WorkerOptions::default()) }
     }
 
@@ -82,7 +82,7 @@ impl TestSiteBuilder {
             WebFramework::Axum => axum::start_server(&self.app).await,
             WebFramework::Actix => actix::start_server(&self.app).await,
         };
-        let works = self.worker_options.is_some();
+        let has_worker = self.worker_options.is_some();
         let mut site = TestSite {
             addr,
             framework: self.framework,
@@ -91,7 +91,7 @@ impl TestSiteBuilder {
             worker_options: self.worker_options.unwrap_or_default(),
             worker: None,
         };
-        if works {
+        if has_worker {
             site.start_worker();
         }
         site

@@ -1,13 +1,13 @@
-//! The history check of queues: processes push tasks and run them while they are killed, paused and cut
-//! off, and while their server fails and returns.
+//! The history check of queues: processes push tasks and run them while they are killed, paused and
+//! cut off, and while their server fails and returns.
 //!
 //! - D1: each task that was reported as pushed ends once, done by a successful run, or dead.
 //! - D3: it runs again only after a failure, or a fault that has disturbed the run before.
 //!
 //! Each task is a resource of its own: there is neither a lock nor an order.
 //!
-//! A process records a task before it pushes it, the id that it gets, and each start and end of a run. A
-//! task that was pushed without a reply may be stored, and the check waits for it as well.
+//! A process records a task before it pushes it, the id that it gets, and each start and end of a
+//! run. A task that was pushed without a reply may be stored, and the check waits for it as well.
 
 mod task_domain;
 mod task_process;
@@ -16,21 +16,21 @@ use std::time::Duration;
 
 pub use self::{task_domain::TaskDomain, task_process::run_task_process};
 
-/// The queue.
+/// Name of the queue.
 const QUEUE_NAME: &str = "errands";
 
-/// Of a run. Short, so that faults are longer.
+/// Lease of a run. It is short, so that faults outlast it.
 const RUN_LEASE: Duration = Duration::from_secs(1);
 
-/// Attempts of a task, unless it may be run once.
+/// Attempts of a task, unless it runs once.
 const MAX_ATTEMPTS: u32 = 6;
 
-/// What the process that pushes it has written down of a task before it did.
+/// Record of a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum PushEvent {
-    /// Its name, and whether it is to run once.
+    /// Name of the task, and whether it runs once; recorded before the push.
     Requested(String, bool),
-    /// It is stored, under this id.
+    /// Name and id of the stored task.
     Stored(String, String),
 }
 
@@ -44,15 +44,15 @@ impl std::fmt::Display for PushEvent {
 }
 
 impl PushEvent {
-    /// Of a line of a log, with its time; `None` for one that is about something else, or has no end.
+    /// Parses a log line with its time. Returns `None` for other and for incomplete lines.
     fn parse(line: &str) -> Option<(u64, Self)> {
-        let words: Vec<_> = line.split(' ').collect();
-        let [at, _wall, what, name, last] = words[..] else { return None };
-        let line = match what {
-            "push" => Self::Requested(name.to_owned(), last.parse().ok()?),
-            "pushed" => Self::Stored(name.to_owned(), last.to_owned()),
+        let parts: Vec<_> = line.split(' ').collect();
+        let [time, _wall, event_name, name, value] = parts[..] else { return None };
+        let line = match event_name {
+            "push" => Self::Requested(name.to_owned(), value.parse().ok()?),
+            "pushed" => Self::Stored(name.to_owned(), value.to_owned()),
             _ => return None,
         };
-        Some((at.parse().ok()?, line))
+        Some((time.parse().ok()?, line))
     }
 }

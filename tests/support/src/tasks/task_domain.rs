@@ -25,8 +25,8 @@ use crate::{
 
 const PROCESS_COUNT: usize = 3;
 
-/// Until all have ended once nothing is done to them any more: leases of the dead, pauses before the next attempt, and a
-/// machine that has other things to do.
+/// Longest time until all tasks have ended after the faults: leases of dead processes and retry
+/// backoffs, on a loaded machine.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The domain of tasks.
@@ -62,7 +62,7 @@ impl FleetDomain for TaskDomain {
         Self { queue: store.queue(QUEUE_NAME), store }
     }
 
-    async fn start_processes(fleet: &mut ProcessFleet<Self>, _dice: &mut SeededRng) {
+    async fn start_processes(fleet: &mut ProcessFleet<Self>, _rng: &mut SeededRng) {
         for _ in 0..PROCESS_COUNT {
             fleet.start_process(String::new()).await;
         }
@@ -75,35 +75,37 @@ impl FleetDomain for TaskDomain {
     async fn finish_and_check(
         fleet: &mut ProcessFleet<Self>,
         _plan: &HistoryPlan,
-        calm: u64,
+        last_fault_end: u64,
     ) -> HistoryReport {
-        let mut wrong = fleet.stop_all_processes().await;
-        wrong.extend(fleet.domain.wait_for_all_tasks().await);
-        let ended = (clock::now_ns() - calm) / NS_PER_MS;
+        let mut violations = fleet.stop_all_processes().await;
+        violations.extend(fleet.domain.wait_for_all_tasks().await);
+        let completion_ms = (clock::now_ns() - last_fault_end) / NS_PER_MS;
         let report = fleet.domain.store.check().run().await.expect("the store is there");
-        wrong.extend(report.faults().map(|fault| violation(Guarantee::N1, fault.to_string())));
+        violations.extend(report.faults().map(|fault| violation(Guarantee::N1, fault.to_string())));
         let mut history = collect_history(fleet);
         fleet.domain.record_final_states(&mut history).await;
-        let (looked, mut found) = history.check();
-        // At least once: a process that stood still for longer than its lease may run beside the next one.
-        found.retain(|found| matches!(found.guarantee, Guarantee::D1 | Guarantee::D3));
-        wrong.extend(found);
-        if looked.accepted == 0 || looked.runs == 0 {
-            wrong.push(violation(Guarantee::L1, "nothing was ever run".to_owned()));
+        let (stats, mut history_violations) = history.check();
+        // Execution is at least once: a process that stalls beyond its lease may run beside the
+        // next one.
+        history_violations
+            .retain(|violation| matches!(violation.guarantee, Guarantee::D1 | Guarantee::D3));
+        violations.extend(history_violations);
+        if stats.accepted == 0 || stats.runs == 0 {
+            violations.push(violation(Guarantee::L1, "nothing was ever run".to_owned()));
         }
-        let told = vec![
-            format!("{looked:?}; pushed without an answer {}", history.unanswered_counts.len()),
-            format!("figure: fewest tasks pushed {}", looked.accepted),
-            format!("figure: all tasks ended after the faults {ended} ms"),
+        let lines = vec![
+            format!("{stats:?}; pushed without an answer {}", history.unanswered_counts.len()),
+            format!("figure: fewest tasks pushed {}", stats.accepted),
+            format!("figure: all tasks ended after the faults {completion_ms} ms"),
         ];
-        HistoryReport { lines: told, violations: wrong, log_folder: None }
+        HistoryReport { lines, violations, log_folder: None }
     }
 }
 
 impl TaskDomain {
-    /// Waits until nothing waits or runs, and looks whether the counts add up.
+    /// Waits until no task waits or runs, and checks the sum of the counts.
     async fn wait_for_all_tasks(&self) -> Option<Violation> {
-        let until = tokio::time::Instant::now() + COMPLETION_TIMEOUT;
+        let deadline = tokio::time::Instant::now() + COMPLETION_TIMEOUT;
         loop {
             let stats = self.queue.stats().await.expect("the store is there");
             if stats.waiting + stats.running == 0 {
@@ -111,14 +113,15 @@ impl TaskDomain {
                     violation(Guarantee::D1, format!("tasks are unaccounted for: {stats:?}"))
                 });
             }
-            if tokio::time::Instant::now() > until {
+            if tokio::time::Instant::now() > deadline {
                 return Some(violation(Guarantee::L1, format!("they do not end: {stats:?}")));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
-    /// A dead letter is known. The store keeps nothing of a task that is done, so its runs have to say it.
+    /// The store has records of dead letters only. The state of a completed task follows from its
+    /// runs.
     async fn record_final_states(&self, history: &mut DeferredHistory) {
         for accepted in &history.accepted {
             let id = TaskId::parse(&accepted.id).expect("an id");
@@ -128,31 +131,33 @@ impl TaskDomain {
                 Some(TaskState::Dead) => "dead",
                 Some(_) => "waiting",
             };
-            let of = |run: &&RecordedRun| run.job_id.as_deref() == Some(&*accepted.id);
-            let last = history.runs.iter().filter(of).max_by_key(|run| run.started_at);
-            let end = last.and_then(|run| run.end.as_ref());
+            let belongs_to_task = |run: &&RecordedRun| run.job_id.as_deref() == Some(&*accepted.id);
+            let last_run =
+                history.runs.iter().filter(belongs_to_task).max_by_key(|run| run.started_at);
+            let end = last_run.and_then(|run| run.end.as_ref());
             let response = end.map(|end| (end.status, end.body.clone()));
-            let seen = ObservedStatus { state: state.to_owned(), reason: String::new(), response };
-            history.observed_statuses.entry(accepted.id.clone()).or_default().push(seen);
+            let observed =
+                ObservedStatus { state: state.to_owned(), reason: String::new(), response };
+            history.observed_statuses.entry(accepted.id.clone()).or_default().push(observed);
         }
     }
 }
 
-fn violation(check: Guarantee, told: String) -> Violation {
-    Violation { guarantee: check, description: told }
+fn violation(guarantee: Guarantee, description: String) -> Violation {
+    Violation { guarantee, description }
 }
 
-/// What all processes have written.
+/// Returns the records of all processes.
 fn collect_history(fleet: &ProcessFleet<TaskDomain>) -> DeferredHistory {
     let mut history = DeferredHistory::default();
     let mut tasks = BTreeMap::<String, (u64, bool, Option<(String, u64)>)>::new();
-    fleet.read_logs(|life, text| {
-        history.add_log(life, text);
-        for (at, line) in text.lines().filter_map(PushEvent::parse) {
+    fleet.read_logs(|incarnation, text| {
+        history.add_log(incarnation, text);
+        for (time, line) in text.lines().filter_map(PushEvent::parse) {
             match line {
-                PushEvent::Requested(name, once) => drop(tasks.insert(name, (at, once, None))),
+                PushEvent::Requested(name, once) => drop(tasks.insert(name, (time, once, None))),
                 PushEvent::Stored(name, id) => {
-                    tasks.entry(name).and_modify(|task| task.2 = Some((id, at)));
+                    tasks.entry(name).and_modify(|task| task.2 = Some((id, time)));
                 }
             }
         }
@@ -162,12 +167,12 @@ fn collect_history(fleet: &ProcessFleet<TaskDomain>) -> DeferredHistory {
         let terms =
             if once { AcceptedTerms::SINGLE_RUN } else { AcceptedTerms::retryable(MAX_ATTEMPTS) };
         match pushed {
-            Some((id, told)) => {
+            Some((id, stored_at)) => {
                 let task = AcceptedJob {
                     id,
                     resource,
                     sent_at: sent,
-                    answered_at: told,
+                    answered_at: stored_at,
                     terms,
                     is_certain: true,
                 };

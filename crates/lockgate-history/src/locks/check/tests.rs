@@ -1,4 +1,5 @@
-//! Hand-made histories: each check finds what is wrong with one, and nothing in a good one.
+//! Hand-made histories. Each check must find the violation in a wrong one, and nothing in a correct
+//! one.
 
 use super::check_history;
 use crate::{
@@ -6,7 +7,7 @@ use crate::{
     locks::{DisturbedInterval, FencedRegister, LockEvent, LockHistory, RecordedLockMode},
 };
 
-/// A history in the making. Times are in ms.
+/// Builder of a history. Times are in ms.
 struct LockHistoryBuilder {
     history: LockHistory,
     next_acquisition: u64,
@@ -20,7 +21,8 @@ impl Default for LockHistoryBuilder {
 }
 
 impl LockHistoryBuilder {
-    /// One who asked at `asked`, had the lock from `from` to `to`, and was sure of it for longer.
+    /// Adds a hold that was requested at `requested` and lasted from `from` to `to`, within its
+    /// validity time.
     fn add_hold(
         &mut self,
         process: usize,
@@ -90,12 +92,13 @@ fn m1_overlapping_holds_are_reported() {
     assert_eq!(violation.lines().count(), 3, "the two, and no more: {violation}");
 }
 
-/// Each end of a hold ends it, and nothing else does.
+/// Each of these events ends a hold, and no other does.
 #[test]
 fn m1_hold_ends_by_expiry_loss_release_or_kill() {
     let requested = || (0, requested_event(0, EXCLUSIVE));
-    let next = |history: &mut LockHistoryBuilder| history.add_hold(1, EXCLUSIVE, 2, [10, 60, 70]);
-    for (valid, end, good) in [
+    let add_next_hold =
+        |history: &mut LockHistoryBuilder| history.add_hold(1, EXCLUSIVE, 2, [10, 60, 70]);
+    for (valid, end, is_valid) in [
         (1000, None, false),
         (50, None, true),
         (1000, Some((55 * NANOS_PER_MILLI, LockEvent::LossReported { acquisition: 0 })), true),
@@ -111,13 +114,13 @@ fn m1_hold_ends_by_expiry_loss_release_or_kill() {
         (1000, Some((55 * NANOS_PER_MILLI, LockEvent::Releasing { acquisition: 0 })), true),
     ] {
         let mut history = LockHistoryBuilder::default();
-        let got = (
+        let granted = (
             NANOS_PER_MILLI,
             LockEvent::Granted { acquisition: 0, fence: 1, valid_until: valid * NANOS_PER_MILLI },
         );
-        history.add_events(0, [requested(), got].into_iter().chain(end).collect());
-        next(&mut history);
-        if good { history.assert_valid() } else { history.assert_violates("M1") }
+        history.add_events(0, [requested(), granted].into_iter().chain(end).collect());
+        add_next_hold(&mut history);
+        if is_valid { history.assert_valid() } else { history.assert_violates("M1") }
     }
     let mut history = LockHistoryBuilder::default();
     history.add_events(
@@ -134,7 +137,7 @@ fn m1_hold_ends_by_expiry_loss_release_or_kill() {
             ),
         ],
     );
-    next(&mut history);
+    add_next_hold(&mut history);
     history
         .history
         .killed_at
@@ -173,14 +176,15 @@ fn m2_decreasing_or_repeated_fence_is_reported() {
     history.add_hold(0, EXCLUSIVE, 5, [0, 1, 3]);
     history.add_hold(1, EXCLUSIVE, 5, [0, 4, 5]);
     history.assert_violates("M2");
-    // Asked at the same time: either may be first in the store.
+    // Requested at the same time, so either may be first in the store.
     let mut history = LockHistoryBuilder::default();
     history.add_hold(0, EXCLUSIVE, 5, [0, 3, 4]);
     history.add_hold(1, EXCLUSIVE, 4, [0, 1, 2]);
     history.assert_valid();
 }
 
-/// Permits are numbered in any order, but not before what came before all of them, nor twice.
+/// Fences of permits may have any order among each other, but must be unique and larger than those
+/// of earlier holds.
 #[test]
 fn m2_fences_of_permits_may_be_unordered_among_permits() {
     let permit = RecordedLockMode::Permits(3);
@@ -202,47 +206,48 @@ fn m2_fences_of_permits_may_be_unordered_among_permits() {
 #[test]
 fn m3_register_regression_or_lost_increment_is_reported() {
     let mut history = LockHistoryBuilder::default();
-    let mut register = |writes: &[(u64, u64)]| {
+    let mut violation_for = |writes: &[(u64, u64)]| {
         history.history.registers =
             vec![FencedRegister { lock: "x".into(), writes: writes.to_vec() }];
         history.violation_text()
     };
-    assert_eq!(register(&[(1, 1), (2, 2), (2, 3), (9, 4)]), "");
-    assert!(register(&[(1, 1), (3, 2), (2, 3)]).starts_with("M3: write with an older fence"));
-    assert!(register(&[(1, 1), (2, 2), (3, 2)]).starts_with("M3: increment lost"));
-    assert!(register(&[(1, 1), (2, 3)]).starts_with("M3: increment lost"));
+    assert_eq!(violation_for(&[(1, 1), (2, 2), (2, 3), (9, 4)]), "");
+    assert!(violation_for(&[(1, 1), (3, 2), (2, 3)]).starts_with("M3: write with an older fence"));
+    assert!(violation_for(&[(1, 1), (2, 2), (3, 2)]).starts_with("M3: increment lost"));
+    assert!(violation_for(&[(1, 1), (2, 3)]).starts_with("M3: increment lost"));
 }
 
 #[test]
 fn m3_missing_confirmed_write_is_reported() {
     let mut history = LockHistoryBuilder::default();
-    let got = (
+    let granted = (
         NANOS_PER_MILLI,
         LockEvent::Granted { acquisition: 0, fence: 7, valid_until: 1000 * NANOS_PER_MILLI },
     );
-    let wrote = (2 * NANOS_PER_MILLI, LockEvent::Written { acquisition: 0, value: 1 });
+    let written = (2 * NANOS_PER_MILLI, LockEvent::Written { acquisition: 0, value: 1 });
     history.add_events(
         0,
         vec![
             (0, requested_event(0, EXCLUSIVE)),
-            got,
-            wrote,
+            granted,
+            written,
             (3 * NANOS_PER_MILLI, LockEvent::Releasing { acquisition: 0 }),
         ],
     );
-    let register = |writes| vec![FencedRegister { lock: "x".into(), writes }];
-    history.history.registers = register(vec![(7, 1)]);
+    let registers = |writes| vec![FencedRegister { lock: "x".into(), writes }];
+    history.history.registers = registers(vec![(7, 1)]);
     assert_eq!(history.violation_text(), "");
-    history.history.registers = register(vec![]);
+    history.history.registers = registers(vec![]);
     assert!(history.violation_text().starts_with("M3: confirmed write missing"));
 }
 
-/// One waits from 0 to 400, and so many of another process come after it stood in line.
-fn overtaken_waiter_history(others: u64) -> LockHistoryBuilder {
+/// History in which one waiter waits from 0 to 400, and `overtakes` later requests of another
+/// process are granted before it.
+fn overtaken_waiter_history(overtakes: u64) -> LockHistoryBuilder {
     let mut history = LockHistoryBuilder::default();
-    for n in 0..others {
-        let at = 200 + n;
-        history.add_hold(1, EXCLUSIVE, 10 + n, [at - 1, at, at + 1]);
+    for n in 0..overtakes {
+        let granted_at = 200 + n;
+        history.add_hold(1, EXCLUSIVE, 10 + n, [granted_at - 1, granted_at, granted_at + 1]);
     }
     history.add_hold(0, EXCLUSIVE, 500, [0, 400, 401]);
     history
@@ -262,13 +267,13 @@ fn f1_overtakes_beyond_one_handover_series_are_reported() {
     history.assert_valid();
 }
 
-/// What came first, or at the same time, may go first.
+/// Grants to earlier or concurrent requests are no overtakes.
 #[test]
 fn f1_grants_to_earlier_requests_are_no_overtakes() {
     let mut history = LockHistoryBuilder::default();
     for n in 0..40 {
-        let at = 200 + n;
-        history.add_hold(1, EXCLUSIVE, 10 + n, [n, at, at + 1]);
+        let granted_at = 200 + n;
+        history.add_hold(1, EXCLUSIVE, 10 + n, [n, granted_at, granted_at + 1]);
     }
     history.add_hold(0, EXCLUSIVE, 500, [0, 400, 401]);
     history.assert_valid();

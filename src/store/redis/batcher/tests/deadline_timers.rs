@@ -1,4 +1,4 @@
-//! Who is told that his time is over, and by whom.
+//! Timeouts of calls, and the timer that reports them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,101 +16,102 @@ use crate::{error::ErrorKind, store::redis::batcher::CallBatcher};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// How long after its call each is told, and of what.
+/// Returns the error of each call, and the delay after which it was reported.
 async fn errors_with_delays(calls: Vec<BoxedCall>) -> Vec<(ErrorKind, Duration)> {
-    let told = calls.into_iter().map(|call| async {
+    let outcomes = calls.into_iter().map(|call| async {
         let error = call.await.unwrap_err();
         (error.kind(), Instant::now())
     });
     let started = Instant::now();
-    let told = join_all(told).await;
-    told.into_iter().map(|(kind, at)| (kind, at - started)).collect()
+    let outcomes = join_all(outcomes).await;
+    outcomes.into_iter().map(|(kind, at)| (kind, at - started)).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn each_call_times_out_at_its_own_deadline() {
-    let (combiner, _field) = ScriptedTransport::new_batcher();
-    let flying = polled_call(&combiner, 1);
+    let (batcher, _field) = ScriptedTransport::new_batcher();
+    let in_flight = polled_call(&batcher, 1);
     let mut calls = Vec::new();
-    for step in 2..12 {
-        calls.push(polled_call(&combiner, step));
+    for command in 2..12 {
+        calls.push(polled_call(&batcher, command));
         advance(10 * MILLISECOND).await;
     }
-    let told = errors_with_delays(calls).await;
-    for (n, told) in (0..).zip(told) {
-        let left = CALL_TIMEOUT - 10 * MILLISECOND * (10 - n);
-        assert_eq!(told, (ErrorKind::Timeout, left), "{n}");
+    let outcomes = errors_with_delays(calls).await;
+    for (n, outcome) in (0..).zip(outcomes) {
+        let remaining = CALL_TIMEOUT - 10 * MILLISECOND * (10 - n);
+        assert_eq!(outcome, (ErrorKind::Timeout, remaining), "{n}");
     }
-    drop(flying);
+    drop(in_flight);
 }
 
-/// The list is in the order of deadlines; who is no part of that order has a timer of his own.
+/// The timer's list is ordered by deadline. A call that does not fit that order has a timer of its
+/// own.
 #[tokio::test(start_paused = true)]
 async fn call_with_shorter_deadline_times_out_first() {
-    let (combiner, _field) = ScriptedTransport::new_batcher();
-    let flying = polled_call(&combiner, 1);
+    let (batcher, _field) = ScriptedTransport::new_batcher();
+    let in_flight = polled_call(&batcher, 1);
     let calls = vec![
-        start_call_within(&combiner, 2, CALL_TIMEOUT),
-        start_call_within(&combiner, 3, CALL_TIMEOUT / 5),
-        start_call_within(&combiner, 4, CALL_TIMEOUT * 2),
+        start_call_within(&batcher, 2, CALL_TIMEOUT),
+        start_call_within(&batcher, 3, CALL_TIMEOUT / 5),
+        start_call_within(&batcher, 4, CALL_TIMEOUT * 2),
     ];
-    let told = errors_with_delays(calls).await;
-    let times: Vec<_> = told.iter().map(|(_, time)| *time).collect();
+    let outcomes = errors_with_delays(calls).await;
+    let times: Vec<_> = outcomes.iter().map(|(_, time)| *time).collect();
     assert_eq!(times, [CALL_TIMEOUT, CALL_TIMEOUT / 5, CALL_TIMEOUT * 2]);
-    drop(flying);
+    drop(in_flight);
 }
 
-/// It has ended when nobody was left to ring for.
+/// The timer ends when no call is left. A later call starts it again.
 #[tokio::test(start_paused = true)]
 async fn timer_is_restarted_for_later_calls() {
-    let (combiner, field) = ScriptedTransport::new_batcher();
+    let (batcher, transport) = ScriptedTransport::new_batcher();
     for _ in 0..3 {
-        let calls = [polled_call(&combiner, 1), polled_call(&combiner, 2)];
-        field.allow_replies(2);
+        let calls = [polled_call(&batcher, 1), polled_call(&batcher, 2)];
+        transport.allow_replies(2);
         for call in calls {
             reply_of_first_attempt(call).await;
         }
         advance(3 * CALL_TIMEOUT).await;
         run_ready_tasks().await;
     }
-    let flying = polled_call(&combiner, 1);
+    let in_flight = polled_call(&batcher, 1);
     assert_eq!(
-        errors_with_delays(vec![start_call(&combiner, 2)]).await,
+        errors_with_delays(vec![start_call(&batcher, 2)]).await,
         [(ErrorKind::Timeout, CALL_TIMEOUT)]
     );
-    drop(flying);
+    drop(in_flight);
 }
 
 fn current_thread_runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// One that flies, and one that waits, on a runtime that does nothing more.
+/// Returns a sent call and a queued one, on a runtime that runs no further task.
 fn calls_on_stalled_runtime() -> (Arc<CallBatcher<ScriptedTransport>>, Runtime, [BoxedCall; 2]) {
-    let (combiner, _) = ScriptedTransport::new_batcher();
-    let other = current_thread_runtime();
-    let left = other.block_on(async { [polled_call(&combiner, 1), polled_call(&combiner, 2)] });
-    (combiner, other, left)
+    let (batcher, _) = ScriptedTransport::new_batcher();
+    let stalled = current_thread_runtime();
+    let calls = stalled.block_on(async { [polled_call(&batcher, 1), polled_call(&batcher, 2)] });
+    (batcher, stalled, calls)
 }
 
 #[test]
 fn stalled_runtime_does_not_delay_timeouts_elsewhere() {
-    let (combiner, other, left) = calls_on_stalled_runtime();
+    let (batcher, stalled, calls) = calls_on_stalled_runtime();
     current_thread_runtime().block_on(async {
-        let told = timeout(4 * CALL_TIMEOUT, start_call(&combiner, 3)).await;
-        // It went with a flight that does not arrive.
-        assert_eq!(told.expect("in time").unwrap_err().kind(), ErrorKind::Timeout);
+        let outcome = timeout(4 * CALL_TIMEOUT, start_call(&batcher, 3)).await;
+        // The call was sent in a batch that gets no reply.
+        assert_eq!(outcome.expect("in time").unwrap_err().kind(), ErrorKind::Timeout);
     });
-    drop((left, other));
+    drop((calls, stalled));
 }
 
 #[test]
 fn calls_time_out_after_runtime_of_timer_ends() {
-    let (_combiner, other, [flying, waiting]) = calls_on_stalled_runtime();
-    drop(other);
+    let (_combiner, stalled, [in_flight, queued]) = calls_on_stalled_runtime();
+    drop(stalled);
     current_thread_runtime().block_on(async {
-        let told = timeout(4 * CALL_TIMEOUT, waiting).await;
-        assert_eq!(told.expect("in time").unwrap_err().kind(), ErrorKind::Unavailable);
+        let outcome = timeout(4 * CALL_TIMEOUT, queued).await;
+        assert_eq!(outcome.expect("in time").unwrap_err().kind(), ErrorKind::Unavailable);
     });
-    drop(flying);
+    drop(in_flight);
 }

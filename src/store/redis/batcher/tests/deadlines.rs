@@ -1,4 +1,4 @@
-//! What a caller is told whose time is over.
+//! Outcomes of calls whose deadline passes.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -17,95 +17,97 @@ use crate::{
     },
 };
 
-/// Before anybody looks why nobody comes.
+/// Shorter than the stall timeout of the batcher.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(30);
 
 #[tokio::test(start_paused = true)]
 async fn unsent_call_past_deadline_reports_not_run() {
-    let (combiner, field) = ScriptedTransport::new_batcher();
-    let first = polled_call(&combiner, 1);
-    let queued = start_call_within(&combiner, 2, SHORT_TIMEOUT);
+    let (batcher, transport) = ScriptedTransport::new_batcher();
+    let first = polled_call(&batcher, 1);
+    let queued = start_call_within(&batcher, 2, SHORT_TIMEOUT);
     assert_eq!(queued.await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(first.await.unwrap_err().kind(), ErrorKind::Timeout);
-    assert_eq!(field.timeout_count(), 1);
+    assert_eq!(transport.timeout_count(), 1);
     run_ready_tasks().await;
-    field.allow_replies(1);
-    reply_of_first_attempt(start_call(&combiner, 3)).await;
-    assert_eq!(field.sent_batches(), [vec![1], vec![3]]);
+    transport.allow_replies(1);
+    reply_of_first_attempt(start_call(&batcher, 3)).await;
+    assert_eq!(transport.sent_batches(), [vec![1], vec![3]]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn deadline_starts_when_each_call_is_made() {
-    let (combiner, field) = ScriptedTransport::new_batcher();
-    let first = polled_call(&combiner, 1);
-    let one = polled_call(&combiner, 2);
+    let (batcher, transport) = ScriptedTransport::new_batcher();
+    let first = polled_call(&batcher, 1);
+    let one = polled_call(&batcher, 2);
     let started = Instant::now();
     advance(SHORT_TIMEOUT).await;
-    let other = crate::store::spawn(start_call(&combiner, 3));
+    let other = crate::store::spawn(start_call(&batcher, 3));
     run_ready_tasks().await;
-    field.allow_replies(1);
+    transport.allow_replies(1);
     reply_of_first_attempt(first).await;
     run_ready_tasks().await;
-    assert_eq!(field.sent_batches()[1], [2, 3]);
+    assert_eq!(transport.sent_batches()[1], [2, 3]);
     assert_eq!(one.await.unwrap_err().kind(), ErrorKind::Timeout);
     assert_eq!(started.elapsed().as_millis(), CALL_TIMEOUT.as_millis());
-    // The flight goes on for the other one's sake.
-    field.allow_replies(1);
+    // The batch still completes for its other call.
+    transport.allow_replies(1);
     assert_eq!(other.await.unwrap().unwrap().first, 3);
 }
 
-/// Also if nobody looks at its clock: its runtime may be busy.
+/// Holds even if the call's timer does not run because its runtime is busy.
 #[tokio::test(start_paused = true)]
 async fn expired_queued_call_is_not_sent_by_next_batch() {
-    let (combiner, field) = ScriptedTransport::new_batcher();
-    let mut first = polled_call(&combiner, 1);
-    let mut queued = start_call_within(&combiner, 2, SHORT_TIMEOUT);
+    let (batcher, transport) = ScriptedTransport::new_batcher();
+    let mut first = polled_call(&batcher, 1);
+    let mut queued = start_call_within(&batcher, 2, SHORT_TIMEOUT);
     assert!(poll_once(&mut queued).is_none());
     advance(SHORT_TIMEOUT - Duration::from_millis(1)).await;
-    let young = polled_call(&combiner, 3);
+    let young = polled_call(&batcher, 3);
     advance(Duration::from_millis(2)).await;
-    field.allow_replies(2);
+    transport.allow_replies(2);
     assert!(poll_once(&mut first).is_some());
     reply_of_first_attempt(young).await;
     assert_eq!(poll_once(&mut queued).unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(field.sent_batches(), [vec![1], vec![3]]);
+    assert_eq!(transport.sent_batches(), [vec![1], vec![3]]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn never_executed_call_reports_unavailable() {
-    let (combiner, field) = ScriptedTransport::new_batcher();
-    let calls = [polled_call(&combiner, 1), polled_call(&combiner, 2)];
-    (0..100).for_each(|_| field.push_fault(BatchFault::NotExecuted));
-    field.allow_replies(100);
+    let (batcher, transport) = ScriptedTransport::new_batcher();
+    let calls = [polled_call(&batcher, 1), polled_call(&batcher, 2)];
+    (0..100).for_each(|_| transport.push_fault(BatchFault::NotExecuted));
+    transport.allow_replies(100);
     for call in calls {
         assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Unavailable);
     }
-    assert_eq!(field.timeout_count(), 0);
+    assert_eq!(transport.timeout_count(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn call_on_lost_connection_reports_timeout() {
-    let (combiner, field) = ScriptedTransport::new_batcher();
-    let calls = [polled_call(&combiner, 1), polled_call(&combiner, 2)];
-    (0..100).for_each(|_| field.push_fault(BatchFault::ConnectionLost));
-    field.allow_replies(100);
+    let (batcher, transport) = ScriptedTransport::new_batcher();
+    let calls = [polled_call(&batcher, 1), polled_call(&batcher, 2)];
+    (0..100).for_each(|_| transport.push_fault(BatchFault::ConnectionLost));
+    transport.allow_replies(100);
     let outcomes = futures_util::future::join_all(calls).await;
-    // The second went when the first had given up, and then there was no time left; or it never did.
+    // Either the second call was sent after the first had failed, too late for a reply, or it was
+    // never sent.
     assert_eq!(outcomes[0].as_ref().unwrap_err().kind(), ErrorKind::Timeout);
-    let sent = field.sent_batches().iter().any(|steps| steps.contains(&2));
+    let sent = transport.sent_batches().iter().any(|commands| commands.contains(&2));
     let kind = if sent { ErrorKind::Timeout } else { ErrorKind::Unavailable };
     assert_eq!(outcomes[1].as_ref().unwrap_err().kind(), kind);
 }
 
-/// A server that is near is sent no more than it reads next: what lay in the buffers would be in doubt.
+/// To a near server, only the batches that it reads next are sent. More of them would lie in
+/// buffers, where their outcome is in doubt.
 #[tokio::test(start_paused = true)]
 async fn large_backlog_to_silent_server_stays_mostly_unsent() {
-    let (combiner, field) = ScriptedTransport::new_batcher();
-    let calls: Vec<_> = (0..900).map(|n| crate::store::spawn(start_call(&combiner, n))).collect();
+    let (batcher, transport) = ScriptedTransport::new_batcher();
+    let calls: Vec<_> = (0..900).map(|n| crate::store::spawn(start_call(&batcher, n))).collect();
     run_ready_tasks().await;
-    assert!(field.sent_batches().len() <= 4, "{} flights", field.sent_batches().len());
+    assert!(transport.sent_batches().len() <= 4, "{} flights", transport.sent_batches().len());
     let outcomes = futures_util::future::join_all(calls).await;
-    let sent: HashSet<u32> = field.sent_batches().concat().into_iter().collect();
+    let sent: HashSet<u32> = transport.sent_batches().concat().into_iter().collect();
     assert!(sent.len() < 600, "{} were sent", sent.len());
     for (n, outcome) in (0..900).zip(outcomes) {
         let kind = outcome.expect("no panic").expect_err("nothing is answered").kind();
@@ -115,29 +117,29 @@ async fn large_backlog_to_silent_server_stays_mostly_unsent() {
     }
 }
 
-/// Its caller may leave at any moment, also while its flight ends.
+/// A caller may be dropped at any moment, also while its batch ends.
 #[tokio::test]
 async fn outcome_cell_stays_sent_only_if_call_may_have_run() {
-    let told = [
+    let cases = [
         (ErrorKind::Timeout, true),
         (ErrorKind::Protocol, true),
         (ErrorKind::Unavailable, false),
         (ErrorKind::Config, false),
     ];
-    for (kind, may_have_run) in told {
-        let (ticket, now) = (Arc::new(OutcomeCell::default()), Instant::now());
-        let (own, until) = (Arc::clone(&ticket), now + CALL_TIMEOUT);
+    for (kind, may_have_run) in cases {
+        let (cell, now) = (Arc::new(OutcomeCell::default()), Instant::now());
+        let (shared_cell, deadline) = (Arc::clone(&cell), now + CALL_TIMEOUT);
         let mut entry = QueuedCall::<ScriptedTransport> {
             command: 1,
-            cell: own,
-            deadline: until,
+            cell: shared_cell,
+            deadline,
             detached: false,
             attempts: 0,
         };
         assert!(entry.try_mark_sent("test", now));
         entry.fail_last_attempt("test", &Error::new(kind, "test"));
-        assert_eq!(ticket.is_sent(), may_have_run, "{kind:?}");
-        match ticket.abandon() {
+        assert_eq!(cell.is_sent(), may_have_run, "{kind:?}");
+        match cell.abandon() {
             AbandonedCall::Done(outcome) => {
                 assert_eq!(outcome.expect_err("it failed").kind(), kind);
             }

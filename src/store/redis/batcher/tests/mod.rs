@@ -1,4 +1,4 @@
-//! The combiner over flights of the tests' own, which arrive when a test says so.
+//! Batcher tests over a scripted transport, which answers a batch when its test allows it.
 
 mod batch_order;
 mod deadline_timers;
@@ -28,21 +28,21 @@ use crate::error::{Error, ErrorKind};
 
 const CALL_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Of tests about order in real time: machines may be slow.
+/// Timeout of tests about order in real time, long enough for a slow machine.
 const REAL_TIME_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What was put on the wire, and what comes of it.
+/// Transport that records batches and scripts their outcomes.
 #[derive(Clone)]
 pub(super) struct ScriptedTransport(Arc<TransportState>);
 
 struct TransportState {
-    /// Each flight that took off: its steps, and whether with the script's text.
+    /// Commands of each sent batch, and whether it was sent with the script's text.
     sent_batches: Mutex<Vec<(Vec<u32>, bool)>>,
-    /// One for each flight that may arrive.
+    /// One permit for each batch that may be answered.
     allowed_replies: Semaphore,
-    /// What the next ones meet; after that they arrive.
+    /// Faults of the next batches. Later batches are answered.
     pending_faults: Mutex<VecDeque<BatchFault>>,
-    /// There is no way to the server.
+    /// Requests for a connection fail.
     is_disconnected: AtomicBool,
     timeout_count: Mutex<u32>,
 }
@@ -52,32 +52,33 @@ impl ScriptedTransport {
         Self::new_batcher_within(CALL_TIMEOUT)
     }
 
-    /// A flight that takes a part of this keeps nobody waiting: for tests in real time it is long, since machines may be slow.
+    /// A batch delays others for a part of `deadline` at most. Tests in real time use a long one,
+    /// since machines may be slow.
     fn new_batcher_within(deadline: Duration) -> (Arc<CallBatcher<Self>>, Self) {
-        let field = Self(Arc::new(TransportState {
+        let transport = Self(Arc::new(TransportState {
             sent_batches: Mutex::default(),
             allowed_replies: Semaphore::new(0),
             pending_faults: Mutex::default(),
             is_disconnected: AtomicBool::new(false),
             timeout_count: Mutex::new(0),
         }));
-        (Arc::new(CallBatcher::new(field.clone(), "test", deadline)), field)
+        (Arc::new(CallBatcher::new(transport.clone(), "test", deadline)), transport)
     }
 
-    fn allow_replies(&self, flights: usize) {
-        self.0.allowed_replies.add_permits(flights);
+    fn allow_replies(&self, batches: usize) {
+        self.0.allowed_replies.add_permits(batches);
     }
 
     fn push_fault(&self, fault: BatchFault) {
         self.0.pending_faults.lock().push_back(fault);
     }
 
-    fn set_disconnected(&self, closed: bool) {
-        self.0.is_disconnected.store(closed, Ordering::SeqCst);
+    fn set_disconnected(&self, disconnected: bool) {
+        self.0.is_disconnected.store(disconnected, Ordering::SeqCst);
     }
 
     fn sent_batches(&self) -> Vec<Vec<u32>> {
-        self.0.sent_batches.lock().iter().map(|(steps, _)| steps.clone()).collect()
+        self.0.sent_batches.lock().iter().map(|(commands, _)| commands.clone()).collect()
     }
 
     fn timeout_count(&self) -> u32 {
@@ -85,7 +86,7 @@ impl ScriptedTransport {
     }
 }
 
-/// Steps are numbers; those over 1,000 are two in one.
+/// Commands are numbers. One above 1,000 has a weight of 2 and two replies.
 impl BatchTransport for ScriptedTransport {
     type Command = u32;
     type Reply = u32;
@@ -94,12 +95,12 @@ impl BatchTransport for ScriptedTransport {
 
     const PIPELINE_THRESHOLD: usize = 16;
 
-    fn weight(step: &u32) -> usize {
-        if *step > 1000 { 2 } else { 1 }
+    fn weight(command: &u32) -> usize {
+        if *command > 1000 { 2 } else { 1 }
     }
 
-    fn reply_count(step: &u32) -> usize {
-        Self::weight(step)
+    fn reply_count(command: &u32) -> usize {
+        Self::weight(command)
     }
 
     async fn connection(&self) -> Result<(), Error> {
@@ -111,20 +112,20 @@ impl BatchTransport for ScriptedTransport {
 
     fn encode<'a>(
         &self,
-        steps: impl Iterator<Item = &'a u32> + Clone,
+        commands: impl Iterator<Item = &'a u32> + Clone,
         by_text: bool,
     ) -> Self::Payload {
-        (steps.copied().collect(), by_text)
+        (commands.copied().collect(), by_text)
     }
 
-    async fn send(&self, (): &mut (), load: &Self::Payload) -> Result<Vec<u32>, BatchFault> {
-        self.0.sent_batches.lock().push(load.clone());
+    async fn send(&self, (): &mut (), payload: &Self::Payload) -> Result<Vec<u32>, BatchFault> {
+        self.0.sent_batches.lock().push(payload.clone());
         self.0.allowed_replies.acquire().await.expect("it is never closed").forget();
         if let Some(fault) = self.0.pending_faults.lock().pop_front() {
             return Err(fault);
         }
-        let twice = |step: &u32| std::iter::repeat_n(*step, Self::weight(step));
-        Ok(load.0.iter().flat_map(twice).collect())
+        let replies = |command: &u32| std::iter::repeat_n(*command, Self::weight(command));
+        Ok(payload.0.iter().flat_map(replies).collect())
     }
 
     fn handle_timeout(&self, (): &()) {
@@ -134,25 +135,25 @@ impl BatchTransport for ScriptedTransport {
 
 type BoxedCall = Pin<Box<dyn Future<Output = Result<CallReply<u32>, Error>> + Send>>;
 
-fn start_call(combiner: &Arc<CallBatcher<ScriptedTransport>>, step: u32) -> BoxedCall {
-    start_call_within(combiner, step, CALL_TIMEOUT)
+fn start_call(batcher: &Arc<CallBatcher<ScriptedTransport>>, command: u32) -> BoxedCall {
+    start_call_within(batcher, command, CALL_TIMEOUT)
 }
 
 fn start_call_within(
-    combiner: &Arc<CallBatcher<ScriptedTransport>>,
-    step: u32,
-    deadline: Duration,
+    batcher: &Arc<CallBatcher<ScriptedTransport>>,
+    command: u32,
+    timeout: Duration,
 ) -> BoxedCall {
-    let combiner = Arc::clone(combiner);
-    let until = Instant::now() + deadline;
-    Box::pin(async move { combiner.call(step, until).await })
+    let batcher = Arc::clone(batcher);
+    let deadline = Instant::now() + timeout;
+    Box::pin(async move { batcher.call(command, deadline).await })
 }
 
-/// A call that has been looked at once.
-fn polled_call(combiner: &Arc<CallBatcher<ScriptedTransport>>, step: u32) -> BoxedCall {
-    let mut call = start_call(combiner, step);
+/// Starts a call and polls it once.
+fn polled_call(batcher: &Arc<CallBatcher<ScriptedTransport>>, command: u32) -> BoxedCall {
+    let mut call = start_call(batcher, command);
     let done = poll_once(&mut call);
-    assert!(done.is_none(), "{step}: {done:?}");
+    assert!(done.is_none(), "{command}: {done:?}");
     call
 }
 
@@ -163,7 +164,7 @@ fn poll_once<F: Future + Unpin>(call: &mut F) -> Option<F::Output> {
     }
 }
 
-/// Lets tasks go as far as they can.
+/// Yields until no task can proceed.
 async fn run_ready_tasks() {
     for _ in 0..20 {
         tokio::task::yield_now().await;

@@ -11,13 +11,14 @@ fn single_server_url(host: &str, port: u16) -> StoreUrl {
     url_with_servers(ServerAddresses::Single(host_port(host, port)))
 }
 
-fn url_with_servers(nodes: ServerAddresses) -> StoreUrl {
-    let (login, sentinel_login) = (LoginCredentials::default(), LoginCredentials::default());
+fn url_with_servers(servers: ServerAddresses) -> StoreUrl {
+    let (credentials, sentinel_credentials) =
+        (LoginCredentials::default(), LoginCredentials::default());
     StoreUrl {
-        servers: nodes,
+        servers,
         tls: false,
-        credentials: login,
-        sentinel_credentials: sentinel_login,
+        credentials,
+        sentinel_credentials,
         database: None,
         namespace: None,
     }
@@ -36,7 +37,7 @@ fn namespace(name: &str) -> Option<String> {
 fn single_server_urls_are_parsed() {
     let local = || single_server_url("127.0.0.1", 6379);
     let secure = |address| StoreUrl { tls: true, ..address };
-    let good = [
+    let valid = [
         ("redis://127.0.0.1", local()),
         ("redis://127.0.0.1/", local()),
         ("REDIS://127.0.0.1:6379/?ns=shop", StoreUrl { namespace: namespace("shop"), ..local() }),
@@ -57,7 +58,7 @@ fn single_server_urls_are_parsed() {
             StoreUrl { credentials: credentials("me", "p@w"), database: Some(0), ..local() },
         ),
     ];
-    for (url, expected) in good {
+    for (url, expected) in valid {
         assert_eq!(StoreUrl::parse(url).expect(url), expected, "{url}");
     }
 }
@@ -67,14 +68,14 @@ fn unix_socket_urls_are_parsed() {
     let socket = || url_with_servers(ServerAddresses::UnixSocket("/run/redis.sock".into()));
     let full = StoreUrl { database: Some(2), credentials: credentials("me", "pw"), ..socket() };
     let with_password = |password| StoreUrl { credentials: credentials("", password), ..socket() };
-    let good = [
+    let valid = [
         ("unix:///run/redis.sock", socket()),
         ("redis+unix:///run/redis.sock?ns=a", StoreUrl { namespace: namespace("a"), ..socket() }),
         ("valkey+unix:///run/redis.sock?db=2&user=me&pass=pw", full),
         ("unix:///run/redis.sock?pass=p+w%20%26&", with_password("p+w &")),
         ("unix:///run/redis.sock?&p%61ss=p=w%2b%C3%A4", with_password("p=w+ä")),
     ];
-    for (url, expected) in good {
+    for (url, expected) in valid {
         assert_eq!(StoreUrl::parse(url).expect(url), expected, "{url}");
     }
 }
@@ -96,7 +97,7 @@ fn sentinel_and_cluster_urls_are_parsed() {
     let cluster = || {
         url_with_servers(ServerAddresses::Cluster(vec![host_port("h1", 6379), host_port("::1", 7)]))
     };
-    let good = [
+    let valid = [
         ("redis+sentinel://h1,h2:5/mymaster", sentinels(two())),
         (
             "rediss+sentinel://me:pw@h1,h2:5/mymaster/4?ns=shop&sentinel_user=watch&sentinel_password=dog",
@@ -116,16 +117,19 @@ fn sentinel_and_cluster_urls_are_parsed() {
             StoreUrl { credentials: credentials("", "pw"), namespace: namespace("b"), ..cluster() },
         ),
     ];
-    for (url, expected) in good {
+    for (url, expected) in valid {
         assert_eq!(StoreUrl::parse(url).expect(url), expected, "{url}");
     }
 }
 
 #[test]
 fn node_urls_are_parsed() {
-    let (found, tls, own) =
+    let (found, tls, login) =
         StoreUrl::parse_node("rediss://me:pw@h1", SENTINEL_PORT).expect("it is right");
-    assert_eq!((found, tls, own), (host_port("h1", SENTINEL_PORT), true, credentials("me", "pw")));
+    assert_eq!(
+        (found, tls, login),
+        (host_port("h1", SENTINEL_PORT), true, credentials("me", "pw"))
+    );
     assert_eq!(
         StoreUrl::parse_node("redis://h1:7", SENTINEL_PORT).expect("it is right").0,
         host_port("h1", 7)
@@ -135,10 +139,10 @@ fn node_urls_are_parsed() {
     }
 }
 
-/// Each with a part of its message. `secret` stands for text that must not be in it.
+/// Pairs of a URL and a part of its error message. `secret` marks text that must not be shown.
 #[test]
 fn invalid_urls_are_rejected_without_showing_secrets() {
-    let bad = [
+    let invalid = [
         ("", "cannot be parsed"),
         ("127.0.0.1:6379", "cannot be parsed"),
         ("http://127.0.0.1", "unknown scheme"),
@@ -178,11 +182,11 @@ fn invalid_urls_are_rejected_without_showing_secrets() {
         ("unix://run/secret", "path"),
         ("unix:///a?db=x", "database"),
     ];
-    for (url, word) in bad {
+    for (url, expected) in invalid {
         let error = StoreUrl::parse(url).err().unwrap_or_else(|| panic!("{url} was read"));
         assert_eq!(error.kind(), ErrorKind::Config, "{url}");
         let text = error.to_string();
-        assert!(text.contains(word) && !text.contains("secret"), "{url}: {text}");
+        assert!(text.contains(expected) && !text.contains("secret"), "{url}: {text}");
     }
 }
 
@@ -207,8 +211,8 @@ fn random_text_is_parsed_or_rejected_without_password() {
                 match StoreUrl::parse(&text) {
                     Err(error) => {
                         assert_eq!(error.kind(), ErrorKind::Config);
-                        let told = format!("{error} {error:?}");
-                        assert!(!told.contains(SECRET), "{told}");
+                        let message = format!("{error} {error:?}");
+                        assert!(!message.contains(SECRET), "{message}");
                     }
                     Ok(StoreUrl { servers: ServerAddresses::UnixSocket(path), .. }) => {
                         assert!(path.as_os_str().len() > 1);

@@ -1,4 +1,4 @@
-//! A master dies, and its replica takes over.
+//! Failover from a killed master to its replica.
 
 mod replication_lag;
 mod resumed_master;
@@ -16,13 +16,13 @@ use crate::{
     },
 };
 
-/// How soon the nodes agree that one is gone.
+/// Time after which the nodes agree that one has failed.
 const NODE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Who goes.
+/// The node that fails.
 const FAILED_MASTER: usize = 1;
 
-/// Three masters with a replica each, and keys of the shards of each of the masters.
+/// Three masters with a replica each, and keys grouped by the master of their shard.
 struct FailoverScenario {
     cluster: TestCluster,
     store: Store,
@@ -30,42 +30,42 @@ struct FailoverScenario {
 }
 
 impl FailoverScenario {
-    async fn new(deadline: Duration) -> Self {
+    async fn new(timeout: Duration) -> Self {
         let cluster = TestCluster::start(3, true, NODE_TIMEOUT).await;
-        let builder = cluster.store_builder("death").call_timeout(deadline);
+        let builder = cluster.store_builder("death").call_timeout(timeout);
         let store = builder.connect().await.expect("the URL is right");
-        let mut of = [Vec::new(), Vec::new(), Vec::new()];
+        let mut keys_by_master = [Vec::new(), Vec::new(), Vec::new()];
         for key in keys_in_distinct_shards(64) {
             let owner = cluster.slot_owner(cluster.slot_of_shard(key.shard()).await).await;
-            of[owner].push(key);
+            keys_by_master[owner].push(key);
         }
-        Self { cluster, store, keys_by_master: of }
+        Self { cluster, store, keys_by_master }
     }
 
-    /// Takes a lock and gives it back, once.
+    /// Acquires and releases a lock. Returns its fence if it was free.
     async fn acquire_and_release(&self, key: &Key) -> Result<Option<u64>, Error> {
-        let me = LockToken::new(self.store.node());
-        let held = self.store.backend().acquire(acquire_command(key, &me)).await?;
-        self.release_lock(key, me).await?;
+        let token = LockToken::new(self.store.node());
+        let held = self.store.backend().acquire(acquire_command(key, &token)).await?;
+        self.release_lock(key, token).await?;
         Ok(match held {
             AcquireReply::Granted { fence, .. } => Some(fence),
             _ => None,
         })
     }
 
-    async fn release_lock(&self, key: &Key, me: LockToken) -> Result<ReleaseOutcome, Error> {
-        self.store.backend().release(key.clone(), me, LockMode::Exclusive).await
+    async fn release_lock(&self, key: &Key, token: LockToken) -> Result<ReleaseOutcome, Error> {
+        self.store.backend().release(key.clone(), token, LockMode::Exclusive).await
     }
 
-    /// The second master dies. Until its shards have another one.
+    /// Kills the master and waits until its shards have another one.
     async fn kill_master(&self) {
         self.cluster.signal_node(FAILED_MASTER, "-KILL").await;
-        let began = Instant::now();
+        let started = Instant::now();
         while !matches!(
             self.acquire_and_release(&self.keys_by_master[FAILED_MASTER][0]).await,
             Ok(Some(_))
         ) {
-            assert!(began.elapsed() < 40 * SECOND, "nobody takes over");
+            assert!(started.elapsed() < 40 * SECOND, "nobody takes over");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

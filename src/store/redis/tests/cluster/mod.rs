@@ -1,4 +1,4 @@
-//! A store on a real cluster: whose nodes are all used, whose slots move while it is used, and whose nodes die.
+//! A store on a real cluster: all nodes are used, slots move during use, and nodes fail.
 
 mod frozen_node_quotas;
 mod healthy_cluster;
@@ -31,21 +31,21 @@ use crate::{
 
 const LEASE: Duration = Duration::from_secs(20);
 
-/// A key of each of so many shards.
-pub(super) fn keys_in_distinct_shards(most: u16) -> Vec<Key> {
-    let one = |shard: u16| {
+/// Returns one key for each of `count` shards.
+pub(super) fn keys_in_distinct_shards(count: u16) -> Vec<Key> {
+    let key_of_shard = |shard: u16| {
         (0..).map(|n: u32| Key::custom(&n.to_string())).find(|key| key.shard() == shard)
     };
-    (0..SHARD_COUNT).step_by(usize::from(SHARD_COUNT / most)).filter_map(one).collect()
+    (0..SHARD_COUNT).step_by(usize::from(SHARD_COUNT / count)).filter_map(key_of_shard).collect()
 }
 
-/// Calls again for as long as the store is away, as an application would.
+/// Repeats a call while the store is unavailable, as an application would.
 pub(super) async fn retry_while_unavailable<T>(
-    mut step: impl AsyncFnMut() -> Result<T, Error>,
+    mut call: impl AsyncFnMut() -> Result<T, Error>,
 ) -> T {
     for _ in 0..3000 {
-        match step().await {
-            Err(e) if matches!(e.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
+        match call().await {
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
             other => return other.expect("a step that is right"),
@@ -54,10 +54,10 @@ pub(super) async fn retry_while_unavailable<T>(
     panic!("the store does not come back")
 }
 
-pub(super) fn acquire_command(key: &Key, me: &LockToken) -> AcquireCommand {
+pub(super) fn acquire_command(key: &Key, token: &LockToken) -> AcquireCommand {
     AcquireCommand {
         key: key.clone(),
-        token: me.clone(),
+        token: token.clone(),
         mode: LockMode::Exclusive,
         lease: LEASE,
         max_wait: None,
@@ -73,7 +73,7 @@ pub(super) fn charge_command(subject: &Key, limit: u64) -> ChargeCommand {
     ChargeCommand { tag: subject.clone(), items: [item].into(), repetitions: 1 }
 }
 
-/// A request that waits for its lock, and may run again.
+/// Enqueue of a job that waits for its lock and may be retried.
 pub(super) fn enqueue_command(key: &Key) -> EnqueueCommand {
     EnqueueCommand {
         key: key.clone(),
@@ -88,12 +88,12 @@ pub(super) fn enqueue_command(key: &Key) -> EnqueueCommand {
     }
 }
 
-/// All that the store keeps belongs to something, on every node.
+/// Asserts that the store check finds nothing on any node.
 async fn assert_store_is_clean(store: &Store) {
     for _ in 0..20 {
         let report = retry_while_unavailable(async || store.check().run().await).await;
         assert!(report.is_clean(), "{report}");
-        // One by which it learns of a move has passed names over.
+        // A scan in which the store learned of a moved slot is incomplete.
         if report.is_complete_scan {
             assert_eq!(report.unsummed_shards, 0, "{report}");
             return;

@@ -1,4 +1,5 @@
-//! While a node is away, the others are asked who has its shards, again and again; and have little to do with it.
+//! While a node is down, the others are asked for the owners of its shards repeatedly, at little
+//! cost.
 
 use std::cell::Cell;
 
@@ -11,14 +12,14 @@ use crate::store::{
     tests::test_cluster::TestCluster,
 };
 
-/// Who goes.
+/// The node that is killed.
 const KILLED_NODE: usize = 1;
 
-/// What a node that lives tells of itself.
+/// Returns a number from `INFO` of a live node.
 async fn info_number(cluster: &TestCluster, section: &str, field: &str) -> u64 {
     let text: String = cluster.query(0, &["INFO", section]).await;
     let line = text.lines().find_map(|line| line.strip_prefix(field));
-    let number = line.and_then(|line| line.split([':', '=', ',']).find(|word| !word.is_empty()));
+    let number = line.and_then(|line| line.split([':', '=', ',']).find(|part| !part.is_empty()));
     number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
@@ -27,60 +28,70 @@ async fn topology_refresh_reuses_connections_during_outage() {
     let cluster = TestCluster::start(3, false, 30 * SECOND).await;
     let store =
         cluster.store_builder("away").call_timeout(SECOND).connect().await.expect("it is there");
-    let mut gone = None;
+    let mut lost_key = None;
     for key in keys_in_distinct_shards(8) {
-        let me = LockToken::new(store.node());
-        retry_while_unavailable(async || store.backend().acquire(acquire_command(&key, &me)).await)
-            .await;
+        let token = LockToken::new(store.node());
+        retry_while_unavailable(async || {
+            store.backend().acquire(acquire_command(&key, &token)).await
+        })
+        .await;
         let release =
-            async || store.backend().release(key.clone(), me.clone(), LockMode::Exclusive).await;
+            async || store.backend().release(key.clone(), token.clone(), LockMode::Exclusive).await;
         retry_while_unavailable(release).await;
         if cluster.slot_owner(cluster.slot_of_shard(key.shard()).await).await == KILLED_NODE {
-            gone = Some(key);
+            lost_key = Some(key);
         }
     }
-    let gone = gone.expect("each has some");
-    let asks = if cluster.supports_sharded_pubsub().await {
+    let lost_key = lost_key.expect("each has some");
+    let refresh_stat = if cluster.supports_sharded_pubsub().await {
         "cmdstat_cluster|slots:calls"
     } else {
         "cmdstat_cluster:calls"
     };
-    let own = Cell::new(0);
-    let told = async |section, field| {
-        own.set(own.get() + 1);
+    let own_queries = Cell::new(0);
+    let query_info = async |section, field| {
+        own_queries.set(own_queries.get() + 1);
         info_number(&cluster, section, field).await
     };
     cluster.signal_node(KILLED_NODE, "-KILL").await;
-    let (before, made) =
-        (told("commandstats", asks).await, told("stats", "total_connections_received").await);
-    let first = own.get();
-    let mut looks = 0;
-    while looks < 6 {
-        let me = LockToken::new(store.node());
-        store.backend().acquire(acquire_command(&gone, &me)).await.expect_err("it is away");
-        looks = told("commandstats", asks).await - before;
+    let (before, connections) = (
+        query_info("commandstats", refresh_stat).await,
+        query_info("stats", "total_connections_received").await,
+    );
+    let first = own_queries.get();
+    let mut refresh_count = 0;
+    while refresh_count < 6 {
+        let token = LockToken::new(store.node());
+        store.backend().acquire(acquire_command(&lost_key, &token)).await.expect_err("it is away");
+        refresh_count = query_info("commandstats", refresh_stat).await - before;
     }
-    let made = told("stats", "total_connections_received").await - made - (own.get() - first);
-    println!("figure: connections for {looks} looks {made}");
-    assert!(made <= 4, "{made} connections for {looks} looks");
+    let new_connections = query_info("stats", "total_connections_received").await
+        - connections
+        - (own_queries.get() - first);
+    println!("figure: connections for {refresh_count} looks {new_connections}");
+    assert!(new_connections <= 4, "{new_connections} connections for {refresh_count} looks");
 }
 
-/// A process may run for weeks without another look.
+/// A process may run for weeks without another topology refresh.
 #[tokio::test]
 async fn cached_topology_connections_are_closed_after_use() {
     let cluster = TestCluster::start(3, false, 30 * SECOND).await;
     let store =
         cluster.store_builder("kept").call_timeout(SECOND).connect().await.expect("it is there");
-    let kept = async || {
+    let count_refresh_connections = async || {
         let clients: String = cluster.query(0, &["CLIENT", "LIST"]).await;
-        let asked = |line: &&str| line.contains(" cmd=cluster") || line.contains(" cmd=config");
-        clients.lines().filter(asked).count()
+        let is_refresh =
+            |line: &&str| line.contains(" cmd=cluster") || line.contains(" cmd=config");
+        clients.lines().filter(is_refresh).count()
     };
     for key in keys_in_distinct_shards(1) {
-        let me = LockToken::new(store.node());
-        retry_while_unavailable(async || store.backend().acquire(acquire_command(&key, &me)).await)
-            .await;
+        let token = LockToken::new(store.node());
+        retry_while_unavailable(async || {
+            store.backend().acquire(acquire_command(&key, &token)).await
+        })
+        .await;
     }
-    wait_until("a node to be asked", async || kept().await > 0).await;
-    wait_until("nobody to keep a connection", async || kept().await == 0).await;
+    wait_until("a node to be asked", async || count_refresh_connections().await > 0).await;
+    wait_until("nobody to keep a connection", async || count_refresh_connections().await == 0)
+        .await;
 }

@@ -1,5 +1,5 @@
-//! Nodes that have no channels of shards, as before 7.0; the server that tests start may be newer, so they are
-//! written down here.
+//! Cluster nodes without sharded channels, as before Redis 7.0. They are scripted, since the tests'
+//! server may be newer.
 
 use std::sync::{
     Arc,
@@ -20,16 +20,16 @@ use crate::{
     store::{Store, backend::JobId, wakeup_message::WakeupMessage},
 };
 
-/// What the nodes have seen together.
+/// Subscriptions to all nodes together.
 #[derive(Default)]
 struct SubscriptionCounts {
-    /// Subscriptions so far, and those that are there now.
+    /// Subscriptions so far. `open_now` and `max_open` count the open ones.
     total: AtomicUsize,
     open_now: AtomicUsize,
     max_open: AtomicUsize,
 }
 
-/// The n-th subscriber is told this.
+/// Returns the job offer that the n-th subscriber receives.
 fn offer_of_subscriber(n: usize) -> (Key, JobId) {
     let key = Key::custom(&n.to_string());
     let id = format!("{:02x}{:032x}", key.shard(), n);
@@ -39,79 +39,83 @@ fn offer_of_subscriber(n: usize) -> (Key, JobId) {
 async fn serve_client(
     client: TcpStream,
     ports: [u16; 2],
-    seen: Arc<SubscriptionCounts>,
+    counts: Arc<SubscriptionCounts>,
 ) -> Option<()> {
     let mut client = BufReader::new(client);
     loop {
-        let words = read_command(&mut client).await?;
-        let words: Vec<_> = words.iter().map(String::as_str).collect();
-        let answer = match words.as_slice() {
+        let args = read_command(&mut client).await?;
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let reply = match args.as_slice() {
             ["HELLO", ..] => "%1\r\n+proto\r\n:3\r\n".to_owned(),
             ["CLUSTER", "SLOTS"] => {
-                let row = |from: u16, to: u16, port: u16| {
+                let slot_range = |from: u16, to: u16, port: u16| {
                     format!(
                         "*3\r\n:{from}\r\n:{to}\r\n*2\r\n{}:{port}\r\n",
                         bulk_string("127.0.0.1")
                     )
                 };
-                format!("*2\r\n{}{}", row(0, 8191, ports[0]), row(8192, 16_383, ports[1]))
+                format!(
+                    "*2\r\n{}{}",
+                    slot_range(0, 8191, ports[0]),
+                    slot_range(8192, 16_383, ports[1])
+                )
             }
             ["SUBSCRIBE", channels @ ..] => {
-                return send_offer(client.into_inner(), channels, &seen).await;
+                return send_offer(client.into_inner(), channels, &counts).await;
             }
             ["CLIENT", ..] => "+OK\r\n".to_owned(),
-            [verb, ..] => format!("-ERR unknown command `{verb}`, with args beginning with: \r\n"),
+            [name, ..] => format!("-ERR unknown command `{name}`, with args beginning with: \r\n"),
             [] => return None,
         };
-        client.write_all(answer.as_bytes()).await.ok()?;
+        client.write_all(reply.as_bytes()).await.ok()?;
     }
 }
 
-/// Tells whoever has subscribed one thing; the first of them is cut off then.
+/// Confirms a subscription and sends one offer. The first subscriber is disconnected after it.
 async fn send_offer(
     mut client: TcpStream,
     channels: &[&str],
-    seen: &SubscriptionCounts,
+    counts: &SubscriptionCounts,
 ) -> Option<()> {
-    let n = seen.total.fetch_add(1, Ordering::SeqCst);
-    seen.max_open.fetch_max(seen.open_now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-    let push = |words: [&str; 3]| format!(">3\r\n{}", words.map(bulk_string).concat());
+    let n = counts.total.fetch_add(1, Ordering::SeqCst);
+    counts.max_open.fetch_max(counts.open_now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+    let push = |parts: [&str; 3]| format!(">3\r\n{}", parts.map(bulk_string).concat());
     for channel in channels {
         let confirmed = format!(">3\r\n{}{}:1\r\n", bulk_string("subscribe"), bulk_string(channel));
         client.write_all(confirmed.as_bytes()).await.ok()?;
     }
     let (key, id) = offer_of_subscriber(n);
-    let own = channels.iter().find(|channel| channel.contains(":w:"))?;
-    let message = push(["message", own, &format!("j {key} {id}")]);
+    let wakeup_channel = channels.iter().find(|channel| channel.contains(":w:"))?;
+    let message = push(["message", wakeup_channel, &format!("j {key} {id}")]);
     client.write_all(message.as_bytes()).await.ok()?;
     if n > 0 {
         std::future::pending::<()>().await;
     }
-    seen.open_now.fetch_sub(1, Ordering::SeqCst);
+    counts.open_now.fetch_sub(1, Ordering::SeqCst);
     None
 }
 
 #[tokio::test]
 async fn without_shard_channels_one_node_is_subscribed_at_a_time() {
-    let seen = Arc::<SubscriptionCounts>::default();
+    let counts = Arc::<SubscriptionCounts>::default();
     let bind = async || TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let nodes = [bind().await, bind().await];
     let ports = nodes.each_ref().map(|node| node.local_addr().expect("it is bound").port());
     for node in nodes {
-        let seen = Arc::clone(&seen);
+        let counts = Arc::clone(&counts);
         crate::store::spawn(async move {
             while let Ok((client, _)) = node.accept().await {
-                crate::store::spawn(serve_client(client, ports, Arc::clone(&seen)));
+                crate::store::spawn(serve_client(client, ports, Arc::clone(&counts)));
             }
         });
     }
     let url = format!("redis+cluster://127.0.0.1:{}/?ns=older", ports[0]);
     let store =
         Store::builder(&url).call_timeout(5 * SECOND).connect().await.expect("the URL is right");
-    let mut ear = WakeupListener::new(&store).await;
+    let mut listener = WakeupListener::new(&store).await;
     for n in 0..2 {
         let (key, id) = offer_of_subscriber(n);
-        ear.wait_for_message(&WakeupMessage::JobOffer(key, id)).await;
+        listener.wait_for_message(&WakeupMessage::JobOffer(key, id)).await;
     }
-    assert_eq!(seen.max_open.load(Ordering::SeqCst), 1, "each would hear the same");
+    assert_eq!(counts.max_open.load(Ordering::SeqCst), 1, "each would hear the same");
 }

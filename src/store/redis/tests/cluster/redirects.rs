@@ -1,5 +1,5 @@
-//! What a node says instead of running a call, word by word: the call has not run, is sent again by the same socket, and
-//! is done once.
+//! Errors with which a node refuses a call. The call has not run, is sent again over the same
+//! connection, and runs once.
 
 use std::{
     collections::BTreeSet,
@@ -33,7 +33,7 @@ const LIMIT: u64 = 10;
 /// `CLUSTER KEYSLOT {0}`
 const SLOT_OF_SHARD_0: u16 = 13_907;
 
-/// A node that has all slots, as long as it does not name another one.
+/// Node that owns all slots, unless its script names another owner.
 struct ScriptedNode {
     proxy: ScriptedProxy,
     script: Arc<NodeScript>,
@@ -41,11 +41,11 @@ struct ScriptedNode {
 
 #[derive(Default)]
 struct NodeScript {
-    /// What the next script call is answered.
+    /// Error reply to the next script call.
     next_error: Mutex<Option<String>>,
-    /// Where the slots are, if not here.
+    /// Port of the owner of all slots; 0 for this node.
     slot_owner_port: AtomicU16,
-    /// Sockets by which scripts were called.
+    /// Connections over which scripts were called.
     sockets: Mutex<BTreeSet<usize>>,
 }
 
@@ -57,12 +57,12 @@ impl NodeScript {
                 let port = if other > 0 { other } else { call.proxy_port };
                 reply_script(&format!("{{{{0, 16383, {{'127.0.0.1', {port}}}}}}}"))
             }
-            // What its user may do: that is about no shard.
+            // The ACL check, which concerns no shard.
             ["EVAL", _, "0", ..] => None,
             ["EVALSHA" | "EVAL", ..] => {
                 self.sockets.lock().insert(call.connection_index);
-                let word = self.next_error.lock().take()?;
-                reply_script(&format!("redis.error_reply('{word}')"))
+                let error = self.next_error.lock().take()?;
+                reply_script(&format!("redis.error_reply('{error}')"))
             }
             _ => None,
         }
@@ -71,11 +71,11 @@ impl NodeScript {
 
 impl ScriptedNode {
     async fn start() -> Self {
-        let told = Arc::<NodeScript>::default();
-        let own = Arc::clone(&told);
+        let script = Arc::<NodeScript>::default();
+        let shared_script = Arc::clone(&script);
         Self {
-            proxy: ScriptedProxy::start(move |call| own.scripted_reply(call)).await,
-            script: told,
+            proxy: ScriptedProxy::start(move |call| shared_script.scripted_reply(call)).await,
+            script,
         }
     }
 
@@ -84,19 +84,19 @@ impl ScriptedNode {
         Store::builder(&url).call_timeout(10 * SECOND).connect().await.expect("the URL is right")
     }
 
-    fn set_next_error(&self, word: &str) {
-        *self.script.next_error.lock() = Some(word.to_owned());
+    fn set_next_error(&self, error: &str) {
+        *self.script.next_error.lock() = Some(error.to_owned());
     }
 
-    /// The word has been heard.
+    /// Asserts that the error was sent.
     fn assert_error_was_sent(&self) {
         assert_eq!(*self.script.next_error.lock(), None, "nobody has called");
     }
 }
 
 async fn charged_units(store: &Store, key: &Key) -> u64 {
-    let look = ChargeCommand { repetitions: 0, ..charge_command(key, LIMIT) };
-    LIMIT - store.backend().charge(look).await.expect("it is there").snapshots[0].remaining
+    let query = ChargeCommand { repetitions: 0, ..charge_command(key, LIMIT) };
+    LIMIT - store.backend().charge(query).await.expect("it is there").snapshots[0].remaining
 }
 
 async fn charge_once(store: &Store, key: &Key) {
@@ -105,54 +105,55 @@ async fn charge_once(store: &Store, key: &Key) {
     assert_eq!(charged.admitted, 1);
 }
 
-/// What becomes of the socket that a word came by.
+/// Use of a connection after an error reply.
 #[derive(PartialEq)]
 enum SocketOutcome {
     Reused,
     Replaced,
 }
 
-/// It is an answer to each kind of call.
-async fn assert_each_call_runs_once(word: &str, socket: SocketOutcome) {
+/// Sends the error as the reply to one call of each kind.
+async fn assert_each_call_runs_once(error: &str, socket: SocketOutcome) {
     let node = ScriptedNode::start().await;
     let (store, key) = (node.store().await, keys_in_distinct_shards(1).remove(0));
     charge_once(&store, &key).await;
     let sockets = node.script.sockets.lock().clone();
 
-    node.set_next_error(word);
+    node.set_next_error(error);
     charge_once(&store, &key).await;
     node.assert_error_was_sent();
-    assert_eq!(charged_units(&store, &key).await, 2, "charged once: {word}");
+    assert_eq!(charged_units(&store, &key).await, 2, "charged once: {error}");
 
-    let me = LockToken::new(store.node());
-    node.set_next_error(word);
-    let held = store.backend().acquire(acquire_command(&key, &me)).await.expect("it is there");
+    let token = LockToken::new(store.node());
+    node.set_next_error(error);
+    let held = store.backend().acquire(acquire_command(&key, &token)).await.expect("it is there");
     node.assert_error_was_sent();
     assert!(matches!(held, AcquireReply::Granted { .. }), "{held:?}");
-    node.set_next_error(word);
-    let gave = store.backend().release(key.clone(), me, LockMode::Exclusive).await;
+    node.set_next_error(error);
+    let released = store.backend().release(key.clone(), token, LockMode::Exclusive).await;
     node.assert_error_was_sent();
-    assert_eq!(gave.expect("it is there"), ReleaseOutcome::Released);
+    assert_eq!(released.expect("it is there"), ReleaseOutcome::Released);
 
-    node.set_next_error(word);
+    node.set_next_error(error);
     let stored = store.backend().enqueue(enqueue_command(&key)).await.expect("it is there");
     node.assert_error_was_sent();
-    assert_eq!(stored, EnqueueOutcome::Stored { position: 1 }, "stored once: {word}");
+    assert_eq!(stored, EnqueueOutcome::Stored { position: 1 }, "stored once: {error}");
     let used = node.script.sockets.lock().clone();
     match socket {
         SocketOutcome::Reused => {
-            assert_eq!(used, sockets, "the node is well, and so is its socket: {word}");
+            assert_eq!(used, sockets, "the node is well, and so is its socket: {error}");
         }
         SocketOutcome::Replaced => {
-            assert!(used.len() >= sockets.len() + 4, "{word}: {used:?} {sockets:?}");
+            assert!(used.len() >= sockets.len() + 4, "{error}: {used:?} {sockets:?}");
         }
     }
 }
 
-/// Slots on their way and somebody else's script are waited for; a node that was started again, or demoted, is left.
+/// A migrating slot and a blocking script are waited for. A node that was restarted or demoted is
+/// left.
 #[tokio::test]
 async fn call_refused_without_running_is_resent_and_runs_once() {
-    let words = [
+    let errors = [
         ("ASK 1 127.0.0.1:7", SocketOutcome::Reused),
         ("TRYAGAIN Multiple keys request during rehashing of slot", SocketOutcome::Reused),
         ("CLUSTERDOWN The cluster is down", SocketOutcome::Reused),
@@ -163,17 +164,17 @@ async fn call_refused_without_running_is_resent_and_runs_once() {
         ("LOADING Redis is loading the dataset in memory", SocketOutcome::Replaced),
         ("READONLY You cannot write against a read only replica.", SocketOutcome::Replaced),
     ];
-    join_all(words.map(|(word, socket)| assert_each_call_runs_once(word, socket))).await;
+    join_all(errors.map(|(error, socket)| assert_each_call_runs_once(error, socket))).await;
 }
 
-/// What makes no room is refused, has not run, and keeps nobody else from the node.
+/// A charge that needs memory is refused, has not run, and does not block other calls to the node.
 #[tokio::test]
 async fn full_node_refuses_charges_and_stays_in_use() {
     let node = ScriptedNode::start().await;
     let (store, keys) = (node.store().await, keys_in_distinct_shards(2));
     charge_once(&store, &keys[0]).await;
     let sockets = node.script.sockets.lock().clone();
-    // More than a breaker bears.
+    // More failures than the breaker tolerates.
     for _ in 0..20 {
         node.set_next_error("OOM command not allowed when used memory is beyond maxmemory.");
         let error =
@@ -193,7 +194,7 @@ async fn moved_redirect_is_followed() {
     let (old, new) = (ScriptedNode::start().await, ScriptedNode::start().await);
     let (store, key) = (old.store().await, keys_in_distinct_shards(1).remove(0));
     charge_once(&store, &key).await;
-    // Both know it, and one call learns of it.
+    // Both nodes report the new owner. The store learns of it by the redirect.
     old.script.slot_owner_port.store(new.proxy.port(), Ordering::SeqCst);
     assert_eq!(key.shard(), 0);
     old.set_next_error(&format!("MOVED {SLOT_OF_SHARD_0} 127.0.0.1:{}", new.proxy.port()));
@@ -201,6 +202,6 @@ async fn moved_redirect_is_followed() {
     old.assert_error_was_sent();
     assert_eq!(charged_units(&store, &key).await, 1, "there, and once");
     let name = format!("lg:1:test:{{{}}}:c:p:{key}", key.shard());
-    let there: u64 = old.proxy.query_server(&["GET", &name]).await;
-    assert_eq!(there, 1, "not here any more");
+    let old_count: u64 = old.proxy.query_server(&["GET", &name]).await;
+    assert_eq!(old_count, 1, "not here any more");
 }

@@ -1,4 +1,5 @@
-//! Requests that are made until they are served, as those of an application would be; and how long each of them waited.
+//! Requests that are repeated until they are served, as an application would, and their longest
+//! waits.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -13,9 +14,9 @@ pub(super) struct RequestLoad {
     is_stopped: AtomicBool,
     call_count: AtomicU64,
     served_count: AtomicU64,
-    /// Of any one call, ms.
+    /// Longest single call, in ms.
     longest_call_ms: AtomicU64,
-    /// From the first call of a request to the one that was answered, ms.
+    /// Longest time from the first call of a request to the one that was answered, in ms.
     longest_request_ms: AtomicU64,
 }
 
@@ -36,37 +37,37 @@ impl RequestLoad {
         Duration::from_millis(self.longest_request_ms.load(Ordering::Relaxed))
     }
 
-    /// A call that is made once.
+    /// Measures a call that is made once.
     pub(super) async fn measure_call<T>(&self, call: impl Future<Output = T>) -> T {
-        let began = Instant::now();
+        let started = Instant::now();
         let answer = call.await;
-        self.longest_call_ms.fetch_max(elapsed_ms(began), Ordering::Relaxed);
+        self.longest_call_ms.fetch_max(elapsed_ms(started), Ordering::Relaxed);
         self.call_count.fetch_add(1, Ordering::Relaxed);
         answer
     }
 
-    /// A request whose call is made again while the store is away.
+    /// Measures a request, whose call is repeated while the store is unavailable.
     pub(super) async fn measure_request<T>(
         &self,
-        mut step: impl AsyncFnMut() -> Result<T, Error>,
+        mut call: impl AsyncFnMut() -> Result<T, Error>,
     ) -> T {
-        let began = Instant::now();
-        let answer = retry_while_unavailable(async || self.measure_call(step()).await).await;
-        self.longest_request_ms.fetch_max(elapsed_ms(began), Ordering::Relaxed);
+        let started = Instant::now();
+        let answer = retry_while_unavailable(async || self.measure_call(call()).await).await;
+        self.longest_request_ms.fetch_max(elapsed_ms(started), Ordering::Relaxed);
         self.served_count.fetch_add(1, Ordering::Relaxed);
         answer
     }
 
-    /// How many are served a second meanwhile.
+    /// Prints the number of requests served a second during `meanwhile`.
     pub(super) async fn measure_rate<T>(
         &self,
         phase: &str,
         meanwhile: impl Future<Output = T>,
     ) -> T {
-        let (before, began) = (self.served_count.load(Ordering::Relaxed), Instant::now());
+        let (before, started) = (self.served_count.load(Ordering::Relaxed), Instant::now());
         let output = meanwhile.await;
         let served = self.served_count.load(Ordering::Relaxed) - before;
-        let rate = served * 1000 / elapsed_ms(began).max(1);
+        let rate = served * 1000 / elapsed_ms(started).max(1);
         println!("figure: lowest requests a second {phase} {rate}");
         output
     }

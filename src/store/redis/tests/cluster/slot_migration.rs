@@ -1,4 +1,4 @@
-//! Slots move with what is in them, while locks and quotas are used.
+//! Slots that move while their locks and quotas are in use.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -21,17 +21,17 @@ use crate::{
     },
 };
 
-/// Shards that are used, and moved.
+/// Number of shards that are used and moved.
 const USED_SHARDS: u16 = 8;
 
-/// How long.
+/// Duration of the moves under load.
 const LOAD_DURATION: Duration = Duration::from_secs(4);
 
-/// Of a request, beyond the time that its slot is on its way: a call that waits for its deadline, a look at the map,
-/// and a machine that has other things to do.
+/// Longest wait of a request beyond the migration of its slot: a call up to its deadline, a
+/// topology refresh, and a loaded machine.
 const MAX_EXTRA_WAIT: Duration = Duration::from_secs(15);
 
-/// More than is charged in that time, but of a few keys.
+/// Limit of each quota.
 const LIMIT: u64 = 50;
 
 struct MigrationLoad {
@@ -44,61 +44,62 @@ impl MigrationLoad {
         self.requests.is_running()
     }
 
-    /// One process that takes a lock and gives it back; `within`: whether anybody is in, and the last fence.
-    async fn acquire_in_loop(&self, key: &Key, within: &(AtomicBool, AtomicU64)) -> u64 {
-        let mut times = 0;
+    /// Acquires and releases a lock in a loop, as one process. `state` holds whether it is held,
+    /// and its last fence. Returns the number of grants.
+    async fn acquire_in_loop(&self, key: &Key, state: &(AtomicBool, AtomicU64)) -> u64 {
+        let mut grants = 0;
         while self.is_running() {
-            let me = LockToken::new(self.store.node());
-            let acquire = async || self.store.backend().acquire(acquire_command(key, &me)).await;
+            let token = LockToken::new(self.store.node());
+            let acquire = async || self.store.backend().acquire(acquire_command(key, &token)).await;
             let AcquireReply::Granted { fence, .. } = self.requests.measure_request(acquire).await
             else {
                 tokio::time::sleep(Duration::from_millis(2)).await;
                 continue;
             };
-            assert!(!within.0.swap(true, Ordering::SeqCst), "two hold {key:?}");
-            assert!(within.1.swap(fence, Ordering::SeqCst) < fence, "a fence went back");
+            assert!(!state.0.swap(true, Ordering::SeqCst), "two hold {key:?}");
+            assert!(state.1.swap(fence, Ordering::SeqCst) < fence, "a fence went back");
             tokio::task::yield_now().await;
-            within.0.store(false, Ordering::SeqCst);
+            state.0.store(false, Ordering::SeqCst);
             let release = async || {
-                let (key, me) = (key.clone(), me.clone());
-                self.store.backend().release(key, me, LockMode::Exclusive).await
+                let (key, token) = (key.clone(), token.clone());
+                self.store.backend().release(key, token, LockMode::Exclusive).await
             };
             self.requests.measure_request(release).await;
-            times += 1;
+            grants += 1;
         }
-        times
+        grants
     }
 
-    /// How many charges were surely and perhaps made.
+    /// Charges in a loop. Returns the numbers of charges made, and in doubt.
     async fn charge_in_loop(&self, key: &Key) -> (u64, u64) {
-        let (mut sure, mut perhaps) = (0, 0);
+        let (mut made, mut in_doubt) = (0, 0);
         while self.is_running() {
             let charged = self.store.backend().charge(charge_command(key, LIMIT));
             match self.requests.measure_call(charged).await {
-                Ok(charged) => sure += u64::from(charged.admitted),
-                Err(error) if error.kind() == ErrorKind::Timeout => perhaps += 1,
+                Ok(charged) => made += u64::from(charged.admitted),
+                Err(error) if error.kind() == ErrorKind::Timeout => in_doubt += 1,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}"),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        (sure, perhaps)
+        (made, in_doubt)
     }
 }
 
-/// Moves one slot after the other to the next node until the time is over; how many, and for how long any of them
-/// was on its way.
+/// Moves slots to the next node, one after another, for `LOAD_DURATION`. Returns their number and
+/// the longest migration.
 async fn move_slots(cluster: &TestCluster, keys: &[Key], pause: Duration) -> (u32, Duration) {
-    let (began, mut moved, mut longest) = (Instant::now(), 0, Duration::ZERO);
-    while began.elapsed() < LOAD_DURATION {
+    let (started, mut moved, mut longest) = (Instant::now(), 0, Duration::ZERO);
+    while started.elapsed() < LOAD_DURATION {
         for key in keys {
             let slot = cluster.slot_of_shard(key.shard()).await;
-            let from = cluster.slot_owner(slot).await;
-            let to = (from + 1) % 3;
-            let left = Instant::now();
-            cluster.begin_slot_migration(slot, from, to).await;
+            let source = cluster.slot_owner(slot).await;
+            let target = (source + 1) % 3;
+            let moved_at = Instant::now();
+            cluster.begin_slot_migration(slot, source, target).await;
             tokio::time::sleep(pause).await;
-            cluster.finish_slot_migration(slot, from, to).await;
-            longest = longest.max(left.elapsed());
+            cluster.finish_slot_migration(slot, source, target).await;
+            longest = longest.max(moved_at.elapsed());
             moved += 1;
         }
     }
@@ -122,28 +123,32 @@ async fn slots_moved_under_load_keep_locks_and_quotas() {
         load.requests.stop();
         moved
     };
-    let ((moved, on_its_way), held, charged) = tokio::join!(
+    let ((moved, longest_migration), held, charged) = tokio::join!(
         moving,
-        join_all(pairs().map(|(key, within)| load.acquire_in_loop(key, within))),
+        join_all(pairs().map(|(key, state)| load.acquire_in_loop(key, state))),
         join_all(used.iter().map(|key| load.charge_in_loop(key))),
     );
-    for (key, (sure, perhaps)) in used.iter().zip(charged) {
-        let look =
+    for (key, (made, in_doubt)) in used.iter().zip(charged) {
+        let query =
             crate::store::backend::ChargeCommand { repetitions: 0, ..charge_command(key, LIMIT) };
-        let looked =
-            retry_while_unavailable(async || load.store.backend().charge(look.clone()).await).await;
-        let spent = LIMIT - looked.snapshots[0].remaining;
-        assert!((sure..=sure + perhaps).contains(&spent), "{sure} + {perhaps}: {spent}");
-        assert!(sure <= LIMIT && sure > 0);
+        let outcome =
+            retry_while_unavailable(async || load.store.backend().charge(query.clone()).await)
+                .await;
+        let spent = LIMIT - outcome.snapshots[0].remaining;
+        assert!((made..=made + in_doubt).contains(&spent), "{made} + {in_doubt}: {spent}");
+        assert!(made <= LIMIT && made > 0);
     }
-    let taken: u64 = held.into_iter().sum();
+    let grants: u64 = held.into_iter().sum();
     let (longest, calls) = (load.requests.longest_request(), load.requests.call_count());
     println!(
-        "{moved} slots moved under {calls} calls ({taken} locks); one was on its way for {on_its_way:?}"
+        "{moved} slots moved under {calls} calls ({grants} locks); one was on its way for {longest_migration:?}"
     );
     load.requests.print_figures();
-    assert!(moved >= u32::from(USED_SHARDS) && taken > 0);
-    // Nobody waits for much longer than a slot is on its way.
-    assert!(longest < on_its_way + MAX_EXTRA_WAIT, "{longest:?}, and a slot {on_its_way:?}");
+    assert!(moved >= u32::from(USED_SHARDS) && grants > 0);
+    // No request waits much longer than a migration takes.
+    assert!(
+        longest < longest_migration + MAX_EXTRA_WAIT,
+        "{longest:?}, and a slot {longest_migration:?}"
+    );
     assert_store_is_clean(&load.store).await;
 }

@@ -1,4 +1,4 @@
-//! Who hears what, on which node.
+//! Channels on which each node delivers wake-ups.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::{
     },
 };
 
-/// Of a cluster that can not tell the shards' messages apart.
+/// Reason why a cluster without sharded channels is skipped.
 const UNSUPPORTED_REASON: &str = "messages of shards, which this Redis has not (before 7.0)";
 
-/// A word to the ear about this key, which is heard before long.
-async fn send_and_receive(store: &Store, ear: &mut WakeupListener, key: &Key) {
-    let hint = WakeupMessage::JobOffer(key.clone(), JobId::new(key));
+/// Sends a wake-up about the key, and waits until it is received.
+async fn send_and_receive(store: &Store, listener: &mut WakeupListener, key: &Key) {
+    let message = WakeupMessage::JobOffer(key.clone(), JobId::new(key));
     retry_while_unavailable(async || {
-        store.backend().send_wakeup(ear.node.clone(), hint.clone()).await
+        store.backend().send_wakeup(listener.node.clone(), message.clone()).await
     })
     .await;
-    ear.wait_for_message(&hint).await;
+    listener.wait_for_message(&message).await;
 }
 
-/// Channels of a namespace that somebody listens to on a node: plain ones, and those of shards.
+/// Returns the subscribed channels of a namespace on a node: plain ones and sharded ones.
 async fn subscribed_channels(
     cluster: &TestCluster,
     at: usize,
@@ -43,35 +43,35 @@ async fn subscribed_channels(
 async fn shard_messages_come_from_owner_node_only() {
     let cluster = TestCluster::shared().await;
     if !cluster.supports_sharded_pubsub().await {
-        // The table of faults shows it.
+        // The fault table reports the skip.
         return println!("not here: {UNSUPPORTED_REASON}");
     }
     let store = cluster.store_builder("told").call_timeout(20 * SECOND).connect().await.unwrap();
-    let (mut ear, mut other) =
+    let (mut listener, mut other_listener) =
         (WakeupListener::new(&store).await, WakeupListener::new(&store).await);
     let mut all = 0;
     for at in 0..3 {
         let [plain, of_shards] = subscribed_channels(cluster, at, "told").await;
         assert_eq!(plain, [""; 0]);
-        let mut own = 0;
+        let mut owned_shards = 0;
         for shard in 0..crate::key::SHARD_COUNT {
             if cluster.slot_owner(cluster.slot_of_shard(shard).await).await == at {
-                own += 1;
+                owned_shards += 1;
             }
         }
-        // Of each of its shards the channels of two processes, and that of events.
-        assert_eq!(of_shards.len(), 3 * own, "{of_shards:?}");
+        // For each of its shards, the channels of two processes and the channel of events.
+        assert_eq!(of_shards.len(), 3 * owned_shards, "{of_shards:?}");
         all += of_shards.len();
     }
     assert_eq!(all, 3 * usize::from(crate::key::SHARD_COUNT));
     for key in keys_in_distinct_shards(64) {
-        send_and_receive(&store, &mut ear, &key).await;
+        send_and_receive(&store, &mut listener, &key).await;
     }
-    // What comes by the channel of events is for both of them.
+    // A message on the channel of events reaches both listeners.
     store.backend().set_jobs_paused(true).await.unwrap();
     store.backend().set_jobs_paused(false).await.unwrap();
-    for ear in [&mut ear, &mut other] {
-        ear.wait_for_message(&WakeupMessage::WorkersChanged).await;
+    for listener in [&mut listener, &mut other_listener] {
+        listener.wait_for_message(&WakeupMessage::WorkersChanged).await;
     }
 }
 
@@ -79,24 +79,24 @@ async fn shard_messages_come_from_owner_node_only() {
 async fn subscription_follows_moved_shard() {
     let cluster = TestCluster::start(3, false, Duration::from_secs(30)).await;
     if !cluster.supports_sharded_pubsub().await {
-        // The table of faults shows it.
+        // The fault table reports the skip.
         return println!("not here: {UNSUPPORTED_REASON}");
     }
     let store = cluster.store_builder("follows").call_timeout(2 * SECOND).connect().await.unwrap();
-    let mut ear = WakeupListener::new(&store).await;
+    let mut listener = WakeupListener::new(&store).await;
     for key in keys_in_distinct_shards(4) {
-        send_and_receive(&store, &mut ear, &key).await;
+        send_and_receive(&store, &mut listener, &key).await;
         let slot = cluster.slot_of_shard(key.shard()).await;
-        let from = cluster.slot_owner(slot).await;
-        let to = (from + 1) % 3;
-        cluster.begin_slot_migration(slot, from, to).await;
-        cluster.finish_slot_migration(slot, from, to).await;
-        // It may have missed something, and is told so; nobody has called the store since.
-        ear.wait_for_resync().await;
-        send_and_receive(&store, &mut ear, &key).await;
+        let source = cluster.slot_owner(slot).await;
+        let target = (source + 1) % 3;
+        cluster.begin_slot_migration(slot, source, target).await;
+        cluster.finish_slot_migration(slot, source, target).await;
+        // The listener gets a resync, since messages may be lost. No call was made since the move.
+        listener.wait_for_resync().await;
+        send_and_receive(&store, &mut listener, &key).await;
         let tag = format!("{{{}}}", key.shard());
-        let [_, left] = subscribed_channels(&cluster, from, "follows").await;
-        assert!(left.iter().all(|channel| !channel.contains(&tag)), "{left:?}");
+        let [_, sharded] = subscribed_channels(&cluster, source, "follows").await;
+        assert!(sharded.iter().all(|channel| !channel.contains(&tag)), "{sharded:?}");
     }
 }
 
@@ -104,20 +104,20 @@ async fn subscription_follows_moved_shard() {
 async fn killed_node_does_not_stop_messages_of_other_nodes() {
     let cluster = TestCluster::start(3, false, Duration::from_secs(30)).await;
     let store = cluster.store_builder("deaf").call_timeout(SECOND).connect().await.unwrap();
-    let mut ear = WakeupListener::new(&store).await;
-    let mut alive = Vec::new();
+    let mut listener = WakeupListener::new(&store).await;
+    let mut live_keys = Vec::new();
     for key in keys_in_distinct_shards(64) {
         if cluster.slot_owner(cluster.slot_of_shard(key.shard()).await).await != 1 {
-            alive.push(key);
+            live_keys.push(key);
         }
     }
     cluster.signal_node(1, "-KILL").await;
-    for key in &alive {
-        send_and_receive(&store, &mut ear, key).await;
+    for key in &live_keys {
+        send_and_receive(&store, &mut listener, key).await;
     }
-    // One that begins to listen now hears them too.
-    let mut late = WakeupListener::new(&store).await;
-    for key in &alive {
-        send_and_receive(&store, &mut late, key).await;
+    // A new listener receives them as well.
+    let mut late_listener = WakeupListener::new(&store).await;
+    for key in &live_keys {
+        send_and_receive(&store, &mut late_listener, key).await;
     }
 }

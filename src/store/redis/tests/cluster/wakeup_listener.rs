@@ -1,4 +1,4 @@
-//! Who hears messages by one of the nodes.
+//! `WakeupListener`: receives wake-ups over one of the nodes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-/// One that hears messages by one of the nodes.
+/// Receiver of wake-ups, as a process of its own.
 pub(in super::super) struct WakeupListener {
     pub(super) node: NodeId,
     _wakeups: Arc<WakeupListeners>,
@@ -26,35 +26,36 @@ pub(in super::super) struct WakeupListener {
 
 impl WakeupListener {
     pub(in super::super) async fn new(store: &Store) -> Self {
-        let (node, hints) = (NodeId::new(), Arc::new(WakeupListeners::default()));
-        let heard = hints.subscribe_work();
-        let listens = store.backend().subscribe(node.clone(), &hints);
-        drop(crate::store::spawn(listens.expect("there is somebody to hear")));
-        let mut ear = Self { node, _wakeups: hints, messages: heard };
-        ear.wait_for_resync().await;
-        ear
+        let (node, wakeups) = (NodeId::new(), Arc::new(WakeupListeners::default()));
+        let messages = wakeups.subscribe_work();
+        let subscription = store.backend().subscribe(node.clone(), &wakeups);
+        drop(crate::store::spawn(subscription.expect("there is somebody to hear")));
+        let mut listener = Self { node, _wakeups: wakeups, messages };
+        listener.wait_for_resync().await;
+        listener
     }
 
-    /// It is told that it may have missed something.
+    /// Waits for the message that others may have been lost.
     pub(super) async fn wait_for_resync(&mut self) {
-        let heard = async { while self.messages.recv().await != Some(WakeupMessage::Resync) {} };
-        timeout(20 * SECOND, heard).await.expect("it listens again");
+        let received = async { while self.messages.recv().await != Some(WakeupMessage::Resync) {} };
+        timeout(20 * SECOND, received).await.expect("it listens again");
     }
 
-    /// Whatever comes before it.
-    pub(super) async fn wait_for_message(&mut self, hint: &WakeupMessage) {
-        let heard = async { while self.messages.recv().await.as_ref() != Some(hint) {} };
-        timeout(20 * SECOND, heard).await.expect("it is told");
+    /// Waits for a message and skips others.
+    pub(super) async fn wait_for_message(&mut self, message: &WakeupMessage) {
+        let received = async { while self.messages.recv().await.as_ref() != Some(message) {} };
+        timeout(20 * SECOND, received).await.expect("it is told");
     }
 
-    /// Until a message arrives: it may be on its way from one node to another.
+    /// Sends messages until one is received: the subscription may be moving to another node.
     pub(in super::super) async fn assert_delivers_for(&mut self, store: &Store, key: &Key) {
         for _ in 0..20 {
-            let hint = WakeupMessage::JobOffer(key.clone(), JobId::new(key));
-            let told = async || store.backend().send_wakeup(self.node.clone(), hint.clone()).await;
-            retry_while_unavailable(told).await;
-            let heard = async { while self.messages.recv().await != Some(hint.clone()) {} };
-            if timeout(SECOND, heard).await.is_ok() {
+            let message = WakeupMessage::JobOffer(key.clone(), JobId::new(key));
+            let send =
+                async || store.backend().send_wakeup(self.node.clone(), message.clone()).await;
+            retry_while_unavailable(send).await;
+            let received = async { while self.messages.recv().await != Some(message.clone()) {} };
+            if timeout(SECOND, received).await.is_ok() {
                 return;
             }
         }

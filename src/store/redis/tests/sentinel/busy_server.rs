@@ -1,5 +1,5 @@
-//! A server that is held up by somebody's script when a connection to it is made: it can't say who it is, which is not
-//! that it is another one, nor that it may not be asked.
+//! Server that is blocked by a script while a connection to it is made. It cannot identify itself:
+//! it is no new server, and does not deny `INFO`.
 
 use std::{
     sync::{
@@ -31,7 +31,7 @@ use crate::store::{
 
 const BUSY_ERROR: &[u8] = b"-BUSY Redis is busy running a script.\r\n";
 
-/// Stands before a server, and refuses `INFO` in its place while it is told to.
+/// Proxy that refuses `INFO` in place of its server while it is set to.
 #[derive(Clone)]
 struct InfoRefusingProxy {
     port: u16,
@@ -44,19 +44,23 @@ impl InfoRefusingProxy {
     async fn start_in_front_of(server: &ServerProcess) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let (refuses, refused, cut) = (Arc::default(), Arc::default(), Arc::default());
-        let before = Self { port, refuses_info: refuses, refused_count: refused, cut_signal: cut };
-        let (own, server) = (before.clone(), server.port());
+        let proxy = Self {
+            port,
+            refuses_info: Arc::default(),
+            refused_count: Arc::default(),
+            cut_signal: Arc::default(),
+        };
+        let (own, server) = (proxy.clone(), server.port());
         crate::store::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 crate::store::spawn(own.clone().forward_connection(client, server));
             }
         });
-        before
+        proxy
     }
 
-    fn set_refuses_info(&self, refuse: bool) {
-        self.refuses_info.store(refuse, Ordering::SeqCst);
+    fn set_refuses_info(&self, refuses: bool) {
+        self.refuses_info.store(refuses, Ordering::SeqCst);
     }
 
     fn refused_count(&self) -> usize {
@@ -66,56 +70,56 @@ impl InfoRefusingProxy {
     async fn forward_connection(self, mut client: TcpStream, server: u16) -> Option<()> {
         let mut cut = self.cut_signal.subscribe();
         let mut server = TcpStream::connect(("127.0.0.1", server)).await.ok()?;
-        let (mut up, mut down) = ([0; 65536], [0; 65536]);
+        let (mut request, mut reply) = ([0; 65536], [0; 65536]);
         loop {
             tokio::select! {
                 _ = cut.changed() => return None,
-                n = client.read(&mut up) => {
+                n = client.read(&mut request) => {
                     let n = n.ok().filter(|n| *n > 0)?;
-                    let asks = up[..n].windows(8).any(|word| word == b"\r\nINFO\r\n");
-                    if asks && self.refuses_info.load(Ordering::SeqCst) {
+                    let is_info = request[..n].windows(8).any(|part| part == b"\r\nINFO\r\n");
+                    if is_info && self.refuses_info.load(Ordering::SeqCst) {
                         self.refused_count.fetch_add(1, Ordering::SeqCst);
                         client.write_all(BUSY_ERROR).await.ok()?;
                     } else {
-                        server.write_all(&up[..n]).await.ok()?;
+                        server.write_all(&request[..n]).await.ok()?;
                     }
                 }
-                n = server.read(&mut down) => {
+                n = server.read(&mut reply) => {
                     let n = n.ok().filter(|n| *n > 0)?;
-                    client.write_all(&down[..n]).await.ok()?;
+                    client.write_all(&reply[..n]).await.ok()?;
                 }
             }
         }
     }
 }
 
-/// Behind sentinels a server that says nothing of itself is known by its address, and so would be another one twice: as
-/// it can't answer, and as it can again.
+/// Behind sentinels, a server without `INFO` is identified by its address. So it would count as a
+/// new one twice: when it cannot answer, and when it can again.
 #[tokio::test]
 async fn server_busy_during_handshake_is_not_a_new_server() {
     let server = ServerProcess::start().await;
-    let before = InfoRefusingProxy::start_in_front_of(&server).await;
-    let sentinel = FakeSentinel::monitoring(before.port).await;
+    let proxy = InfoRefusingProxy::start_in_front_of(&server).await;
+    let sentinel = FakeSentinel::monitoring(proxy.port).await;
     let store = Store::builder(&sentinel.url()).call_timeout(4 * SECOND).connect().await;
     let store = store.expect("the URL is right");
     wait_until_usable(&store).await;
     let guard = store.lock("x").lease(60 * SECOND).acquire().await.expect("it is free");
-    let met = store.backend().server_generation();
-    before.set_refuses_info(true);
-    before.cut_signal.send_modify(|cut| *cut += 1);
-    // It is away meanwhile: nobody knows whose connection this is.
+    let generation = store.backend().server_generation();
+    proxy.set_refuses_info(true);
+    proxy.cut_signal.send_modify(|cut| *cut += 1);
+    // The store is unavailable meanwhile: the server of the connection is not identified.
     wait_until("it to be asked", async || {
         let _ = store.ping().await;
-        before.refused_count() > 0
+        proxy.refused_count() > 0
     })
     .await;
-    before.set_refuses_info(false);
+    proxy.set_refuses_info(false);
     wait_until_usable(&store).await;
-    assert_eq!(store.backend().server_generation(), met, "it was taken for another one");
+    assert_eq!(store.backend().server_generation(), generation, "it was taken for another one");
     assert_eq!(guard.release().await, crate::lock::ReleaseStatus::Released);
 }
 
-/// As a server says it.
+/// The `BUSY` error of a real server.
 #[tokio::test]
 async fn server_info_fails_while_script_blocks_server() {
     let server = ServerProcess::start().await;
@@ -125,11 +129,11 @@ async fn server_info_fails_while_script_blocks_server() {
         .expect("a URL");
     let opened = target.open(COMMON_SHARD, &ConnectionSettings::default()).await;
     let mut connection = opened.ok().expect("it is there").connection;
-    let runs = async {
+    let run_script = async {
         let ended = server.try_query::<redis::Value>(&["EVAL", "while true do end", "0"]).await;
         ended.expect_err("it was killed");
     };
-    let asks = async {
+    let query_server = async {
         wait_until("it to be busy", async || {
             tokio::time::sleep(Duration::from_millis(5)).await;
             let busy = redis::cmd("PING").query_async::<String>(&mut connection).await;
@@ -142,8 +146,8 @@ async fn server_info_fails_while_script_blocks_server() {
             redis::cmd("PING").query_async::<String>(&mut connection).await.is_ok()
         })
         .await;
-        let facts = ServerInfo::fetch(&mut connection).await.ok().expect("it can answer");
-        assert!(facts.identity(None).is_some());
+        let info = ServerInfo::fetch(&mut connection).await.ok().expect("it can answer");
+        assert!(info.identity(None).is_some());
     };
-    tokio::join!(runs, asks);
+    tokio::join!(run_script, query_server);
 }

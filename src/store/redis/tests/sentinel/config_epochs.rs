@@ -1,4 +1,4 @@
-//! Configurations of two numbers: whoever knows the later one may be late with his answer, or gone.
+//! Two configuration epochs: the sentinel that knows the later one may answer late, or not at all.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{key::Key, store::Store};
 
-/// Two who call themselves masters, and three sentinels that name the first.
+/// Two servers that act as masters, and three sentinels that name the first.
 struct EpochScenario {
     old_master: ServerProcess,
     new_master: ServerProcess,
@@ -29,98 +29,99 @@ impl EpochScenario {
     }
 
     fn url(&self) -> String {
-        let nodes = self.sentinels.each_ref().map(|one| format!("127.0.0.1:{}", one.port()));
+        let nodes =
+            self.sentinels.each_ref().map(|sentinel| format!("127.0.0.1:{}", sentinel.port()));
         format!("redis+sentinel://{}/mymaster?ns=test", nodes.join(","))
     }
 
-    /// One of them knows that there is a new one.
+    /// Lets one sentinel name the new master, in a later epoch.
     fn fail_over(&self) {
         self.sentinels[0].set_epoch("6");
         self.sentinels[0].set_master(self.new_master.port());
     }
 
-    /// How many of so many charges of different shards are acknowledged.
+    /// Returns how many of 64 charges in different shards are admitted.
     async fn count_admitted_charges(&self, store: &Store) -> usize {
-        let mut done = 0;
+        let mut admitted = 0;
         for n in 0..64 {
             let key = Key::custom(&format!("{n}"));
-            done +=
+            admitted +=
                 usize::from(store.backend().charge(charge_command(&key, 1 << 30)).await.is_ok());
         }
-        // Refused at once, they let nobody else run.
+        // Charges that are refused at once do not yield to other tasks.
         tokio::time::sleep(Duration::from_millis(1)).await;
-        done
+        admitted
     }
 }
 
 #[tokio::test]
 async fn replaced_master_is_not_used_again_while_sentinel_is_late() {
-    let scene = EpochScenario::start().await;
-    for sentinel in &scene.sentinels {
-        // They are asked eight times a second.
+    let scenario = EpochScenario::start().await;
+    for sentinel in &scenario.sentinels {
+        // Sentinels are polled eight times a second.
         sentinel.set_down_after("1000");
     }
-    let builder = Store::builder(&scene.url()).connections_per_node(4).call_timeout(4 * SECOND);
+    let builder = Store::builder(&scenario.url()).connections_per_node(4).call_timeout(4 * SECOND);
     let store = builder.connect().await.expect("the URL is right");
-    wait_for("the old one", async { while scene.count_admitted_charges(&store).await < 64 {} })
+    wait_for("the old one", async { while scenario.count_admitted_charges(&store).await < 64 {} })
         .await;
-    assert_eq!(scene.new_master.count_script_calls().await, 0);
-    scene.fail_over();
+    assert_eq!(scenario.new_master.count_script_calls().await, 0);
+    scenario.fail_over();
     wait_for("the new one", async {
-        let moved = async || {
-            let before = scene.old_master.count_script_calls().await;
-            scene.count_admitted_charges(&store).await == 64
-                && scene.old_master.count_script_calls().await == before
+        let has_moved = async || {
+            let before = scenario.old_master.count_script_calls().await;
+            scenario.count_admitted_charges(&store).await == 64
+                && scenario.old_master.count_script_calls().await == before
         };
-        while !moved().await {}
+        while !has_moved().await {}
     })
     .await;
-    let before = scene.old_master.count_script_calls().await;
-    // Longer than anybody waits for him when the others have answered.
-    scene.sentinels[0].set_delay(300);
-    scene.new_master.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-    let late = Instant::now();
-    while late.elapsed() < SECOND {
-        scene.count_admitted_charges(&store).await;
+    let before = scenario.old_master.count_script_calls().await;
+    // Longer than a late sentinel is awaited after the others have answered.
+    scenario.sentinels[0].set_delay(300);
+    scenario.new_master.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    let started = Instant::now();
+    while started.elapsed() < SECOND {
+        scenario.count_admitted_charges(&store).await;
     }
-    assert_eq!(scene.old_master.count_script_calls().await, before, "written to the old one");
-    scene.sentinels[0].set_delay(0);
-    wait_for("the new one", async { while scene.count_admitted_charges(&store).await < 64 {} })
+    assert_eq!(scenario.old_master.count_script_calls().await, before, "written to the old one");
+    scenario.sentinels[0].set_delay(0);
+    wait_for("the new one", async { while scenario.count_admitted_charges(&store).await < 64 {} })
         .await;
-    assert_eq!(scene.old_master.count_script_calls().await, before, "written to the old one");
+    assert_eq!(scenario.old_master.count_script_calls().await, before, "written to the old one");
 }
 
-/// So much later, for whoever looks at the clock of the runtime.
+/// Advances the clock of the runtime.
 async fn advance_time(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     tokio::time::resume();
 }
 
-/// He has gone before he told anybody, or all of them were set up anew.
+/// The sentinel ended before the others learned of the epoch, or all sentinels were set up anew.
 #[tokio::test]
 async fn older_epoch_of_majority_is_accepted_in_the_end() {
-    let scene = EpochScenario::start().await;
-    let address = StoreUrl::parse(&scene.url()).expect("the URL is right");
+    let scenario = EpochScenario::start().await;
+    let address = StoreUrl::parse(&scenario.url()).expect("the URL is right");
     let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), SECOND)
         .expect("the URL is right");
-    let leads_to = async || {
+    let master_port = async || {
         let opened = target.open(0, &ConnectionSettings::default()).await.ok();
         opened.and_then(|opened| opened.endpoint).map(|(_, port)| port)
     };
-    let [old, new] = [&scene.old_master, &scene.new_master].map(|server| Some(server.port()));
-    assert_eq!(leads_to().await, old);
-    scene.fail_over();
-    assert_eq!(leads_to().await, new);
-    scene.sentinels[0].stop_answering();
+    let [old, new] = [&scenario.old_master, &scenario.new_master].map(|server| Some(server.port()));
+    assert_eq!(master_port().await, old);
+    scenario.fail_over();
+    assert_eq!(master_port().await, new);
+    scenario.sentinels[0].stop_answering();
     for second in 0..6 {
-        assert_eq!(leads_to().await, None, "after {second} s");
+        assert_eq!(master_port().await, None, "after {second} s");
         advance_time(SECOND).await;
     }
-    let mut last = None;
+    let mut accepted = None;
     for _ in 0..10 {
         advance_time(SECOND).await;
-        last = last.or(leads_to().await);
+        accepted = accepted.or(master_port().await);
     }
-    assert_eq!(last, old, "nobody can use it any more");
+    assert_eq!(accepted, old, "nobody can use it any more");
 }

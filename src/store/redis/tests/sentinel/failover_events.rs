@@ -1,4 +1,4 @@
-//! What sentinels say of a master that is alive: it is left at their word, and not come back to.
+//! Sentinel events about a master that is alive: it is left at once, and not used again.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
     store::{Store, backend::LockToken},
 };
 
-/// Two who call themselves masters, and a sentinel that names the first.
+/// Two servers that act as masters, and a sentinel that names the first.
 struct FailoverPair {
     old_master: ServerProcess,
     new_master: ServerProcess,
@@ -21,22 +21,21 @@ struct FailoverPair {
 }
 
 impl FailoverPair {
-    /// With a store that has used all its lanes, and hears the sentinel.
+    /// Starts with a store that has used all its lanes and has subscribed to the sentinel.
     async fn start() -> Self {
         Self::start_with(SECOND / 4, "600000").await
     }
 
-    /// One that gives signs of life, and asks, eight times a second.
+    /// Starts with a store that pings lanes and polls the sentinel eight times a second.
     async fn start_with_frequent_polls() -> Self {
         Self::start_with(SECOND / 4, "1000").await
     }
 
-    async fn start_with(deadline: Duration, down_after: &'static str) -> Self {
+    async fn start_with(timeout: Duration, down_after: &'static str) -> Self {
         let (old, new) = (ServerProcess::start().await, ServerProcess::start().await);
         let sentinel = FakeSentinel::monitoring(old.port()).await;
         sentinel.set_down_after(down_after);
-        let builder =
-            Store::builder(&sentinel.url()).connections_per_node(4).call_timeout(deadline);
+        let builder = Store::builder(&sentinel.url()).connections_per_node(4).call_timeout(timeout);
         let store = builder.connect().await.expect("the URL is right");
         let pair = Self { old_master: old, new_master: new, sentinel, store };
         while pair.sentinel.subscriber_count() == 0 {
@@ -47,27 +46,27 @@ impl FailoverPair {
         pair
     }
 
-    /// How many of so many charges of different shards are acknowledged.
+    /// Returns how many of 64 charges in different shards are admitted.
     async fn count_admitted_charges(&self) -> usize {
-        let mut done = 0;
+        let mut admitted = 0;
         for n in 0..64 {
             let key = Key::custom(&format!("{n}"));
             let charged = self.store.backend().charge(charge_command(&key, 1 << 30)).await;
-            done += usize::from(charged.is_ok());
+            admitted += usize::from(charged.is_ok());
         }
-        // Refused at once, they let nobody else run.
+        // Charges that are refused at once do not yield to other tasks.
         tokio::time::sleep(Duration::from_millis(1)).await;
-        done
+        admitted
     }
 
     fn announce_failover(&self) {
         self.sentinel.set_flags("master,failover_in_progress");
         let (old, new) = (self.old_master.port(), self.new_master.port());
-        let words = format!("slave 127.0.0.1:{new} 127.0.0.1 {new} @ mymaster 127.0.0.1 {old}");
-        self.sentinel.publish_event("+failover-state-send-slaveof-noone", words);
+        let event = format!("slave 127.0.0.1:{new} 127.0.0.1 {new} @ mymaster 127.0.0.1 {old}");
+        self.sentinel.publish_event("+failover-state-send-slaveof-noone", event);
     }
 
-    /// All of the lanes lead to the new one, and none went to the old one on the way.
+    /// Asserts that all lanes lead to the new master, and that none used the old one meanwhile.
     async fn assert_all_lanes_moved(&self, before: u64) {
         wait_for("it goes on", async { while self.count_admitted_charges().await < 64 {} }).await;
         assert_eq!(self.old_master.count_script_calls().await, before, "written to the old one");
@@ -83,14 +82,14 @@ async fn wait_for(what: &str, done: impl Future<Output = ()>) {
 async fn switch_master_event_moves_all_lanes() {
     let pair = FailoverPair::start().await;
     let (old, new) = (pair.old_master.port(), pair.new_master.port());
-    // Of another master: nothing to us.
+    // An event of another master is ignored.
     pair.sentinel.publish_event("+switch-master", format!("other 127.0.0.1 {old} 127.0.0.1 {new}"));
     pair.count_admitted_charges().await;
     assert_eq!(pair.new_master.count_script_calls().await, 0);
     pair.sentinel.set_master(pair.new_master.port());
     pair.sentinel
         .publish_event("+switch-master", format!("mymaster 127.0.0.1 {old} 127.0.0.1 {new}"));
-    // By one shard's lane.
+    // Over the lane of one shard.
     let (key, backend) = (Key::custom("x"), pair.store.backend());
     wait_for("it is heard", async {
         while pair.new_master.count_script_calls().await == 0 {
@@ -106,9 +105,9 @@ async fn failover_event_suspends_master_until_successor_is_known() {
     let pair = FailoverPair::start().await;
     pair.announce_failover();
     let (key, backend) = (Key::custom("x"), pair.store.backend());
-    let away = |error: Error| error.kind() == ErrorKind::Unavailable;
+    let is_unavailable = |error: Error| error.kind() == ErrorKind::Unavailable;
     wait_for("it is heard", async {
-        while !backend.charge(charge_command(&key, 1 << 30)).await.is_err_and(away) {}
+        while !backend.charge(charge_command(&key, 1 << 30)).await.is_err_and(is_unavailable) {}
     })
     .await;
     let before = pair.old_master.count_script_calls().await;
@@ -126,7 +125,7 @@ async fn failover_event_suspends_master_until_successor_is_known() {
     pair.assert_all_lanes_moved(before).await;
 }
 
-/// Subscriptions may be away just then.
+/// The subscription may be interrupted at that time.
 #[tokio::test]
 async fn replaced_master_is_left_without_events() {
     let pair = FailoverPair::start_with_frequent_polls().await;
@@ -151,7 +150,6 @@ async fn master_in_failover_is_left_without_events() {
     pair.assert_all_lanes_moved(before).await;
 }
 
-/// Also if it was given up again.
 #[tokio::test]
 async fn master_is_used_again_after_aborted_failover() {
     let pair = FailoverPair::start().await;
@@ -174,66 +172,67 @@ async fn dropped_store_ends_sentinel_subscription() {
     .await;
 }
 
-/// Nobody called while it stood still, and nobody has told.
+/// No call was in flight during the freeze, and no event was received.
 #[tokio::test]
 async fn idle_lane_asks_sentinel_after_master_was_frozen() {
     let pair = FailoverPair::start_with_frequent_polls().await;
     let before = pair.old_master.count_script_calls().await;
     pair.old_master.freeze();
-    // Longer than half of the time after which it would be replaced, and a deadline.
+    // Longer than half of the down-after time, and than a deadline.
     tokio::time::sleep(Duration::from_millis(900)).await;
     pair.sentinel.set_master(pair.new_master.port());
     pair.old_master.resume();
     pair.assert_all_lanes_moved(before).await;
 }
 
-/// It would be made anew with each request that comes after a while.
+/// Otherwise, a request after an idle time would make a new connection.
 #[tokio::test]
 async fn idle_lane_is_kept_while_master_answers() {
-    let mut more = 0;
-    // As below: a machine that has other things to do is right to leave it.
+    let mut new_connections = 0;
+    // On a loaded machine, the lane is left for good reason, as in the next test.
     for _ in 0..3 {
         let pair = FailoverPair::start_with_frequent_polls().await;
-        let made =
+        let count_connections =
             async || pair.old_master.info_number("stats", "total_connections_received").await;
-        let before = made().await;
+        let before = count_connections().await;
         tokio::time::sleep(2 * SECOND).await;
         pair.count_admitted_charges().await;
-        more = made().await - before;
-        // Those that ask.
-        if more <= 2 {
+        new_connections = count_connections().await - before;
+        // Connections of the test's own queries.
+        if new_connections <= 2 {
             return;
         }
     }
-    panic!("{more} lanes anew in each round");
+    panic!("{new_connections} lanes anew in each round");
 }
 
-/// None of them would be told who is the master then: a lane that was left could not be made anew.
+/// No sentinel would name the master, so a lane that was left could not be replaced.
 #[tokio::test]
 async fn idle_lane_is_kept_while_sentinels_do_not_answer() {
-    let mut stayed = 0;
-    // A machine that has other things to do may be late with a sign of life, by a second, and then it is right to leave the
-    // lane: so no one round can be demanded. One is enough: what this looks for is there in each of them, since the
-    // sentinel hangs in each, for longer than a lane may be without a sign.
+    let mut admitted = 0;
+    // On a loaded machine, a ping may be late by a second. Then the lane is left for good reason,
+    // so no single round is required to pass. One is enough: in each round, the sentinel hangs for
+    // longer than a lane may be silent.
     for _ in 0..3 {
-        // Asked for a sign of life four times a second, and left after a second without one; the sentinel may take six.
+        // Lanes are pinged four times a second, and left after a second without an answer. A query
+        // of the sentinel may take six.
         let pair = FailoverPair::start_with(3 * SECOND, "2000").await;
         let before = pair.old_master.info_number("stats", "total_connections_received").await;
         pair.sentinel.stop_answering();
         tokio::time::sleep(3 * SECOND).await;
-        let made =
+        let new_connections =
             pair.old_master.info_number("stats", "total_connections_received").await - before;
-        stayed =
+        admitted =
             tokio::time::timeout(20 * SECOND, pair.count_admitted_charges()).await.unwrap_or(0);
-        // The one that asks.
-        if stayed == 64 && made <= 1 {
+        // Connection of the test's own query.
+        if admitted == 64 && new_connections <= 1 {
             return;
         }
     }
-    panic!("{stayed} of 64 charges by lanes that were idle");
+    panic!("{admitted} of 64 charges by lanes that were idle");
 }
 
-/// A second call would lie there with the first, and be run by whoever wakes.
+/// A second call would wait on the same connection, and run on the old master when it resumes.
 #[tokio::test]
 async fn lane_is_left_at_first_timeout() {
     let pair = FailoverPair::start().await;
@@ -244,7 +243,7 @@ async fn lane_is_left_at_first_timeout() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     pair.sentinel.set_master(pair.new_master.port());
     pair.old_master.resume();
-    // Sooner than it would be left because it was silent.
+    // Sooner than the lane would be left for its silence.
     wait_for("it goes on", async {
         while backend.charge(charge_command(&key, 1 << 30)).await.is_err() {}
     })
@@ -257,29 +256,30 @@ async fn lane_is_left_at_first_timeout() {
     assert!(pair.new_master.count_script_calls().await > 0);
 }
 
-/// What comes by a lane that was left may come of a master that was replaced meanwhile.
+/// A reply on a lane that was left may come from a master that was replaced meanwhile.
 #[tokio::test]
 async fn reply_of_left_lane_is_in_doubt() {
     let pair = FailoverPair::start_with(SECOND, "600000").await;
     let (key, backend) = (Key::custom("x"), pair.store.backend());
     pair.old_master.freeze();
     let first = backend.charge(charge_command(&key, 1 << 30));
-    // On the same lane, with a deadline of its own that is later; it is not too late to use the lane.
+    // On the same lane, with a later deadline of its own, while the lane may still be used.
     let second = async {
         tokio::time::sleep(SECOND / 4).await;
-        let me = LockToken::new(pair.store.node());
-        backend.acquire(acquire_command(&key, &me)).await
+        let token = LockToken::new(pair.store.node());
+        backend.acquire(acquire_command(&key, &token)).await
     };
-    let wakes = async {
+    let resume = async {
         let first = first.await;
         tokio::time::sleep(SECOND / 20).await;
         pair.sentinel.set_master(pair.new_master.port());
         pair.old_master.resume();
         first
     };
-    let (first, second) = tokio::join!(wakes, second);
+    let (first, second) = tokio::join!(resume, second);
     assert_eq!(first.expect_err("nobody answers").kind(), ErrorKind::Timeout);
-    // The successor has it, if anybody.
-    let there = pair.new_master.remaining_keys().await.iter().any(|name| name.contains("}:h:"));
-    assert_eq!(second.is_ok(), there, "{second:?}, by the lane that had been left");
+    // If the lock was granted, the successor has it.
+    let is_on_successor =
+        pair.new_master.remaining_keys().await.iter().any(|name| name.contains("}:h:"));
+    assert_eq!(second.is_ok(), is_on_successor, "{second:?}, by the lane that had been left");
 }

@@ -1,4 +1,4 @@
-//! A sentinel that says what a test tells it to.
+//! `FakeSentinel`: a sentinel that answers as a test sets it.
 
 use std::{
     sync::{
@@ -26,28 +26,20 @@ struct SentinelState {
     down_after: Mutex<&'static str>,
     epoch: Mutex<&'static str>,
     is_hanging: AtomicBool,
-    /// How many ms each of its answers takes.
+    /// Delay of each answer, in ms.
     reply_delay_ms: AtomicU64,
-    /// Channel and text.
+    /// Channel and text of each event.
     events: broadcast::Sender<(&'static str, String)>,
 }
 
 impl SentinelState {
     fn for_master(master: u16) -> Arc<Self> {
-        let (words, _) = broadcast::channel(16);
-        // So long that nobody asks again because of it.
+        let (events, _) = broadcast::channel(16);
+        // So long that it causes no polls.
         let (flags, down_after) = (Mutex::new("master"), Mutex::new("600000"));
         let (master, epoch) = (Mutex::new(master), Mutex::new("0"));
-        let (hangs, delay) = (AtomicBool::new(false), AtomicU64::new(0));
-        Arc::new(Self {
-            master,
-            flags,
-            down_after,
-            epoch,
-            is_hanging: hangs,
-            reply_delay_ms: delay,
-            events: words,
-        })
+        let (is_hanging, reply_delay_ms) = (AtomicBool::new(false), AtomicU64::new(0));
+        Arc::new(Self { master, flags, down_after, epoch, is_hanging, reply_delay_ms, events })
     }
 }
 
@@ -55,17 +47,17 @@ impl FakeSentinel {
     pub(in super::super) async fn monitoring(master: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
-        let says = SentinelState::for_master(master);
-        let told = Arc::clone(&says);
+        let state = SentinelState::for_master(master);
+        let shared_state = Arc::clone(&state);
         crate::store::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                crate::store::spawn(serve_client(client, Arc::clone(&told)));
+                crate::store::spawn(serve_client(client, Arc::clone(&shared_state)));
             }
         });
-        Self { port, state: says }
+        Self { port, state }
     }
 
-    /// Takes connections and never answers.
+    /// Accepts connections and never answers.
     pub(super) async fn hanging() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let port = listener.local_addr().expect("it is bound").port();
@@ -86,37 +78,37 @@ impl FakeSentinel {
         format!("redis+sentinel://127.0.0.1:{}/mymaster?ns=test", self.port)
     }
 
-    /// The master from now on.
+    /// Sets the master that is named from now on.
     pub(in super::super) fn set_master(&self, master: u16) {
         *self.state.master.lock() = master;
     }
 
-    /// What it tells of the master beside its address.
+    /// Sets the flags of the master.
     pub(super) fn set_flags(&self, flags: &'static str) {
         *self.state.flags.lock() = flags;
     }
 
-    /// After how many ms of silence it takes the master for gone.
+    /// Sets the silence, in ms, after which the master counts as down.
     pub(super) fn set_down_after(&self, millis: &'static str) {
         *self.state.down_after.lock() = millis;
     }
 
-    /// Number of the configuration that it names its master by.
+    /// Sets the configuration epoch of the master.
     pub(super) fn set_epoch(&self, epoch: &'static str) {
         *self.state.epoch.lock() = epoch;
     }
 
-    /// It takes so long for each answer from now on.
+    /// Sets the delay of each answer from now on.
     pub(super) fn set_delay(&self, millis: u64) {
         self.state.reply_delay_ms.store(millis, Ordering::SeqCst);
     }
 
-    /// From now on it takes questions and answers none.
+    /// Accepts commands and answers none from now on.
     pub(super) fn stop_answering(&self) {
         self.state.is_hanging.store(true, Ordering::SeqCst);
     }
 
-    /// How many hear its words.
+    /// Returns the number of clients that are subscribed to events.
     pub(super) fn subscriber_count(&self) -> usize {
         self.state.events.receiver_count()
     }
@@ -126,21 +118,21 @@ impl FakeSentinel {
     }
 }
 
-async fn serve_client(client: TcpStream, says: Arc<SentinelState>) -> Option<()> {
+async fn serve_client(client: TcpStream, state: Arc<SentinelState>) -> Option<()> {
     let mut client = BufReader::new(client);
     loop {
-        let words = read_command(&mut client).await?;
-        if says.is_hanging.load(Ordering::SeqCst) {
+        let args = read_command(&mut client).await?;
+        if state.is_hanging.load(Ordering::SeqCst) {
             return std::future::pending().await;
         }
-        match says.reply_delay_ms.load(Ordering::SeqCst) {
+        match state.reply_delay_ms.load(Ordering::SeqCst) {
             0 => {}
             millis => tokio::time::sleep(Duration::from_millis(millis)).await,
         }
-        let (port, flags) = (says.master.lock().to_string(), *says.flags.lock());
-        let (down_after, epoch) = (*says.down_after.lock(), *says.epoch.lock());
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let answer = match words.as_slice() {
+        let (port, flags) = (state.master.lock().to_string(), *state.flags.lock());
+        let (down_after, epoch) = (*state.down_after.lock(), *state.epoch.lock());
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let reply = match args.as_slice() {
             ["SENTINEL", "MASTER", "mymaster"] => {
                 let first = ["name", "mymaster", "ip", "127.0.0.1", "port", &port, "flags", flags];
                 let then = ["config-epoch", epoch, "down-after-milliseconds", down_after];
@@ -153,7 +145,7 @@ async fn serve_client(client: TcpStream, says: Arc<SentinelState>) -> Option<()>
                 )
             }
             ["SUBSCRIBE", channels @ ..] => {
-                return forward_events(client, channels, says.events.subscribe()).await;
+                return forward_events(client, channels, state.events.subscribe()).await;
             }
             ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "mymaster"] => {
                 array_reply(&[bulk_string("127.0.0.1"), bulk_string(&port)])
@@ -161,24 +153,25 @@ async fn serve_client(client: TcpStream, says: Arc<SentinelState>) -> Option<()>
             ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", _] => "*-1\r\n".to_owned(),
             _ => "+OK\r\n".to_owned(),
         };
-        client.write_all(answer.as_bytes()).await.ok()?;
+        client.write_all(reply.as_bytes()).await.ok()?;
     }
 }
 
-/// Whoever subscribes asks nothing more.
+/// A subscribed client sends no further commands.
 async fn forward_events(
     mut client: BufReader<TcpStream>,
     channels: &[&str],
-    mut words: broadcast::Receiver<(&'static str, String)>,
+    mut events: broadcast::Receiver<(&'static str, String)>,
 ) -> Option<()> {
     for channel in channels {
-        let answer = format!("*3\r\n{}{}:1\r\n", bulk_string("subscribe"), bulk_string(channel));
-        client.write_all(answer.as_bytes()).await.ok()?;
+        let confirmation =
+            format!("*3\r\n{}{}:1\r\n", bulk_string("subscribe"), bulk_string(channel));
+        client.write_all(confirmation.as_bytes()).await.ok()?;
     }
     loop {
         let (channel, text) = tokio::select! {
-            word = words.recv() => word.ok()?,
-            // It has gone.
+            event = events.recv() => event.ok()?,
+            // The client has disconnected.
             _ = client.fill_buf() => return None,
         };
         let message =
@@ -187,20 +180,21 @@ async fn forward_events(
     }
 }
 
-/// A server that is written down: the answer to each command; whoever gets none is left. Its port.
+/// Starts a server that sends the scripted reply to each command, and disconnects if there is none.
+/// Returns its port.
 pub(in super::super) async fn start_scripted_server(
-    answer: impl Fn(&[&str]) -> Option<String> + Send + Sync + 'static,
+    reply_to: impl Fn(&[&str]) -> Option<String> + Send + Sync + 'static,
 ) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let port = listener.local_addr().expect("it is bound").port();
-    let answer = Arc::new(answer);
+    let reply_to = Arc::new(reply_to);
     crate::store::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
-            let answer = Arc::clone(&answer);
+            let reply_to = Arc::clone(&reply_to);
             crate::store::spawn(async move {
                 let mut client = BufReader::new(client);
-                while let Some(words) = read_command(&mut client).await {
-                    let text = answer(&words.iter().map(String::as_str).collect::<Vec<_>>());
+                while let Some(args) = read_command(&mut client).await {
+                    let text = reply_to(&args.iter().map(String::as_str).collect::<Vec<_>>());
                     let Some(text) = text else { return };
                     if client.write_all(text.as_bytes()).await.is_err() {
                         return;
@@ -212,11 +206,12 @@ pub(in super::super) async fn start_scripted_server(
     port
 }
 
-/// What a server of today answers whoever connects, with these facts; and anything else.
-pub(in super::super) fn handshake_reply(words: &[&str], facts: &str) -> String {
-    match words {
+/// Returns the handshake replies of a current server with these `INFO` properties. Other commands
+/// get `+OK`.
+pub(in super::super) fn handshake_reply(args: &[&str], info: &str) -> String {
+    match args {
         ["HELLO", ..] => "%1\r\n+proto\r\n:3\r\n".to_owned(),
-        ["INFO", ..] => bulk_string(facts),
+        ["INFO", ..] => bulk_string(info),
         ["HDEL" | "EXISTS", ..] => ":0\r\n".to_owned(),
         ["HMGET", ..] => "*2\r\n$4\r\n2064\r\n$-1\r\n".to_owned(),
         ["PING", ..] => "+PONG\r\n".to_owned(),
@@ -224,12 +219,12 @@ pub(in super::super) fn handshake_reply(words: &[&str], facts: &str) -> String {
     }
 }
 
-/// One command, or `None` at the end.
+/// Reads one command. Returns `None` at the end of the stream.
 pub(in super::super) async fn read_command(
     client: &mut BufReader<impl AsyncRead + Unpin>,
 ) -> Option<Vec<String>> {
-    let words = crate::store::tests::read_command(client).await?;
-    words.into_iter().map(|word| String::from_utf8(word).ok()).collect()
+    let args = crate::store::tests::read_command(client).await?;
+    args.into_iter().map(|arg| String::from_utf8(arg).ok()).collect()
 }
 
 pub(in super::super) fn bulk_string(text: &str) -> String {

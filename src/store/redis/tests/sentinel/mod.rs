@@ -1,4 +1,4 @@
-//! Masters that come and go, and sentinels that tell.
+//! Masters that are named by sentinels.
 
 mod busy_server;
 mod config_epochs;
@@ -24,13 +24,16 @@ use crate::{
     store::Store,
 };
 
-async fn assert_config_error(connected: impl Future<Output = Result<Store, Error>>, word: &str) {
-    let error = connected.await.expect_err(word);
+async fn assert_config_error(
+    connected: impl Future<Output = Result<Store, Error>>,
+    expected: &str,
+) {
+    let error = connected.await.expect_err(expected);
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
-    assert!(error.to_string().contains(word), "{error}");
+    assert!(error.to_string().contains(expected), "{error}");
 }
 
-/// A pair of servers, the second a replica that has caught up.
+/// Starts a master, and a replica that has caught up.
 async fn start_replicated_pair() -> (ServerProcess, ServerProcess) {
     let (master, replica) = (ServerProcess::start().await, ServerProcess::start().await);
     replica.command(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await;
@@ -48,7 +51,7 @@ pub(super) async fn wait_until_replicated(replica: &ServerProcess) {
     }
 }
 
-/// By hand, as an operator does it: nobody's connection is closed.
+/// Swaps the roles as an operator does: no connection is closed.
 async fn swap_roles(master: &ServerProcess, replica: &ServerProcess, sentinel: &FakeSentinel) {
     replica.command(&["REPLICAOF", "NO", "ONE"]).await;
     sentinel.set_master(replica.port());
@@ -68,18 +71,18 @@ async fn hanging_sentinel_does_not_delay_connect() {
     }
 }
 
-/// Two servers call themselves masters, and one sentinel does not know yet that its own is none any more.
+/// Two servers act as masters, and one sentinel does not know of the failover yet.
 #[tokio::test]
 async fn majority_of_sentinels_chooses_master() {
     let (old, new) = (ServerProcess::start().await, ServerProcess::start().await);
-    let late = FakeSentinel::monitoring(old.port()).await;
+    let late_sentinel = FakeSentinel::monitoring(old.port()).await;
     let others =
         [FakeSentinel::monitoring(new.port()).await, FakeSentinel::monitoring(new.port()).await];
     let hangs = FakeSentinel::hanging().await;
     let mut misled = 0;
     for number in 0..20 {
         let before = old.count_script_calls().await;
-        let sentinels = [&late, &others[0], &others[1], &hangs];
+        let sentinels = [&late_sentinel, &others[0], &others[1], &hangs];
         let urls = sentinels.map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port()));
         let builder = Store::sentinel(urls, "mymaster").call_timeout(4 * SECOND);
         let store = builder.connect().await.expect("they tell");
@@ -87,8 +90,9 @@ async fn majority_of_sentinels_chooses_master() {
         assert_eq!(guard.release().await, ReleaseStatus::Released);
         misled += u32::from(old.count_script_calls().await != before);
     }
-    // Who is a tenth of a second behind the first that answers is not waited for, and this process may stand still for as
-    // long; but not each time in which the late one is the first, which is a third of them.
+    // A sentinel is not awaited if it is a tenth of a second later than the first one. This process
+    // may pause for as long, but not whenever the late sentinel answers first, in a third of the
+    // rounds.
     assert!(misled <= 2, "{misled} of 20 rounds");
 }
 
@@ -99,7 +103,7 @@ async fn replica_named_by_sentinel_is_not_used() {
     let store = Store::connect(&sentinel.url()).await.expect("the URL is right");
     let error = store.ping().await.expect_err("it is no master");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    // One that is told of by hand neither, even if it would take writes.
+    // A replica that a URL names is not used either, even if it accepted writes.
     replica.command(&["CONFIG", "SET", "replica-read-only", "no"]).await;
     let error = replica.connect_store().await.ping().await.expect_err("it is no master");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -138,7 +142,7 @@ async fn invalid_sentinel_settings_fail_at_connect() {
     .await;
 }
 
-/// One that was started empty knows no name; those that do are away.
+/// A sentinel that was started empty knows no master name. Those that know it are down.
 #[tokio::test]
 async fn unknown_master_name_is_outage_while_sentinel_is_down() {
     let server = ServerProcess::start().await;
@@ -150,7 +154,7 @@ async fn unknown_master_name_is_outage_while_sentinel_is_down() {
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
 
-/// A sentinel that was restarted has ended its connections, and answers.
+/// A restarted sentinel has closed its connections, and answers on new ones.
 #[tokio::test]
 async fn ended_sentinel_connection_is_replaced() {
     let server = ServerProcess::start().await;
@@ -173,7 +177,7 @@ async fn demoted_master_is_left_by_calls_and_subscriber() {
     let sentinel = FakeSentinel::monitoring(master.port()).await;
     let builder = Store::builder(&sentinel.url()).connections_per_node(4).call_timeout(5 * SECOND);
     let store = builder.connect().await.expect("the URL is right");
-    // A waiter, so that somebody listens.
+    // A waiter, so that there is a subscription.
     let held = store.as_another_process().lock("x").min_replicas(1).acquire().await;
     let held = held.expect("it is free, and the replica has it");
     let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
@@ -185,7 +189,7 @@ async fn demoted_master_is_left_by_calls_and_subscriber() {
     let guard = store.lock("y").acquire().await.expect("the successor takes it");
     assert!(started.elapsed() < 4 * SECOND, "{:?}", started.elapsed());
     assert_eq!(guard.release().await, ReleaseStatus::Released);
-    // Nobody listens to the old one any more, where messages still come from its own master.
+    // The old master has no subscribers left, although it still forwards messages of the new one.
     while master.count_subscribers().await > 0 || replica.count_subscribers().await == 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }

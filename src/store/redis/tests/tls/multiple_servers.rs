@@ -1,4 +1,5 @@
-//! TLS where there are several servers: to sentinels and the master they name, and to all nodes of a cluster.
+//! TLS with several servers: with sentinels and the master that they name, and with all nodes of a
+//! cluster.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -14,7 +15,7 @@ use crate::{
     store::{Store, StoreBuilder, tests::test_cluster::TestCluster},
 };
 
-/// A process that ends when it is dropped.
+/// Process that is killed when it is dropped.
 struct TlsProcess(Child);
 
 impl TlsProcess {
@@ -31,12 +32,8 @@ impl Drop for TlsProcess {
     }
 }
 
-/// A server that talks TLS alone, also to those that it follows.
-fn start_tls_server(
-    certificates: &TestCertificates,
-    port: u16,
-    follows: Option<u16>,
-) -> TlsProcess {
+/// Starts a server that accepts only TLS and replicates over TLS.
+fn start_tls_server(certificates: &TestCertificates, port: u16, master: Option<u16>) -> TlsProcess {
     let mut command = Command::new("redis-server");
     command.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1"]);
     command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
@@ -44,13 +41,13 @@ fn start_tls_server(
     std::fs::create_dir(&folder).expect("a place for temporary files");
     command.arg("--dir").arg(folder).args(certificates.server_arguments());
     command.args(["--tls-auth-clients", "no", "--tls-replication", "yes"]);
-    if let Some(port) = follows {
+    if let Some(port) = master {
         command.args(["--replicaof", "127.0.0.1", &port.to_string()]);
     }
     TlsProcess::start(&mut command)
 }
 
-/// One whose word is enough.
+/// Starts a sentinel with a quorum of 1.
 fn start_tls_sentinel(certificates: &TestCertificates, port: u16, master: u16) -> TlsProcess {
     let file = certificates.path(&format!("{port}.conf"));
     let mut text = format!(
@@ -91,19 +88,19 @@ async fn sentinels_and_named_master_use_tls() {
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
     let certificates = TestCertificates::generate();
-    let [first, second, own] = [free_port(), free_port(), free_port()];
-    let _master = start_tls_server(&certificates, first, None);
-    let _replica = start_tls_server(&certificates, second, Some(first));
-    let _sentinel = start_tls_sentinel(&certificates, own, first);
-    let url = format!("rediss+sentinel://127.0.0.1:{own}/mymaster?ns=test");
+    let [master_port, replica_port, sentinel_port] = [free_port(), free_port(), free_port()];
+    let _master = start_tls_server(&certificates, master_port, None);
+    let _replica = start_tls_server(&certificates, replica_port, Some(master_port));
+    let _sentinel = start_tls_sentinel(&certificates, sentinel_port, master_port);
+    let url = format!("rediss+sentinel://127.0.0.1:{sentinel_port}/mymaster?ns=test");
     let builder = |authority| with_ca_certificate(Store::builder(&url), &certificates, authority);
     let store = builder("ca.crt").connect().await.expect("the settings are right");
     wait_until_usable(&store).await;
     assert_waiter_is_served(&store).await;
-    // The sentinel itself is not believed if its certificate is not.
+    // A sentinel with an untrusted certificate is rejected.
     let text = config_error_text(builder("other.crt")).await;
     assert!(text.contains("is not trusted"), "{text}");
-    // Replicas follow by TLS, too.
+    // Replication uses TLS, too.
     let granted = async { while store.lock("y").min_replicas(1).acquire().await.is_err() {} };
     tokio::time::timeout(40 * SECOND, granted).await.expect("the replica follows by TLS");
 }
@@ -115,14 +112,14 @@ async fn all_cluster_nodes_use_tls() {
     }
     let _ = rustls::crypto::ring::default_provider().install_default();
     let certificates = TestCertificates::generate();
-    let mut words = certificates.server_arguments();
-    words.extend(["--tls-auth-clients", "no", "--tls-cluster", "yes"].map(str::to_owned));
-    let cluster = TestCluster::start_with_args(3, false, Duration::from_secs(30), &words).await;
+    let mut args = certificates.server_arguments();
+    args.extend(["--tls-auth-clients", "no", "--tls-cluster", "yes"].map(str::to_owned));
+    let cluster = TestCluster::start_with_args(3, false, Duration::from_secs(30), &args).await;
     let url = cluster.tls_url("tls");
     let builder = |authority| with_ca_certificate(Store::builder(&url), &certificates, authority);
     let store = builder("ca.crt").connect().await.expect("the settings are right");
     wait_until_usable(&store).await;
-    // On each of the nodes, messages included.
+    // On each of the nodes, wake-ups included.
     for key in super::super::cluster::keys_in_distinct_shards(16) {
         let held = store.lock(key.clone()).acquire().await.expect("it is free");
         let other = store.as_another_process();
@@ -131,13 +128,13 @@ async fn all_cluster_nodes_use_tls() {
         assert_eq!(held.release().await, ReleaseStatus::Released);
         waiter.await.expect("no panic").expect("it is served").release().await;
     }
-    // A redirect leads to the port for TLS, too.
+    // A redirect leads to the TLS port, too.
     let key = super::super::cluster::keys_in_distinct_shards(1).remove(0);
     let slot = cluster.slot_of_shard(key.shard()).await;
-    let from = cluster.slot_owner(slot).await;
-    let to = (from + 1) % 3;
-    cluster.begin_slot_migration(slot, from, to).await;
-    cluster.finish_slot_migration(slot, from, to).await;
+    let source = cluster.slot_owner(slot).await;
+    let target = (source + 1) % 3;
+    cluster.begin_slot_migration(slot, source, target).await;
+    cluster.finish_slot_migration(slot, source, target).await;
     let guard = store.lock(key).acquire().await.expect("it is found where it is");
     assert_eq!(guard.release().await, ReleaseStatus::Released);
     let text = config_error_text(builder("other.crt")).await;

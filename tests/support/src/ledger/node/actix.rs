@@ -19,9 +19,9 @@ use super::{
 };
 use crate::resource_usage;
 
-pub(super) async fn serve(setup: &NodeSetup, desk: Arc<RecordingHandler>, store: Store) {
+pub(super) async fn serve(setup: &NodeSetup, handler: Arc<RecordingHandler>, store: Store) {
     let (stop, mut stopped) = watch::channel(false);
-    let routes = routes(setup, desk, &store);
+    let routes = routes(setup, handler, &store);
     let worker = setup.has_worker.then(|| {
         let worker = DeferWorker::new(&store, routes.clone()).lease(setup.lease);
         let worker = worker.drain_timeout(setup.drain_timeout).concurrency(setup.concurrency);
@@ -37,7 +37,7 @@ pub(super) async fn serve(setup: &NodeSetup, desk: Arc<RecordingHandler>, store:
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     print_address(listener.local_addr().expect("it is bound"));
     let server = HttpServer::new(move || {
-        // On each thread that serves.
+        // Called on each server thread.
         resource_usage::register_runtime();
         App::new().configure(routes.clone()).service(status.clone())
     });
@@ -56,15 +56,15 @@ pub(super) async fn serve(setup: &NodeSetup, desk: Arc<RecordingHandler>, store:
 
 fn routes(
     setup: &NodeSetup,
-    desk: Arc<RecordingHandler>,
+    handler: Arc<RecordingHandler>,
     store: &Store,
 ) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static {
-    let (desk, store) = (Data::from(desk), Data::new(store.clone()));
-    let NodeSetup { lease, max_put_runs: most, .. } = *setup;
+    let (handler, store) = (Data::from(handler), Data::new(store.clone()));
+    let NodeSetup { lease, max_put_runs, .. } = *setup;
     move |config| {
         let by_id = || LockLayer::by_path_param("id").lease(lease);
         let defer = || {
-            let defer = DeferLayer::new().max_attempts(most);
+            let defer = DeferLayer::new().max_attempts(max_put_runs);
             defer
                 .max_resource_jobs(MAX_JOBS)
                 .max_resource_bytes(MAX_BYTES)
@@ -74,7 +74,7 @@ fn routes(
         let deferred =
             |path, defer: DeferLayer| resource(path).to(handle_request).wrap(by_id()).wrap(defer);
         config
-            .app_data(desk.clone())
+            .app_data(handler.clone())
             .app_data(store.clone())
             .service(resource("/orders/{id}/pay").to(handle_request).wrap(by_id()))
             .service(resource("/orders/{id}/ship").to(handle_request).wrap(by_id().wait(MAX_WAIT)))
@@ -91,14 +91,14 @@ fn routes(
 }
 
 async fn handle_request(
-    desk: Data<RecordingHandler>,
+    handler: Data<RecordingHandler>,
     resource: Path<String>,
-    wish: Query<HandlerInstructions>,
+    instructions: Query<HandlerInstructions>,
     CurrentLock(lock): CurrentLock,
     job: Option<CurrentJob>,
 ) -> HttpResponse {
     let job = job.map(|CurrentJob(job)| (job.id.as_str().to_owned(), job.attempt));
-    let facts = HandlerContext { resource: resource.into_inner(), job, lock };
-    let (status, body) = desk.handle_run(facts, wish.into_inner()).await;
+    let context = HandlerContext { resource: resource.into_inner(), job, lock };
+    let (status, body) = handler.handle_run(context, instructions.into_inner()).await;
     HttpResponse::build(StatusCode::from_u16(status).expect("a status")).body(body)
 }

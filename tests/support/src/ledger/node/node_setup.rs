@@ -6,33 +6,33 @@ use serde::{Deserialize, Serialize};
 
 use crate::site::WebFramework;
 
-/// How a process is set up.
+/// Settings of a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct NodeSetup {
-    /// Of its routes and its worker.
+    /// Framework of the routes and the worker.
     pub framework: WebFramework,
-    /// Whether it has a worker.
+    /// True if the process has a worker.
     pub has_worker: bool,
-    /// Of locks and of runs.
+    /// Lease of locks and runs.
     pub lease: Duration,
-    /// How long it drains.
+    /// Drain timeout of the worker.
     pub drain_timeout: Duration,
-    /// Runs at once.
+    /// Concurrent runs.
     pub concurrency: usize,
-    /// Whether all workers together run one at once, and begin ten a second.
+    /// True if all workers together run one job at a time and start ten a second.
     pub has_shared_run_limits: bool,
-    /// Most runs of a PUT.
+    /// Largest number of runs of a PUT.
     pub max_put_runs: u32,
-    /// Numbers of the keys that requests are sealed with: the first one seals, all open. None: not sealed.
+    /// Numbers of the sealing keys: the first one seals, all open. Empty: no sealing.
     pub sealing_key_numbers: Vec<u8>,
-    /// The server with the registers that runs write to; empty: they write to none.
+    /// Server of the registers that runs write; empty: none.
     pub registers_url: String,
-    /// Of a call to the store.
+    /// Timeout of a call to the store.
     pub call_timeout: Duration,
 }
 
 impl NodeSetup {
-    /// A node with a worker, with leases of two seconds.
+    /// Settings of a node with a worker and leases of two seconds.
     #[must_use]
     pub fn new(framework: WebFramework) -> Self {
         Self {
@@ -45,12 +45,12 @@ impl NodeSetup {
             max_put_runs: 5,
             sealing_key_numbers: Vec::new(),
             registers_url: String::new(),
-            // Above what a call takes: a loaded machine is no outage.
+            // Far above the duration of a call: a loaded machine is no outage.
             call_timeout: Duration::from_secs(5),
         }
     }
 
-    /// Without a worker.
+    /// Removes the worker.
     #[must_use]
     pub fn without_worker(self) -> Self {
         Self { has_worker: false, ..self }

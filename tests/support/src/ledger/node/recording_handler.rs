@@ -20,21 +20,21 @@ use crate::{
     },
 };
 
-/// What a request wants.
+/// Instructions in the query of a request.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct HandlerInstructions {
-    /// Time it takes.
+    /// Duration of the run.
     ms: u64,
-    /// So many attempts answer 500.
+    /// Number of attempts that answer 500.
     fail: u32,
-    /// So many attempts end the process in the middle.
+    /// Number of attempts that abort the process.
     abort: u32,
-    /// So many attempts panic.
+    /// Number of attempts that panic.
     panic: u32,
 }
 
-/// What a handler knows.
+/// Data of a request as the handler sees them.
 pub(super) struct HandlerContext {
     pub(super) resource: String,
     pub(super) job: Option<(String, u32)>,
@@ -44,9 +44,9 @@ pub(super) struct HandlerContext {
 pub(super) struct RecordingHandler {
     event_log: Arc<EventLog>,
     next_run: AtomicU64,
-    /// Where the registers are, if there are any.
+    /// URL of the registers; empty if there are none.
     registers_url: String,
-    /// Opened by the first run: before that there is no runtime.
+    /// Connected by the first run, since there is no runtime before.
     registers: OnceCell<RegisterClient>,
 }
 
@@ -64,8 +64,8 @@ impl RecordingHandler {
         self.registers.get_or_init(open).await
     }
 
-    /// What its resource's register has, if there is one, and unless a later run has been there. From now on no earlier run
-    /// can write.
+    /// Reads the register of the resource, if there is one and no later run has used it. Afterwards
+    /// earlier runs cannot write.
     async fn read_register(&self, resource: &str, fence: u64) -> Option<RegisterValues> {
         if self.registers_url.is_empty() {
             return None;
@@ -73,21 +73,22 @@ impl RecordingHandler {
         self.open_registers().await.read(resource, fence).await.expect("the registers are there")
     }
 
-    /// One more; unless a later run has been there.
-    async fn write_register(&self, resource: &str, fence: u64, read: RegisterValues) {
-        let written = self.open_registers().await.write(resource, fence, read.incremented()).await;
+    /// Writes the incremented value, unless a later run has used the register.
+    async fn write_register(&self, resource: &str, fence: u64, values: RegisterValues) {
+        let written =
+            self.open_registers().await.write(resource, fence, values.incremented()).await;
         written.expect("the registers are there");
     }
 
-    /// Status and body.
+    /// Returns status and body.
     pub(super) async fn handle_run(
         &self,
-        facts: HandlerContext,
-        wish: HandlerInstructions,
+        context: HandlerContext,
+        instructions: HandlerInstructions,
     ) -> (u16, String) {
-        let HandlerContext { resource, job, lock } = facts;
+        let HandlerContext { resource, job, lock } = context;
         let run = self.next_run.fetch_add(1, Ordering::Relaxed);
-        let valid = || clock::now_ns() + duration_ns(lock.remaining());
+        let validity_end = || clock::now_ns() + duration_ns(lock.remaining());
         let (job, attempt) = job.unwrap_or_else(|| ("-".to_owned(), 0));
         let fence = lock.fence().unwrap_or(0);
         let start = RunEvent::Started {
@@ -96,23 +97,26 @@ impl RecordingHandler {
             job: job.clone(),
             attempt,
             fence,
-            valid_until: valid(),
+            valid_until: validity_end(),
         };
-        let written = RunRecorder::start(&self.event_log, run, &start);
-        let read = self.read_register(&resource, fence).await;
-        written.work_for(wish.ms, || (!lock.remaining().is_zero()).then(valid)).await;
-        let wanted = |times: u32| (1..=times).contains(&attempt);
-        if wanted(wish.abort) {
+        let recorder = RunRecorder::start(&self.event_log, run, &start);
+        let read_values = self.read_register(&resource, fence).await;
+        recorder
+            .work_for(instructions.ms, || (!lock.remaining().is_zero()).then(validity_end))
+            .await;
+        let applies = |times: u32| (1..=times).contains(&attempt);
+        if applies(instructions.abort) {
             self.event_log.record(&RunEvent::Aborted { run });
             std::process::abort();
         }
-        let status = if wanted(wish.fail) || wanted(wish.panic) { 500 } else { 200 };
+        let status =
+            if applies(instructions.fail) || applies(instructions.panic) { 500 } else { 200 };
         let body = format!("{job}-{attempt}-{fence}-{run}");
-        if let Some(values) = read {
+        if let Some(values) = read_values {
             self.write_register(&resource, fence, values).await;
         }
-        written.finish(status, &body);
-        assert!(!wanted(wish.panic), "asked to panic");
+        recorder.finish(status, &body);
+        assert!(!applies(instructions.panic), "asked to panic");
         (status, body)
     }
 }

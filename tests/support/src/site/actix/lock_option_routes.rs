@@ -40,7 +40,7 @@ pub(super) fn lock_option_routes(config: &mut ServiceConfig, app: &AppState) {
 
 fn lock_key_routes(config: &mut ServiceConfig) {
     let by_id = || LockLayer::by_path_param("id");
-    let both = || LockLayer::by_path_params(["from", "to"]).named("id");
+    let by_accounts = || LockLayer::by_path_params(["from", "to"]).named("id");
     let mut one = |path: &str, layer: LockLayer| {
         config.service(resource(path).to(handle_with_locks).wrap(layer));
     };
@@ -54,7 +54,7 @@ fn lock_key_routes(config: &mut ServiceConfig) {
     one("/tenant/{id}", by_id().and_header("x-tenant"));
     one("/tenant/{tenant}/{id}", by_id().and_path_param("tenant"));
     one("/tenant-by/{id}", by_id().and_key("user", user_header));
-    one("/transfer/{from}/{to}", both().wait(Duration::from_secs(15)));
+    one("/transfer/{from}/{to}", by_accounts().wait(Duration::from_secs(15)));
     one(
         "/accounts",
         LockLayer::by_keys("account", |request: &HttpRequest| {
@@ -62,7 +62,7 @@ fn lock_key_routes(config: &mut ServiceConfig) {
         }),
     );
     one("/document/{id}", by_id().read_write());
-    let later = resource("/transfer-later/{from}/{to}").to(handle_with_locks).wrap(both());
+    let later = resource("/transfer-later/{from}/{to}").to(handle_with_locks).wrap(by_accounts());
     let two = resource("/two/{id}").to(handle_with_locks).wrap(by_id().permits(2));
     config.service(later.wrap(DeferLayer::new())).service(two.wrap(DeferLayer::new()));
 }
@@ -87,7 +87,7 @@ fn reentrant_lock_routes(config: &mut ServiceConfig, app: &AppState) {
         .service(one("/within-refund/{id}", by_id()).wrap(DeferLayer::new()));
 }
 
-/// What a middleware does that makes the request anew.
+/// Clears the extensions, like a middleware that rebuilds the request.
 async fn clear_extensions(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -96,16 +96,16 @@ async fn clear_extensions(
     next.call(request).await
 }
 
-/// As `work`, for routes of any number of parameters; asks for its first lock again.
+/// Handles a request on routes with any number of parameters, and acquires its first lock again.
 pub(super) async fn handle_with_locks(
     app: Data<AppState>,
     locks: Option<CurrentLocks>,
     request: HttpRequest,
     body: Payload,
 ) -> HttpResponse {
-    let mut seen = describe_request(&app, &request);
+    let mut observed = describe_request(&app, &request);
     if let Some(CurrentLocks(locks)) = locks {
-        acquire_reentrantly(&app, &locks, &mut seen).await;
+        acquire_reentrantly(&app, &locks, &mut observed).await;
     }
-    build_response(app.desk.handle_request(seen, body).await)
+    build_response(app.desk.handle_request(observed, body).await)
 }

@@ -39,7 +39,7 @@ pub(super) async fn start_server(app: &AppState) -> RunningServer {
     let app = app.clone();
     thread::spawn(move || {
         System::new().block_on(run_server(app, listener, stopped));
-        // Nobody waits for a site that was dropped.
+        // The receiver is gone if the site was dropped.
         let _ = end.send(());
     });
     let ended = tokio::spawn(async {
@@ -86,13 +86,13 @@ pub(super) fn build_unscoped_merge_layer() {
 }
 
 pub(super) fn build_worker(app: &AppState) -> DeferWorker {
-    let (store, desk, app) = (app.store.clone(), app.desk.clone(), app.clone());
+    let (store, handler, app) = (app.store.clone(), app.desk.clone(), app.clone());
     let worker = DeferWorker::new(&store, move |config: &mut ServiceConfig| {
         configure_routes(config, &app);
     });
     worker.restore_extension::<RequestUser>().authorize(move |run| {
-        let desk = desk.clone();
-        async move { authorize_run(&desk, &run) }
+        let handler = handler.clone();
+        async move { authorize_run(&handler, &run) }
     })
 }
 
@@ -144,11 +144,11 @@ fn quota_routes(config: &mut ServiceConfig) {
     one("/quota/admit", admit.on_outage(RateLimitOutage::Admit));
     let refuse = RateLimitLayer::by_ip(quota_per_minute(3)).policy_name("refuse");
     one("/quota/refuse", refuse.on_outage(RateLimitOutage::Refuse));
-    let both = resource("/quota/both/{id}")
+    let two_layers = resource("/quota/both/{id}")
         .to(handle_request)
         .wrap(RateLimitLayer::by_path_param("id", quota_per_minute(2)).policy_name("inner"))
         .wrap(RateLimitLayer::by_route(quota_per_minute(5)).policy_name("outer"));
-    config.service(both);
+    config.service(two_layers);
 }
 
 fn lock_routes(config: &mut ServiceConfig) {
@@ -190,8 +190,9 @@ fn defer_routes(config: &mut ServiceConfig) {
     one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_resource_jobs(2));
     let hasty = DeferLayer::new().body_read_timeout(Duration::from_millis(300));
     one("/hasty/{id}", by_id(), hasty);
-    let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
-    one("/kept/{id}", by_id(), kept);
+    let with_kept_header =
+        DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
+    one("/kept/{id}", by_id(), with_kept_header);
     one("/owned/{id}", by_id(), DeferLayer::new().owner(user_header).status_path("/mine"));
     let owned = || DeferLayer::new().owner(user_header).status_path("/mine").idempotent_direct();
     one("/evicting/{id}", by_id(), owned().max_ended_bytes(64));
@@ -208,7 +209,7 @@ fn defer_routes(config: &mut ServiceConfig) {
     config.service(metered);
 }
 
-/// Layers of the application's own between ours.
+/// Middlewares of the application between lockgate's layers.
 fn app_middleware_routes(config: &mut ServiceConfig) {
     let by_id = || LockLayer::by_path_param("id");
     let guarded =
@@ -219,7 +220,7 @@ fn app_middleware_routes(config: &mut ServiceConfig) {
         .wrap(from_fn(replace_conflict_status));
     let rebuilt =
         resource("/rebuilt/{id}").to(handle_request).wrap(by_id()).wrap(from_fn(rebuild_response));
-    let late = resource("/late/{id}")
+    let delayed = resource("/late/{id}")
         .to(handle_request)
         .wrap(by_id())
         .wrap(from_fn(delay_conflict_response));
@@ -227,10 +228,10 @@ fn app_middleware_routes(config: &mut ServiceConfig) {
         .service(guarded.wrap(from_fn(require_pass_header)))
         .service(rewritten.wrap(DeferLayer::new()))
         .service(rebuilt.wrap(DeferLayer::new()))
-        .service(late.wrap(DeferLayer::new()));
+        .service(delayed.wrap(DeferLayer::new()));
 }
 
-/// Served, but not known to the worker.
+/// Route that the server has and the worker lacks.
 fn route_without_worker() -> impl actix_web::dev::HttpServiceFactory {
     let unknown: Resource = resource("/unknown/{id}");
     unknown.to(handle_request).wrap(LockLayer::by_path_param("id")).wrap(DeferLayer::new())
@@ -250,7 +251,7 @@ async fn handle_request(
     request: HttpRequest,
     body: Payload,
 ) -> HttpResponse {
-    let seen = ObservedRequest {
+    let observed = ObservedRequest {
         path_id: id.map(Path::into_inner),
         fence: lock.and_then(|lock| lock.0.fence()),
         quota_remaining: rate.map(|rate| rate.0.decision().remaining()),
@@ -258,7 +259,7 @@ async fn handle_request(
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
         ..describe_request(&app, &request)
     };
-    build_response(app.desk.handle_request(seen, body).await)
+    build_response(app.desk.handle_request(observed, body).await)
 }
 
 fn describe_request(app: &AppState, request: &HttpRequest) -> ObservedRequest {
@@ -274,13 +275,14 @@ fn describe_request(app: &AppState, request: &HttpRequest) -> ObservedRequest {
     }
 }
 
-fn build_response(told: HandlerResponse) -> HttpResponse {
-    let status = StatusCode::from_u16(told.status).expect("the desk tells a valid status");
+fn build_response(handler_response: HandlerResponse) -> HttpResponse {
+    let status =
+        StatusCode::from_u16(handler_response.status).expect("the desk tells a valid status");
     let mut response = HttpResponse::build(status);
-    for field in told.headers {
-        response.append_header(field);
+    for header in handler_response.headers {
+        response.append_header(header);
     }
-    match told.body {
+    match handler_response.body {
         HandlerBody::Whole(bytes) => response.body(bytes),
         HandlerBody::Stream(stream) => response.streaming(stream),
     }

@@ -76,7 +76,7 @@ fn key_source_routes(config: &mut ServiceConfig) {
         .service(lock("/by/tenant/{id}", tenant));
 }
 
-/// Sources whose values may be the same text, and policies whose names are alike.
+/// Key sources whose values may be equal, and policies with similar names.
 fn similar_key_routes(config: &mut ServiceConfig) {
     let user = || LockLayer::by_extension::<RequestUser>("user");
     let tenant = || LockLayer::by_extension::<RequestTenant>("tenant");
@@ -112,7 +112,7 @@ fn similar_key_routes(config: &mut ServiceConfig) {
         ));
 }
 
-/// What an authentication does.
+/// Authentication that stores the user and the tenant as extensions.
 async fn authenticate_by_headers(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -151,18 +151,18 @@ fn access_list_routes(config: &mut ServiceConfig) {
 }
 
 fn response_option_routes(config: &mut ServiceConfig) {
-    let mut told = |path: &str, set: fn(RateLimitLayer) -> RateLimitLayer| {
+    let mut add_route = |path: &str, set: fn(RateLimitLayer) -> RateLimitLayer| {
         let layer =
             set(RateLimitLayer::by_header("x-api-key", quota_per_minute(1)).policy_name("told"));
         config.service(resource(path).to(handle_request).wrap(layer));
     };
-    told("/told/draft", |layer| layer);
-    told("/told/legacy", |layer| layer.rate_headers(RateHeaders::Legacy));
-    told("/told/both", |layer| layer.rate_headers(RateHeaders::Both).expose_headers());
-    told("/told/off", |layer| layer.rate_headers(RateHeaders::Off));
-    told("/told/preflights", RateLimitLayer::charge_preflights);
-    told("/told/grpc", RateLimitLayer::grpc_refusals);
-    told("/told/own", |layer| {
+    add_route("/told/draft", |layer| layer);
+    add_route("/told/legacy", |layer| layer.rate_headers(RateHeaders::Legacy));
+    add_route("/told/both", |layer| layer.rate_headers(RateHeaders::Both).expose_headers());
+    add_route("/told/off", |layer| layer.rate_headers(RateHeaders::Off));
+    add_route("/told/preflights", RateLimitLayer::charge_preflights);
+    add_route("/told/grpc", RateLimitLayer::grpc_refusals);
+    add_route("/told/own", |layer| {
         layer.refusal_response(|refusal| {
             let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();
             let text = format!("{:?}: {names:?}", refusal.reason());

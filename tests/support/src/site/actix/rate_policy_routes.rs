@@ -84,7 +84,7 @@ fn response_based_routes(config: &mut ServiceConfig) {
         .service(resource("/limits/paced").to(charge_header_cost).wrap(paced));
 }
 
-/// What others have reset is heard of at once.
+/// No refusal cache delays the effect of a reset by another process.
 fn penalty_routes(config: &mut ServiceConfig) {
     let strict = named_policy("strict", quota_per_minute(2)).penalty(2, Duration::from_secs(300));
     let brief = Policy::new(Quota::requests(1).per(Duration::from_secs(1))).with_name("brief");

@@ -13,24 +13,27 @@ use lockgate_actix_web::{DeferLayer, LockLayer};
 use super::{super::RequestUser, handle_request};
 
 pub(super) fn snapshot_routes(config: &mut ServiceConfig) {
-    let mut one = |path: &str, layer: DeferLayer| {
+    let mut add_route = |path: &str, layer: DeferLayer| {
         let resource = resource(path).to(handle_request).wrap(LockLayer::by_path_param("id"));
         config.service(resource.wrap(layer).wrap(from_fn(authenticate)));
     };
     let carried = || DeferLayer::new().carry_extension::<RequestUser>();
     let named = || DeferLayer::new().carry_identity(RequestUser::owner_id).status_path("/mine");
-    one("/carried/{id}", carried());
-    one("/carried-by-all/{id}", carried().share_across_owners().coalesce().idempotent_direct());
-    one("/named/{id}", named().idempotent_direct());
+    add_route("/carried/{id}", carried());
+    add_route(
+        "/carried-by-all/{id}",
+        carried().share_across_owners().coalesce().idempotent_direct(),
+    );
+    add_route("/named/{id}", named().idempotent_direct());
     let named_or_key =
         DeferLayer::new().carry_identity(RequestUser::owner_id).keep_header("x-api-key");
-    one("/named-or-key/{id}", named_or_key.coalesce().idempotent_direct());
-    one("/carried-or-key/{id}", carried().keep_header("x-api-key"));
-    one("/named-first/{id}", named().coalesce());
-    one("/named-last/{id}", named().supersede());
+    add_route("/named-or-key/{id}", named_or_key.coalesce().idempotent_direct());
+    add_route("/carried-or-key/{id}", carried().keep_header("x-api-key"));
+    add_route("/named-first/{id}", named().coalesce());
+    add_route("/named-last/{id}", named().supersede());
 }
 
-/// Puts a layer around a service that would let users share what is one user's.
+/// Builds a layer that would merge requests of different users.
 pub(super) fn build_unscoped_merge_layer() {
     let service = fn_service(async |request: ServiceRequest| {
         Ok::<_, Error>(request.into_response(HttpResponse::Ok().finish()))
@@ -39,7 +42,7 @@ pub(super) fn build_unscoped_merge_layer() {
     drop(Transform::<_, ServiceRequest>::new_transform(&layer, service));
 }
 
-/// Who it is, if it is told; a run tells nothing.
+/// Stores the user as an extension if the request has a token; a deferred run has none.
 async fn authenticate(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,

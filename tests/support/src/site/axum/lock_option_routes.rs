@@ -40,7 +40,7 @@ pub(super) fn lock_option_routes(app: &AppState) -> AppRoutes {
 
 fn lock_key_routes() -> AppRoutes {
     let by_id = || LockLayer::by_path_param("id");
-    let both = || LockLayer::by_path_params(["from", "to"]).named("id");
+    let by_accounts = || LockLayer::by_path_params(["from", "to"]).named("id");
     let one =
         |path, layer: LockLayer| Router::new().route(path, any(handle_with_locks)).layer(layer);
     let both_numbers = LockLayer::by_path_params_as::<u64>(["from", "to"]).named("id");
@@ -53,8 +53,8 @@ fn lock_key_routes() -> AppRoutes {
         .merge(one("/tenant/{id}", by_id().and_header("x-tenant")))
         .merge(one("/tenant/{tenant}/{id}", by_id().and_path_param("tenant")))
         .merge(one("/tenant-by/{id}", by_id().and_key("user", user_header)))
-        .merge(one("/transfer/{from}/{to}", both().wait(Duration::from_secs(15))))
-        .merge(one("/transfer-later/{from}/{to}", both()).layer(DeferLayer::new()))
+        .merge(one("/transfer/{from}/{to}", by_accounts().wait(Duration::from_secs(15))))
+        .merge(one("/transfer-later/{from}/{to}", by_accounts()).layer(DeferLayer::new()))
         .merge(one(
             "/accounts",
             LockLayer::by_keys("account", |parts: &Parts| {
@@ -89,22 +89,22 @@ fn reentrant_lock_routes(app: &AppState) -> AppRoutes {
         .merge(one("/within-refund/{id}", by_id()).layer(DeferLayer::new()))
 }
 
-/// What a middleware does that makes the request anew.
+/// Clears the extensions, like a middleware that rebuilds the request.
 async fn clear_extensions(mut request: Request, next: Next) -> Response {
     request.extensions_mut().clear();
     next.run(request).await
 }
 
-/// As `work`, for routes of any number of parameters; asks for its first lock again.
+/// Handles a request on routes with any number of parameters, and acquires its first lock again.
 pub(super) async fn handle_with_locks(
     State(app): State<AppState>,
     locks: Option<CurrentLocks>,
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let mut seen = describe_request(&app, &parts);
+    let mut observed = describe_request(&app, &parts);
     if let Some(CurrentLocks(locks)) = locks {
-        acquire_reentrantly(&app, &locks, &mut seen).await;
+        acquire_reentrantly(&app, &locks, &mut observed).await;
     }
-    build_response(app.desk.handle_request(seen, body.into_data_stream()).await)
+    build_response(app.desk.handle_request(observed, body.into_data_stream()).await)
 }

@@ -30,7 +30,7 @@ use self::app_middleware::{
     delay_conflict_response, rebuild_response, replace_conflict_status, require_pass_header,
 };
 use super::{AppState, RequestUser, RunningServer, authorize_run, header_text};
-use crate::scripted_handler::{HandlerBody as Told, ObservedRequest};
+use crate::scripted_handler::{HandlerBody, ObservedRequest};
 
 pub(super) async fn start_server(app: &AppState) -> RunningServer {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -56,10 +56,10 @@ pub(super) fn build_unscoped_merge_layer() {
 
 pub(super) fn build_worker(app: &AppState) -> DeferWorker {
     let routes = attach_store(all_routes(app), app).with_state(app.clone());
-    let desk = app.desk.clone();
+    let handler = app.desk.clone();
     DeferWorker::new(&app.store, routes).restore_extension::<RequestUser>().authorize(move |run| {
-        let desk = desk.clone();
-        async move { authorize_run(&desk, &run) }
+        let handler = handler.clone();
+        async move { authorize_run(&handler, &run) }
     })
 }
 
@@ -179,7 +179,8 @@ fn defer_routes() -> AppRoutes {
         Router::new().route(path, any(handle_request)).layer(lock).layer(defer)
     };
     let hasty = DeferLayer::new().body_read_timeout(Duration::from_millis(300));
-    let kept = DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
+    let with_kept_header =
+        DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
     let owned = || DeferLayer::new().owner(user_header).status_path("/mine");
     let remembered = || owned().idempotent_direct();
     let crowded = DeferLayer::new().owner(user_header).max_queue_jobs(64 * 64).defer_always();
@@ -187,7 +188,7 @@ fn defer_routes() -> AppRoutes {
         .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
         .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_resource_jobs(2)))
         .merge(one("/hasty/{id}", by_id(), hasty))
-        .merge(one("/kept/{id}", by_id(), kept))
+        .merge(one("/kept/{id}", by_id(), with_kept_header))
         .merge(one("/owned/{id}", by_id(), owned()))
         .merge(one("/evicting/{id}", by_id(), remembered().max_ended_bytes(64)))
         .merge(one("/few-keys/{id}", by_id(), remembered().max_idempotency_keys(64)))
@@ -204,25 +205,29 @@ fn defer_routes() -> AppRoutes {
         )
 }
 
-/// Layers of the application's own between ours.
+/// Middlewares of the application between lockgate's layers.
 fn app_middleware_routes(app: &AppState) -> AppRoutes {
     let by_id = || LockLayer::by_path_param("id");
-    let one = |path| Router::new().route(path, any(handle_request)).layer(by_id());
-    one("/guarded/{id}")
+    let locked_route = |path| Router::new().route(path, any(handle_request)).layer(by_id());
+    locked_route("/guarded/{id}")
         .layer(DeferLayer::new())
         .layer(from_fn(require_pass_header))
         .merge(
-            one("/rewritten/{id}").layer(from_fn(replace_conflict_status)).layer(DeferLayer::new()),
+            locked_route("/rewritten/{id}")
+                .layer(from_fn(replace_conflict_status))
+                .layer(DeferLayer::new()),
         )
-        .merge(one("/rebuilt/{id}").layer(from_fn(rebuild_response)).layer(DeferLayer::new()))
         .merge(
-            one("/late/{id}")
+            locked_route("/rebuilt/{id}").layer(from_fn(rebuild_response)).layer(DeferLayer::new()),
+        )
+        .merge(
+            locked_route("/late/{id}")
                 .layer(from_fn_with_state(app.clone(), delay_conflict_response))
                 .layer(DeferLayer::new()),
         )
 }
 
-/// Served, but not known to the worker.
+/// Route that the server has and the worker lacks.
 fn route_without_worker() -> AppRoutes {
     Router::new()
         .route("/unknown/{id}", any(handle_request))
@@ -254,7 +259,7 @@ async fn handle_request(
     request: Request,
 ) -> Response {
     let (parts, body) = request.into_parts();
-    let seen = ObservedRequest {
+    let observed = ObservedRequest {
         path_id: id.map(|Path(id)| id),
         fence: lock.and_then(|lock| lock.0.fence()),
         quota_remaining: rate.map(|rate| rate.0.decision().remaining()),
@@ -262,7 +267,7 @@ async fn handle_request(
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
         ..describe_request(&app, &parts)
     };
-    build_response(app.desk.handle_request(seen, body.into_data_stream()).await)
+    build_response(app.desk.handle_request(observed, body.into_data_stream()).await)
 }
 
 fn describe_request(app: &AppState, parts: &Parts) -> ObservedRequest {
@@ -278,14 +283,14 @@ fn describe_request(app: &AppState, parts: &Parts) -> ObservedRequest {
     }
 }
 
-fn build_response(told: crate::scripted_handler::HandlerResponse) -> Response {
-    let mut response = Response::builder().status(told.status);
-    for (name, value) in told.headers {
+fn build_response(handler_response: crate::scripted_handler::HandlerResponse) -> Response {
+    let mut response = Response::builder().status(handler_response.status);
+    for (name, value) in handler_response.headers {
         response = response.header(name, value);
     }
-    let body = match told.body {
-        Told::Whole(bytes) => Body::from(bytes),
-        Told::Stream(stream) => Body::from_stream(stream),
+    let body = match handler_response.body {
+        HandlerBody::Whole(bytes) => Body::from(bytes),
+        HandlerBody::Stream(stream) => Body::from_stream(stream),
     };
     response.body(body).expect("the desk tells valid fields")
 }

@@ -86,7 +86,7 @@ fn key_source_routes() -> AppRoutes {
         ))
 }
 
-/// Sources whose values may be the same text, and policies whose names are alike.
+/// Key sources whose values may be equal, and policies with similar names.
 fn similar_key_routes() -> AppRoutes {
     let user = || LockLayer::by_extension::<RequestUser>("user");
     let tenant = || LockLayer::by_extension::<RequestTenant>("tenant");
@@ -124,7 +124,7 @@ fn similar_key_routes() -> AppRoutes {
     ))
 }
 
-/// What an authentication does.
+/// Authentication that stores the user and the tenant as extensions.
 async fn authenticate_by_headers(mut request: Request, next: Next) -> Response {
     let user = request.headers().get("x-user").map(HeaderValue::to_str);
     if let Some(user) = user.map(|user| RequestUser(user.unwrap_or_default().to_owned())) {
@@ -157,19 +157,21 @@ fn access_list_routes() -> AppRoutes {
 }
 
 fn response_option_routes() -> AppRoutes {
-    let told = |path, set: fn(RateLimitLayer) -> RateLimitLayer| {
+    let route_with = |path, set: fn(RateLimitLayer) -> RateLimitLayer| {
         rate_limited_route(
             path,
             set(RateLimitLayer::by_header("x-api-key", quota_per_minute(1)).policy_name("told")),
         )
     };
-    told("/told/draft", |layer| layer)
-        .merge(told("/told/legacy", |layer| layer.rate_headers(RateHeaders::Legacy)))
-        .merge(told("/told/both", |layer| layer.rate_headers(RateHeaders::Both).expose_headers()))
-        .merge(told("/told/off", |layer| layer.rate_headers(RateHeaders::Off)))
-        .merge(told("/told/preflights", RateLimitLayer::charge_preflights))
-        .merge(told("/told/grpc", RateLimitLayer::grpc_refusals))
-        .merge(told("/told/own", |layer| {
+    route_with("/told/draft", |layer| layer)
+        .merge(route_with("/told/legacy", |layer| layer.rate_headers(RateHeaders::Legacy)))
+        .merge(route_with("/told/both", |layer| {
+            layer.rate_headers(RateHeaders::Both).expose_headers()
+        }))
+        .merge(route_with("/told/off", |layer| layer.rate_headers(RateHeaders::Off)))
+        .merge(route_with("/told/preflights", RateLimitLayer::charge_preflights))
+        .merge(route_with("/told/grpc", RateLimitLayer::grpc_refusals))
+        .merge(route_with("/told/own", |layer| {
             layer.refusal_response(|refusal| {
                 let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();
                 let text = format!("{:?}: {names:?}", refusal.reason());

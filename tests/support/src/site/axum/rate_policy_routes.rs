@@ -79,7 +79,7 @@ fn response_based_routes() -> AppRoutes {
         .merge(Router::new().route("/limits/paced", any(charge_header_cost)).layer(paced))
 }
 
-/// What others have reset is heard of at once.
+/// No refusal cache delays the effect of a reset by another process.
 fn penalty_routes() -> AppRoutes {
     let strict = named_policy("strict", quota_per_minute(2)).penalty(2, Duration::from_secs(300));
     let brief = Policy::new(Quota::requests(1).per(Duration::from_secs(1))).with_name("brief");

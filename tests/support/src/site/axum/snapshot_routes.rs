@@ -13,7 +13,7 @@ use lockgate_axum::{DeferLayer, LockLayer};
 use super::{super::RequestUser, AppRoutes, handle_request};
 
 pub(super) fn snapshot_routes() -> AppRoutes {
-    let one = |path, layer: DeferLayer| {
+    let deferred_route = |path, layer: DeferLayer| {
         let routes =
             Router::new().route(path, any(handle_request)).layer(LockLayer::by_path_param("id"));
         routes.layer(layer).layer(from_fn(authenticate))
@@ -23,25 +23,25 @@ pub(super) fn snapshot_routes() -> AppRoutes {
     let named_or_key =
         DeferLayer::new().carry_identity(RequestUser::owner_id).keep_header("x-api-key");
     let named_or_key = named_or_key.coalesce().idempotent_direct();
-    one("/carried/{id}", carried())
-        .merge(one(
+    deferred_route("/carried/{id}", carried())
+        .merge(deferred_route(
             "/carried-by-all/{id}",
             carried().share_across_owners().coalesce().idempotent_direct(),
         ))
-        .merge(one("/named/{id}", named().idempotent_direct()))
-        .merge(one("/named-or-key/{id}", named_or_key))
-        .merge(one("/carried-or-key/{id}", carried().keep_header("x-api-key")))
-        .merge(one("/named-first/{id}", named().coalesce()))
-        .merge(one("/named-last/{id}", named().supersede()))
+        .merge(deferred_route("/named/{id}", named().idempotent_direct()))
+        .merge(deferred_route("/named-or-key/{id}", named_or_key))
+        .merge(deferred_route("/carried-or-key/{id}", carried().keep_header("x-api-key")))
+        .merge(deferred_route("/named-first/{id}", named().coalesce()))
+        .merge(deferred_route("/named-last/{id}", named().supersede()))
 }
 
-/// Puts a layer around routes that would let users share what is one user's.
+/// Builds a layer that would merge requests of different users.
 pub(super) fn build_unscoped_merge_layer() -> AppRoutes {
     let layer = DeferLayer::new().carry_extension::<RequestUser>().coalesce();
     Router::new().route("/carried/{id}", any(handle_request)).layer(layer)
 }
 
-/// Who it is, if it is told; a run tells nothing.
+/// Stores the user as an extension if the request has a token; a deferred run has none.
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let token = request.headers().get(AUTHORIZATION).map(HeaderValue::to_str);
     if let Some(Ok(token)) = token {

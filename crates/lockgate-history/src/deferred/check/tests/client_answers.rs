@@ -1,4 +1,4 @@
-//! What clients were told.
+//! Checks of the responses to clients.
 
 use super::{DeferredHistoryBuilder, FIRST_PROCESS, SECOND_PROCESS, check_history};
 use crate::{
@@ -10,7 +10,7 @@ fn response(status: u16, body: &str) -> ClientAnswer {
     ClientAnswer::Response { status, body: body.to_owned() }
 }
 
-/// `at once` ran on process one, and its client was told so; and how long the others may wait.
+/// History with a direct run on the first process and its response. Clients may wait for 1,000 ms.
 fn direct_run_history() -> DeferredHistoryBuilder {
     let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
     history.0.max_wait = 1000 * NANOS_PER_MILLI;
@@ -22,7 +22,7 @@ fn direct_run_history() -> DeferredHistoryBuilder {
 #[test]
 fn served_busy_and_accepted_clients_have_no_violation() {
     let mut history = direct_run_history();
-    // A request that ran has had its lock, one that did not has not.
+    // A request that ran had its lock; one that did not run did not.
     history.add_exchange([52, 53], response(409, "busy"));
     history.add_exchange([52, 53], ClientAnswer::Accepted);
     history.assert_valid();
@@ -40,7 +40,7 @@ fn d4_response_without_a_matching_run_is_reported() {
         history.add_exchange([60, 70], response(status, body));
         history.assert_violates("D4");
     }
-    // Its handler began, and did not come to its end.
+    // The handler started and did not finish.
     let mut history = direct_run_history();
     history.run_mut(2).end = None;
     history.0.exchanges.push(history.0.exchanges[0].clone());
@@ -55,7 +55,7 @@ fn d3_second_direct_run_of_a_request_is_reported() {
     history.add_run("", 0, 31, [52, 60], 200);
     history.run_mut(3).end.as_mut().expect("it ended").body = "-1".to_owned();
     history.assert_violates("D3");
-    // Somebody has asked for it who had no answer, because his node was cut off.
+    // A direct run may repeat if its client got no response because its node was disturbed.
     history.add_exchange([52, 60], ClientAnswer::NoResponse);
     history.0.disturbances.push(ProcessDisturbance {
         incarnation: Some(FIRST_PROCESS),
@@ -76,14 +76,14 @@ fn l1_unserved_client_is_reported_unless_disturbed() {
         let mut history = direct_run_history();
         history.add_exchange([52, 60], answer.clone());
         history.assert_violates("L1");
-        // Something is done to the one it asks; but that makes no 404.
-        let unknown = matches!(answer, ClientAnswer::Response { status: 404, .. });
+        // A disturbance of the process excuses this, but not a 404.
+        let is_not_found = matches!(answer, ClientAnswer::Response { status: 404, .. });
         history.0.disturbances.push(ProcessDisturbance {
             incarnation: None,
             from: 55 * NANOS_PER_MILLI,
             to: 56 * NANOS_PER_MILLI,
         });
-        if unknown {
+        if is_not_found {
             history.assert_violates("L1");
         } else {
             history.assert_valid();
@@ -97,25 +97,25 @@ fn l1_unserved_client_is_reported_unless_disturbed() {
     }
 }
 
-/// The machine has no time for a process: then it says that the store is away, or answers late, and nothing else.
+/// A stalled process may report an unavailable store or respond late, and nothing else.
 #[test]
 fn l1_stall_excuses_outage_responses_and_counts_them() {
-    let away = [response(503, ""), ClientAnswer::PossiblyAccepted];
-    for answer in away.iter().chain(&[ClientAnswer::NoResponse, response(404, "")]) {
+    let outage_answers = [response(503, ""), ClientAnswer::PossiblyAccepted];
+    for answer in outage_answers.iter().chain(&[ClientAnswer::NoResponse, response(404, "")]) {
         let mut history = direct_run_history();
         history.add_exchange([52, 60], answer.clone());
-        for (life, from, excused) in [
+        for (incarnation, from, excused) in [
             (Some(FIRST_PROCESS), 59, 1),
             (None, 10, 1),
             (Some(FIRST_PROCESS), 60, 0),
             (Some(SECOND_PROCESS), 10, 0),
         ] {
             history.0.stalls = vec![ProcessDisturbance {
-                incarnation: life,
+                incarnation,
                 from: from * NANOS_PER_MILLI,
                 to: 70 * NANOS_PER_MILLI,
             }];
-            let excused = if away.contains(answer) { excused } else { 0 };
+            let excused = if outage_answers.contains(answer) { excused } else { 0 };
             if excused == 1 {
                 history.assert_valid();
             } else {
@@ -124,7 +124,7 @@ fn l1_stall_excuses_outage_responses_and_counts_them() {
             assert_eq!(
                 check_history(&history.0).0.excused_answers,
                 excused,
-                "{answer:?} {life:?} {from}"
+                "{answer:?} {incarnation:?} {from}"
             );
         }
     }

@@ -1,4 +1,5 @@
-//! Hand-made histories: each check finds what is wrong with one, and nothing in a good one.
+//! Hand-made histories. Each check must find the violation in a wrong one, and nothing in a correct
+//! one.
 
 mod client_answers;
 
@@ -16,12 +17,12 @@ use crate::{
 const FIRST_PROCESS: ProcessIncarnation = ProcessIncarnation { process: 1, generation: 0 };
 const SECOND_PROCESS: ProcessIncarnation = ProcessIncarnation { process: 2, generation: 0 };
 
-/// A history in the making, of one resource. Times are in ms.
+/// Builder of a history with one resource. Times are in ms.
 #[derive(Default)]
 struct DeferredHistoryBuilder(DeferredHistory);
 
 impl DeferredHistoryBuilder {
-    /// Sent at that time, and accepted a ms later.
+    /// Adds a job that was sent at `sent` and accepted a ms later.
     fn add_accepted(&mut self, id: &str, sent: u64, terms: AcceptedTerms) {
         self.0.accepted.push(AcceptedJob {
             id: id.to_owned(),
@@ -33,7 +34,7 @@ impl DeferredHistoryBuilder {
         });
     }
 
-    /// Ran on process one, and answered with this status; 0 is no answer.
+    /// Adds a run on the first process with this response status; 0 means no response.
     fn add_run(&mut self, id: &str, attempt: u32, fence: u64, [from, to]: [u64; 2], status: u16) {
         let body = format!("{id}-{attempt}");
         let end = RunEnd { ended_at: to * NANOS_PER_MILLI, status, body };
@@ -51,24 +52,24 @@ impl DeferredHistoryBuilder {
         });
     }
 
-    /// A client has asked process one, and was told this.
-    fn add_exchange(&mut self, [sent, told]: [u64; 2], answer: ClientAnswer) {
+    /// Adds a request to the first process, with its response.
+    fn add_exchange(&mut self, [sent, answered]: [u64; 2], answer: ClientAnswer) {
         self.0.exchanges.push(ClientExchange {
             resource: "7".to_owned(),
             incarnation: Some(FIRST_PROCESS),
             sent_at: sent * NANOS_PER_MILLI,
-            answered_at: told * NANOS_PER_MILLI,
+            answered_at: answered * NANOS_PER_MILLI,
             answer,
         });
     }
 
     fn add_observed_status(&mut self, id: &str, state: &str, attempt: u32) {
         let response = (state == "done").then(|| (200, format!("{id}-{attempt}")));
-        let seen = ObservedStatus { state: state.to_owned(), reason: String::new(), response };
-        self.0.observed_statuses.entry(id.to_owned()).or_default().push(seen);
+        let status = ObservedStatus { state: state.to_owned(), reason: String::new(), response };
+        self.0.observed_statuses.entry(id.to_owned()).or_default().push(status);
     }
 
-    /// `a` and `b` were accepted, and have run in turn.
+    /// Creates a history in which `a` and `b` were accepted and ran in order.
     fn with_two_completed_jobs() -> Self {
         let mut history = Self::default();
         history.add_accepted("a", 0, AcceptedTerms::SINGLE_RUN);
@@ -80,8 +81,8 @@ impl DeferredHistoryBuilder {
         history
     }
 
-    fn run_mut(&mut self, at: usize) -> &mut RecordedRun {
-        &mut self.0.runs[at]
+    fn run_mut(&mut self, index: usize) -> &mut RecordedRun {
+        &mut self.0.runs[index]
     }
 
     fn assert_valid(&self) {
@@ -172,15 +173,16 @@ fn d1_dead_after_a_successful_run_is_reported() {
     history.add_observed_status("b", "dead", 0);
     history.0.observed_statuses.get_mut("b").expect("seen").remove(0);
     history.assert_violates("D1");
-    // Its process was killed before it could tell.
+    // The process was killed before it could settle the run.
     history.0.killed_at.insert(FIRST_PROCESS, 31 * NANOS_PER_MILLI);
     history.assert_valid();
 }
 
-/// `b`, which may run so often, was answered with this status once, and is dead for this reason.
-fn dead_job_history(most: u32, status: u16, reason: &str) -> DeferredHistoryBuilder {
+/// History in which `b` may run `max_attempts` times, got this status once, and is dead for
+/// `reason`.
+fn dead_job_history(max_attempts: u32, status: u16, reason: &str) -> DeferredHistoryBuilder {
     let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
-    history.0.accepted[1].terms = AcceptedTerms::retryable(most);
+    history.0.accepted[1].terms = AcceptedTerms::retryable(max_attempts);
     match status {
         0 => {
             (history.run_mut(1).end, history.run_mut(1).dropped_at) =
@@ -200,11 +202,11 @@ fn d1_dead_job_with_attempts_left_is_reported() {
         dead_job_history(2, 500, reason).assert_violates("D1");
         dead_job_history(1, 500, reason).assert_valid();
     }
-    // Handed back by a process that was told to stop, and nobody has run it again.
+    // Returned by a draining process, and not run again.
     let mut drained = dead_job_history(2, 0, "drained, may have run");
     drained.0.drained.insert(FIRST_PROCESS);
     drained.assert_violates("D1");
-    // Its method allows no other.
+    // Its terms allow a single run.
     let mut once = dead_job_history(2, 500, "failed");
     once.0.accepted[1].terms = AcceptedTerms::SINGLE_RUN;
     once.assert_valid();
@@ -217,7 +219,7 @@ fn d1_legitimate_end_with_attempts_left_is_accepted() {
     {
         dead_job_history(2, status, reason).assert_valid();
     }
-    // Somebody has cancelled it, or its deadline has passed.
+    // The job was cancelled, or its deadline has passed.
     for state in ["cancelled", "expired"] {
         let mut ended = dead_job_history(2, 500, "");
         ended.0.observed_statuses.get_mut("b").expect("seen")[0].state = state.to_owned();
@@ -256,15 +258,15 @@ fn d2_runs_out_of_order_are_reported() {
     (history.run_mut(0).fence, history.run_mut(1).fence) = (20, 10);
     history.run_mut(1).end.as_mut().expect("it ended").ended_at = 12 * NANOS_PER_MILLI;
     history.assert_violates("D2");
-    // Sent at the same time: either may be first.
+    // Sent at the same time, so either may be first.
     history.0.accepted[1].sent_at = 0;
     history.assert_valid();
 }
 
-/// `b` fails, and comes back after `c` has run.
-fn retried_job_history(skips: bool) -> DeferredHistoryBuilder {
+/// History in which `b` fails, and runs again after `c`.
+fn retried_job_history(allows_overtaking: bool) -> DeferredHistoryBuilder {
     let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
-    history.0.accepted[1].terms.allows_overtaking = skips;
+    history.0.accepted[1].terms.allows_overtaking = allows_overtaking;
     history.add_accepted("c", 9, AcceptedTerms::SINGLE_RUN);
     history.run_mut(1).end.as_mut().expect("it ended").status = 500;
     history.add_run("c", 1, 30, [31, 40], 200);
@@ -280,7 +282,7 @@ fn d2_overtaking_a_retry_is_reported_unless_allowed() {
     retried_job_history(false).assert_violates("D2");
     retried_job_history(true).assert_valid();
     let mut history = retried_job_history(true);
-    // Its first run is still in turn.
+    // The first run of `b` must still be in order.
     let (b, c) = (1, 2);
     (history.run_mut(b).started_at, history.run_mut(c).started_at) =
         (31 * NANOS_PER_MILLI, 20 * NANOS_PER_MILLI);
@@ -295,10 +297,10 @@ fn m1_overlapping_runs_are_reported() {
     let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
     history.run_mut(1).started_at = 19 * NANOS_PER_MILLI;
     history.assert_violates("M1");
-    // It was not sure of its lock any more, and shut out by its fence.
+    // Its validity time had ended, and its fence excludes it.
     history.run_mut(0).valid_until = 18 * NANOS_PER_MILLI;
     history.assert_valid();
-    // A request that ran at once counts as well.
+    // Direct runs count as well.
     let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
     history.add_run("", 0, 15, [15, 16], 200);
     history.assert_violates("M1");
@@ -307,7 +309,7 @@ fn m1_overlapping_runs_are_reported() {
     history.assert_valid();
 }
 
-/// A run ends with its process, and with its own doing, but not with less.
+/// A run ends with its process, or by its own abort or drop, and not before.
 #[test]
 fn m1_run_ends_with_its_kill_abort_or_drop() {
     let history = || {
@@ -340,7 +342,8 @@ fn m2_fence_that_does_not_grow_is_reported() {
         history.run_mut(1).fence = fence;
         history.assert_violates("M2");
     }
-    // Its process had been stopped before its first step: it is shut out, whenever it begins.
+    // The process was stopped before the run's first operation, so the fence excludes it at any
+    // time.
     let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
     history.add_run("", 0, 5, [40, 41], 200);
     history.assert_violates("M2");
@@ -348,7 +351,7 @@ fn m2_fence_that_does_not_grow_is_reported() {
     history.assert_valid();
 }
 
-/// `b` runs once more, after it was answered with this status.
+/// History in which `b` runs again after a response with this status.
 fn rerun_history(terms: AcceptedTerms, status: u16, attempt: u32) -> DeferredHistoryBuilder {
     let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
     history.0.accepted[1].terms = terms;
@@ -367,14 +370,14 @@ fn d3_rerun_without_failure_or_fault_is_reported() {
     rerun_history(AcceptedTerms::retryable(5), 200, 2).assert_violates("D3");
     rerun_history(AcceptedTerms::retryable(5), 500, 2).assert_valid();
     let mut stopped = rerun_history(AcceptedTerms::retryable(5), 200, 2);
-    let trouble = ProcessDisturbance {
+    let disturbance = ProcessDisturbance {
         incarnation: Some(FIRST_PROCESS),
         from: 25 * NANOS_PER_MILLI,
         to: 60 * NANOS_PER_MILLI,
     };
-    stopped.0.disturbances.push(trouble);
+    stopped.0.disturbances.push(disturbance);
     stopped.assert_valid();
-    // That was another process, or another time.
+    // Another process, or another time, is no excuse.
     stopped.0.disturbances[0].incarnation = Some(SECOND_PROCESS);
     stopped.assert_violates("D3");
     stopped.0.disturbances[0] = ProcessDisturbance {
@@ -385,7 +388,7 @@ fn d3_rerun_without_failure_or_fault_is_reported() {
     stopped.assert_violates("D3");
 }
 
-/// Its worker is heard for as long as it has its lock, and not any longer.
+/// Faults excuse a rerun only within the validity time of the first run.
 #[test]
 fn d3_validity_time_decides_which_faults_excuse_a_rerun() {
     for (valid_ms, is_violated) in [(29, false), (30, false), (31, true)] {
@@ -435,7 +438,7 @@ fn d3_rerun_beyond_the_accepted_terms_is_reported() {
 #[test]
 fn d3_uncharged_rerun_is_reported_unless_drained() {
     rerun_history(AcceptedTerms::retryable(5), 500, 1).assert_violates("D3");
-    // Handed back by a process that was told to stop.
+    // Returned by a draining process.
     let mut drained = rerun_history(AcceptedTerms::retryable(5), 0, 1);
     drained.assert_violates("D3");
     drained.0.drained.insert(FIRST_PROCESS);
@@ -454,7 +457,7 @@ fn d3_run_without_a_client_request_is_reported() {
     history.assert_violates("D3");
 }
 
-/// What is done on purpose is told apart from what the machine does.
+/// Disturbances by the test are counted apart from stalls of the machine.
 #[test]
 fn faulted_and_stalled_runs_are_counted_separately() {
     let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
@@ -474,7 +477,7 @@ fn faulted_and_stalled_runs_are_counted_separately() {
     assert_eq!((stats.unfaulted_runs, stats.undisturbed_runs), (1, 1));
 }
 
-/// What `a` and `b` wrote.
+/// History with these writes of `a` and `b`.
 fn history_with_register_writes(writes: &[(u64, u64)]) -> DeferredHistoryBuilder {
     let mut history = DeferredHistoryBuilder::with_two_completed_jobs();
     history.0.registers.push(FencedRegister { lock: "7".to_owned(), writes: writes.to_vec() });
@@ -493,7 +496,7 @@ fn m3_register_regression_or_lost_write_is_reported() {
     ] {
         history_with_register_writes(writes).assert_violates("M3");
     }
-    // Its process was stopped: whether it wrote or not, it was in time or shut out.
+    // The process was stopped: its write was either in time or excluded.
     let mut stopped = history_with_register_writes(&[(20, 1)]);
     stopped.0.disturbances.push(ProcessDisturbance {
         incarnation: Some(FIRST_PROCESS),

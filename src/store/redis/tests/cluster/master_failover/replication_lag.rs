@@ -1,7 +1,7 @@
-//! A master dies with what its replica has not got: row 14 of locks, row 9 of quotas.
+//! Failover of a master with writes that its replica lacks: row 14 of locks, row 9 of quotas.
 //!
-//! The replica hears nothing more of its master before that is written. So what must be lost is known one by one, and so
-//! is what must not: all that a replica was known to have.
+//! Replication stops before those writes. So it is known exactly which writes must be lost.
+//! Writes that the replica had acknowledged must not be.
 
 use super::{
     super::{
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     error::ErrorKind,
     key::Key,
-    store::{backend::SPARE_FENCES, key_names::KeyNames, tests::test_cluster::send_signal as tell},
+    store::{backend::SPARE_FENCES, key_names::KeyNames, tests::test_cluster::send_signal},
 };
 
 /// The replica of [`FAILED_MASTER`].
@@ -22,22 +22,22 @@ const REPLICA: usize = FAILED_MASTER + 3;
 const LIMIT: u64 = 20;
 
 impl FailoverScenario {
-    /// From now on the replica hears nothing; how it is woken.
+    /// Stops replication to the replica. Returns its process id, by which it is resumed.
     async fn freeze_replica(&self) -> String {
-        // It answers nothing once it stands still.
+        // Asked before the stop: a stopped process does not answer.
         let replica = self.cluster.process_id(REPLICA).await;
-        tell(&replica, "-STOP");
+        send_signal(&replica, "-STOP");
         self.cluster.send_command(FAILED_MASTER, &["CLIENT", "KILL", "TYPE", "replica"]).await;
         replica
     }
 
-    /// The master dies, and the replica wakes and takes over.
+    /// Kills the master; the replica is resumed and takes over.
     async fn fail_over_to(&self, replica: &str) {
-        let wakes = async {
+        let resume = async {
             tokio::time::sleep(SECOND / 10).await;
-            tell(replica, "-CONT");
+            send_signal(replica, "-CONT");
         };
-        tokio::join!(self.kill_master(), wakes);
+        tokio::join!(self.kill_master(), resume);
     }
 
     async fn replica_count(&self, key: &Key) -> u32 {
@@ -46,71 +46,81 @@ impl FailoverScenario {
     }
 }
 
-/// The clock of the master is a minute ahead: as far as its last grants tell.
+/// The last fences of the master are a minute ahead, as with a fast clock.
 #[tokio::test]
 async fn fences_grow_after_failover_to_replica_with_slow_clock() {
-    let scene = FailoverScenario::new(5 * SECOND).await;
-    let key = scene.keys_by_master[FAILED_MASTER][4].clone();
-    let pass = async || {
-        retry_while_unavailable(async || scene.acquire_and_release(&key).await)
+    let scenario = FailoverScenario::new(5 * SECOND).await;
+    let key = scenario.keys_by_master[FAILED_MASTER][4].clone();
+    let next_fence = async || {
+        retry_while_unavailable(async || scenario.acquire_and_release(&key).await)
             .await
             .expect("it is free")
     };
-    pass().await;
-    let f = KeyNames::new("death").clustered().shard_key(key.shard(), "f");
-    let (seconds, _): (u64, u64) = scene.cluster.query(FAILED_MASTER, &["TIME"]).await;
-    // The namespace is minutes old: fences are no further than the clock.
+    next_fence().await;
+    let fences_key = KeyNames::new("death").clustered().shard_key(key.shard(), "f");
+    let (seconds, _): (u64, u64) = scenario.cluster.query(FAILED_MASTER, &["TIME"]).await;
+    // As in a namespace that is minutes old, where fences do not exceed the clock.
     let now = (seconds * 1_000_000).to_string();
-    scene.cluster.send_command(FAILED_MASTER, &["HSET", &f, "fence", &now]).await;
-    pass().await;
-    wait_until("its replica to have it", async || scene.replica_count(&key).await == 1).await;
-    let replica = scene.freeze_replica().await;
-    scene.cluster.send_command(FAILED_MASTER, &["HINCRBY", &f, "fence", "60000000"]).await;
+    scenario.cluster.send_command(FAILED_MASTER, &["HSET", &fences_key, "fence", &now]).await;
+    next_fence().await;
+    wait_until("its replica to have it", async || scenario.replica_count(&key).await == 1).await;
+    let replica = scenario.freeze_replica().await;
+    scenario
+        .cluster
+        .send_command(FAILED_MASTER, &["HINCRBY", &fences_key, "fence", "60000000"])
+        .await;
     let mut last = 0;
     for _ in 0..50 {
-        last = pass().await;
+        last = next_fence().await;
     }
-    scene.fail_over_to(&replica).await;
-    let next = pass().await;
+    scenario.fail_over_to(&replica).await;
+    let next = next_fence().await;
     assert!(next > last + SPARE_FENCES, "{next} after {last}");
-    // By no other process a second time.
-    let before: u64 = scene.cluster.query(REPLICA, &["HGET", &f, "fence"]).await;
-    let other = scene.cluster.store_builder("death").call_timeout(5 * SECOND).connect().await;
+    // Another process does not raise the fences a second time.
+    let before: u64 = scenario.cluster.query(REPLICA, &["HGET", &fences_key, "fence"]).await;
+    let other = scenario.cluster.store_builder("death").call_timeout(5 * SECOND).connect().await;
     let other = acquire_with_retries(&other.expect("the URL is right").lock(key.clone())).await;
     assert_eq!(before + SPARE_FENCES + 1, other.fence());
 }
 
 impl FailoverScenario {
-    /// So many charges, if the quota has as many: how many were let in, and of how many nobody knows.
+    /// Charges until `number` are admitted or the quota refuses. Returns how many were admitted,
+    /// and how many are in doubt.
     async fn charge_up_to(&self, key: &Key, number: u64) -> (u64, u64) {
-        let (mut admitted, mut perhaps) = (0, 0);
+        let (mut admitted, mut in_doubt) = (0, 0);
         while admitted < number {
             match self.store.backend().charge(charge_command(key, LIMIT)).await {
                 Ok(charged) if charged.admitted == 0 => break,
                 Ok(_) => admitted += 1,
-                Err(error) if error.kind() == ErrorKind::Timeout => perhaps += 1,
-                // Nobody is let in, and nothing is charged.
+                Err(error) if error.kind() == ErrorKind::Timeout => in_doubt += 1,
+                // Not executed: nothing was admitted or charged.
                 Err(_) => tokio::time::sleep(SECOND / 100).await,
             }
         }
-        (admitted, perhaps)
+        (admitted, in_doubt)
     }
 }
 
 #[tokio::test]
 async fn failover_readmits_only_charges_the_replica_lacked() {
-    // A machine that has other things to do is no fault here.
-    let scene = FailoverScenario::new(5 * SECOND).await;
-    let key = scene.keys_by_master[FAILED_MASTER][4].clone();
-    let (with, without) = (LIMIT / 2, LIMIT / 4);
-    assert_eq!(scene.charge_up_to(&key, with).await, (with, 0));
-    wait_until("its replica to have it", async || scene.replica_count(&key).await == 1).await;
-    let replica = scene.freeze_replica().await;
-    assert_eq!(scene.charge_up_to(&key, without).await, (without, 0));
-    scene.fail_over_to(&replica).await;
-    let (after, perhaps) = scene.charge_up_to(&key, LIMIT).await;
-    println!("figure: let in beyond a quota {}", (with + without + after).saturating_sub(LIMIT));
-    // What the replica had is kept, and what it had not is let in again: not one more, nor less.
-    assert!((LIMIT - with - perhaps..=LIMIT - with).contains(&after), "{after}, {perhaps} perhaps");
-    assert_store_is_clean(&scene.store).await;
+    // A long timeout, so that a loaded machine is no fault.
+    let scenario = FailoverScenario::new(5 * SECOND).await;
+    let key = scenario.keys_by_master[FAILED_MASTER][4].clone();
+    let (replicated, unreplicated) = (LIMIT / 2, LIMIT / 4);
+    assert_eq!(scenario.charge_up_to(&key, replicated).await, (replicated, 0));
+    wait_until("its replica to have it", async || scenario.replica_count(&key).await == 1).await;
+    let replica = scenario.freeze_replica().await;
+    assert_eq!(scenario.charge_up_to(&key, unreplicated).await, (unreplicated, 0));
+    scenario.fail_over_to(&replica).await;
+    let (after, in_doubt) = scenario.charge_up_to(&key, LIMIT).await;
+    println!(
+        "figure: let in beyond a quota {}",
+        (replicated + unreplicated + after).saturating_sub(LIMIT)
+    );
+    // Charges that the replica had still count. Exactly those that it lacked are admitted again.
+    assert!(
+        (LIMIT - replicated - in_doubt..=LIMIT - replicated).contains(&after),
+        "{after}, {in_doubt} perhaps"
+    );
+    assert_store_is_clean(&scenario.store).await;
 }
