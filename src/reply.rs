@@ -134,8 +134,8 @@ impl Reply {
         .retry_after(Duration::from_secs(1))
     }
 
-    /// Creates the 429 for an owner at its limit of idempotency keys. `until_expiry` is the time until
-    /// the first key expires. The request has not run.
+    /// Creates the 429 for an owner at its limit of idempotency keys. `until_expiry` is the time
+    /// until the first key expires. The request has not run.
     pub(crate) fn too_many_idempotency_keys(until_expiry: Duration) -> Self {
         /// Upper bound: the first key may belong to a waiting request, and that usually ends
         /// sooner.

@@ -59,8 +59,8 @@ fn block_until(until: Instant) {
 /// Returns false if a test has paused tokio's clock, which then advances by its timers alone.
 fn is_real_time() -> bool {
     let before = Real::now();
-    let told = Instant::now().into_std();
-    before <= told && told <= Real::now()
+    let tokio_now = Instant::now().into_std();
+    before <= tokio_now && tokio_now <= Real::now()
 }
 
 #[cfg(test)]

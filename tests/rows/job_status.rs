@@ -248,13 +248,13 @@ pub(crate) async fn invalid_ids_are_answered_alike(case: TestCase) {
     let job = defer_refund(&site, "").await;
     let upper = job.id.to_uppercase();
     let (too_long, too_short) = (format!("{}0", job.id), &job.id[1..]);
-    let foreign_shard = format!("ff{}", &job.id[2..]);
+    let other_shard = format!("ff{}", &job.id[2..]);
     let guessed = [
         "00112233445566778899aabbccddeeff00",
         &upper,
         &too_long,
         too_short,
-        &foreign_shard,
+        &other_shard,
         "x",
         "%00",
         "%ff",

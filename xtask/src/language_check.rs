@@ -1,8 +1,8 @@
 //! The step `language` of `cargo xtask check`: finds retired words of `language/retired.txt` and
 //! comment lines over the width limit.
 //!
-//! It checks the names of types and files in `src`, `crates` and `integrations`, outside of tests.
-//! It checks comments there too, except in the folders that `language/todo.txt` lists.
+//! It checks comments and the names of files, types, functions, constants and variables in all Rust
+//! and Lua sources, tests included. Only rows of tables may be wider than the limit.
 
 use std::{fs, path::Path};
 
@@ -12,15 +12,23 @@ use crate::{shell, source_files::source_files, workspace_metadata::WorkspaceMeta
 const MAX_COMMENT_COLUMNS: usize = 100;
 
 const RETIRED_TERMS: &str = include_str!("language/retired.txt");
-const TODO_FOLDERS: &str = include_str!("language/todo.txt");
+
+const FOLDERS: [&str; 7] =
+    ["src", "crates", "integrations", "tests", "xtask", "benches/src", "examples"];
+
+/// Keywords before a declared name.
+const DECLARATION_KEYWORDS: [&str; 13] = [
+    "struct", "enum", "trait", "type", "union", "fn", "mod", "const", "static", "let", "mut",
+    "local", "function",
+];
 
 pub(crate) fn check(_: &WorkspaceMetadata) -> Result<(), String> {
     let root = shell::workspace_root();
     let (mut found, mut file_count) = (Vec::new(), 0);
-    for folder in ["src", "crates", "integrations"] {
+    for folder in FOLDERS {
         for file in source_files(&root.join(folder), &["rs", "lua"])? {
             let name = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
-            if name.split('/').any(|part| part == "tests" || part == "tests.rs") {
+            if root.join(&name) == root.join(file!()) {
                 continue;
             }
             let text = fs::read_to_string(&file).map_err(|error| format!("{name}: {error}"))?;
@@ -48,18 +56,16 @@ fn find_language_errors(name: &str, text: &str) -> Vec<(usize, String)> {
     let stem = Path::new(name).file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let mut found: Vec<_> =
         stem.iter().flat_map(|stem| find_retired_parts(stem).map(|error| (1, error))).collect();
-    let is_todo = TODO_FOLDERS.lines().any(|folder| !folder.is_empty() && name.starts_with(folder));
     for (index, line) in text.lines().enumerate() {
         let line_number = index + 1;
-        if let Some(declared) = declared_type(line) {
-            found.extend(find_retired_parts(declared).map(|error| (line_number, error)));
-        }
         let marker = if name.ends_with(".lua") { "--" } else { "//" };
-        let line_is_comment = line.trim_start().starts_with(marker);
-        if is_todo || !line_is_comment {
+        if !line.trim_start().starts_with(marker) {
+            let names = declared_names(line);
+            found.extend(names.flat_map(find_retired_parts).map(|error| (line_number, error)));
             continue;
         }
-        if line.chars().count() > MAX_COMMENT_COLUMNS {
+        let is_table_row = line.contains("// | ") || line.contains("//! | ");
+        if line.chars().count() > MAX_COMMENT_COLUMNS && !is_table_row {
             found.push((line_number, format!("a comment over {MAX_COMMENT_COLUMNS} columns")));
         }
         let lower = line.to_lowercase();
@@ -84,14 +90,14 @@ fn find_retired_parts(name: &str) -> impl Iterator<Item = String> {
     words.map(|word| format!("retired word in a name: {word}"))
 }
 
-/// Returns the name of the type that a line declares.
-fn declared_type(line: &str) -> Option<&str> {
-    let mut tokens = line.split_whitespace().skip_while(|token| token.starts_with("pub"));
-    let keyword = tokens.next()?;
-    let name = tokens
-        .next()
-        .filter(|_| ["struct", "enum", "trait", "type", "union"].contains(&keyword))?;
-    name.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next()
+/// Returns the names that a line declares.
+fn declared_names(line: &str) -> impl Iterator<Item = &str> {
+    let tokens = line.split_whitespace();
+    tokens.clone().zip(tokens.skip(1)).filter_map(|(keyword, name)| {
+        let is_name = DECLARATION_KEYWORDS.contains(&keyword);
+        is_name
+            .then(|| name.split(|letter: char| !letter.is_alphanumeric() && letter != '_').next())?
+    })
 }
 
 /// Phrases are whole words.
@@ -105,29 +111,20 @@ fn contains_phrase(line: &str, phrase: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{TODO_FOLDERS, find_language_errors};
-    use crate::shell;
+    use super::find_language_errors;
 
     #[test]
     fn retired_words_and_wide_comments_are_found_with_their_line() {
-        let text =
-            format!("/// Whoever waits.\nstruct ToldName;\nstruct Fine;\n// {}\n", "x".repeat(98));
+        let text = format!(
+            "/// Whoever waits.\nstruct ToldName;\nlet mut told = 1;\n// {}\n",
+            "x".repeat(98)
+        );
         let found = find_language_errors("src/nowhere/a_word.rs", &text);
         let lines: Vec<_> = found.iter().map(|(line, _)| *line).collect();
-        assert_eq!(lines, [1, 1, 2, 4], "{found:?}");
+        assert_eq!(lines, [1, 1, 2, 3, 4], "{found:?}");
         assert!(
             find_language_errors("src/nowhere/keyword.rs", "struct Swordfish; // nobody\n")
                 .is_empty()
         );
-    }
-
-    #[test]
-    fn every_todo_folder_exists() {
-        for folder in TODO_FOLDERS.lines().filter(|line| !line.is_empty()) {
-            assert!(
-                shell::workspace_root().join(folder).exists(),
-                "{folder} is done: drop it from todo.txt"
-            );
-        }
     }
 }

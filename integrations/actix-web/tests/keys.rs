@@ -46,8 +46,8 @@ macro_rules! key_of {
     }};
 }
 
-/// The layer cannot remove a header while a middleware keeps a clone of the request. The response is
-/// 500, and nothing panics.
+/// The layer cannot remove a header while a middleware keeps a clone of the request. The response
+/// is 500, and nothing panics.
 #[actix_web::test]
 async fn request_kept_by_a_middleware_is_500_not_a_panic() {
     let retaining =

@@ -1,4 +1,5 @@
-//! Bodies of requests under a lock and of their responses: the layers preserve them and their errors.
+//! Bodies of requests under a lock and of their responses: the layers preserve them and their
+//! errors.
 
 use std::{error::Error, io, iter::successors};
 

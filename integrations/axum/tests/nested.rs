@@ -1,5 +1,5 @@
-//! A layer around a nested service does not know its routes yet: the response is 500, and no request
-//! passes unlocked.
+//! A layer around a nested service does not know its routes yet: the response is 500, and no
+//! request passes unlocked.
 
 use std::{
     sync::{
@@ -56,8 +56,8 @@ async fn lock_around_a_nested_service_is_500_not_404() {
     assert_eq!(calls.load(Ordering::Relaxed), 0, "a handler ran without its lock");
 }
 
-/// Inside the nested service the routes are known, and so are paths without a route. The routes of a
-/// nested router are always known.
+/// Inside the nested service the routes are known, and so are paths without a route. The routes of
+/// a nested router are always known.
 #[tokio::test]
 async fn lock_inside_a_nested_service_matches_its_routes() {
     let (store, calls) = (Store::memory(), Arc::default());
@@ -76,8 +76,8 @@ async fn lock_inside_a_nested_service_matches_its_routes() {
     }
 }
 
-/// axum matches the bare prefix as a route, and does not show whether an inner route matches. 500 is
-/// the safe response.
+/// axum matches the bare prefix as a route, and does not show whether an inner route matches. 500
+/// is the safe response.
 #[tokio::test]
 async fn bare_prefix_of_a_nested_service_is_500() {
     let (store, calls) = (Store::memory(), Arc::default());

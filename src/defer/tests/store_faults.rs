@@ -115,9 +115,9 @@ async fn panicking_replayer_fails_only_its_own_job() {
     let_tasks_settle().await;
     let first = enqueue_job(&store, "/x/panic").await;
     let second = enqueue_job(&store, "/x/fine").await;
-    let elsewhere = enqueue_job(&store, "/y/fine").await;
+    let other_lock_job = enqueue_job(&store, "/y/fine").await;
     let started = Instant::now();
-    assert_eq!(wait_until_ended(&store, &elsewhere).await, JobState::Done);
+    assert_eq!(wait_until_ended(&store, &other_lock_job).await, JobState::Done);
     assert_eq!(wait_until_ended(&store, &first).await, JobState::Dead);
     assert_eq!(wait_until_ended(&store, &second).await, JobState::Done);
     assert!(started.elapsed() < 30 * SECOND, "{:?}", started.elapsed());

@@ -36,7 +36,7 @@ async fn drain_requeues_unstarted_runs_and_fails_others() {
         DeferWorker::new(&store, hanging_replayer()).drain_timeout(SECOND),
     );
     let waiting = enqueue_job(&store, "/a").await;
-    let begun = enqueue_job(&store, "/b/begun").await;
+    let started_run = enqueue_job(&store, "/b/begun").await;
     let repeatable = enqueue_with_attempts(&store, "/c/begun", 3, Vec::new()).await;
     let_tasks_settle().await;
     worker.stop().await;
@@ -44,7 +44,7 @@ async fn drain_requeues_unstarted_runs_and_fails_others() {
         let job = get_job(&store, id).await;
         assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
     }
-    let job = get_job(&store, &begun).await;
+    let job = get_job(&store, &started_run).await;
     assert_eq!((job.state, job.reason.as_deref()), (JobState::Dead, Some("drained, may have run")));
 }
 

@@ -61,7 +61,7 @@ pub(in crate::gate) async fn acquire_for_direct_run(store: &Store) -> DirectRunC
 
 pub(in crate::gate) async fn begin_run(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
     match IdempotentRun::begin(store, call.clone(), RUN_LIMITS).await.unwrap() {
-        BeginOutcome::Started(begun) => begun,
+        BeginOutcome::Started(started_run) => started_run,
         BeginOutcome::Taken
         | BeginOutcome::LockLost
         | BeginOutcome::AtCapacity
@@ -158,11 +158,11 @@ async fn run_end_reaches_a_recovered_store() {
     for ending in ["forgotten", "dropped"] {
         let (store, faults) = faulty_store();
         let call = acquire_for_direct_run(&store).await;
-        let begun = begin_run(&store, &call).await;
+        let started_run = begin_run(&store, &call).await;
         faults.set("end_direct", BackendFault::Unavailable, 6);
         match ending {
-            "forgotten" => begun.forget().await,
-            _ => drop(begun),
+            "forgotten" => started_run.forget().await,
+            _ => drop(started_run),
         }
         assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for that");
         assert_eq!(faults.remaining("end_direct"), 0, "{ending}");
@@ -174,9 +174,9 @@ async fn run_end_reaches_a_recovered_store() {
 async fn run_response_reaches_a_recovered_store() {
     let (store, faults) = faulty_store();
     let call = acquire_for_direct_run(&store).await;
-    let begun = begin_run(&store, &call).await;
+    let started_run = begin_run(&store, &call).await;
     faults.set("end_direct", BackendFault::Unavailable, 6);
-    begun.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
+    started_run.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
     assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for that");
     assert_eq!(release_and_retry(&store, &call).await, AcquireReply::AlreadyAccepted);
     let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is kept");
@@ -207,10 +207,10 @@ async fn run_dropped_midway_may_have_run() {
             retry_after_crash: may_repeat,
             ..acquire_for_direct_run(&store).await
         };
-        let mut begun = begin_run(&store, &call).await;
-        begun.mark_started();
+        let mut started_run = begin_run(&store, &call).await;
+        started_run.mark_started();
         faults.set("bury_direct", BackendFault::Unavailable, 3);
-        drop(begun);
+        drop(started_run);
         assert!(store.shutdown(UNDO_TIMEOUT).await);
         if may_repeat {
             assert_retry_runs(&store, &call, "again").await;
@@ -227,13 +227,13 @@ async fn run_dropped_midway_may_have_run() {
 async fn run_is_renewed_until_it_ends() {
     let (store, faults) = faulty_store();
     let call = acquire_for_direct_run(&store).await;
-    let begun = begin_run(&store, &call).await;
+    let started_run = begin_run(&store, &call).await;
     tokio::time::sleep(LEASE).await;
     assert_eq!(faults.call_count("renew_direct"), 2);
     tokio::time::sleep(3 * LEASE).await;
     let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is there");
     assert_eq!(job.state, JobState::Running);
-    begun.record_response(600 * SECOND, Bytes::new(), None).await;
+    started_run.record_response(600 * SECOND, Bytes::new(), None).await;
     let renewed = faults.call_count("renew_direct");
     tokio::time::sleep(LEASE).await;
     assert_eq!(faults.call_count("renew_direct"), renewed);

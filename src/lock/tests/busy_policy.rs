@@ -112,8 +112,8 @@ async fn every_busy_status_can_be_deferred() {
         let refused = enter_gate(&lock.retry(9, SECOND), &mut view).await;
         assert!(matches!(refused, Verdict::Busy(reply, _) if reply.status == code));
         assert_eq!(started.elapsed(), Duration::ZERO, "somebody takes it over");
-        let parting = defer.leave(deferral, ServiceOutcome::Answered(code)).await;
-        assert!(matches!(parting, LeaveAction::Accept { .. }), "{code}");
+        let leave_action = defer.leave(deferral, ServiceOutcome::Answered(code)).await;
+        assert!(matches!(leave_action, LeaveAction::Accept { .. }), "{code}");
     }
 }
 

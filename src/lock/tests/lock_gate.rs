@@ -56,8 +56,8 @@ async fn accept_deferred(
     ticket: <DeferLayer<()> as Gate<()>>::Ticket,
     view: &mut FakeGateRequest,
 ) -> Reply {
-    let parting = defer.leave(ticket, ServiceOutcome::Answered(409)).await;
-    let LeaveAction::Accept { accept_ticket: mut parked, body_budget: mut budget, .. } = parting
+    let leave_action = defer.leave(ticket, ServiceOutcome::Answered(409)).await;
+    let LeaveAction::Accept { accept_ticket: mut parked, body_budget: mut budget, .. } = leave_action
     else {
         panic!("it was busy")
     };
@@ -106,8 +106,8 @@ async fn request_busy_only_at_first_attempt_is_not_deferred() {
             Verdict::Busy(..) => panic!("it is free, or the store is away"),
         }
         assert_eq!(faults.remaining("acquire"), 0);
-        let parting = defer.leave(deferral, ServiceOutcome::Answered(second)).await;
-        assert!(matches!(parting, LeaveAction::AddHeaders(_)), "it would run twice: {second}");
+        let leave_action = defer.leave(deferral, ServiceOutcome::Answered(second)).await;
+        assert!(matches!(leave_action, LeaveAction::AddHeaders(_)), "it would run twice: {second}");
     }
 }
 

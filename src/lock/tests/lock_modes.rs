@@ -108,8 +108,8 @@ async fn permit_and_lock_set_requests_are_not_deferred() {
         let started = Instant::now();
         assert!(matches!(enter_gate(&lock, &mut view).await, Verdict::Busy(..)));
         assert_eq!(started.elapsed().as_secs(), 2);
-        let parting = defer.leave(deferral, ServiceOutcome::Answered(409)).await;
-        assert!(matches!(parting, LeaveAction::AddHeaders(_)));
+        let leave_action = defer.leave(deferral, ServiceOutcome::Answered(409)).await;
+        assert!(matches!(leave_action, LeaveAction::AddHeaders(_)));
     }
 }
 

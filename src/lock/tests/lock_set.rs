@@ -210,8 +210,8 @@ async fn remaining_locks_are_released_before_the_loss_response() {
     // Two releases: that of the lost lock, too, which is not awaited.
     faults.set("release", BackendFault::SlowReply(SECOND), 2);
     let started = Instant::now();
-    let parting = lock.leave(ticket, ServiceOutcome::Stopped).await;
-    assert!(matches!(parting, LeaveAction::Replace(_)), "{parting:?}");
+    let leave_action = lock.leave(ticket, ServiceOutcome::Stopped).await;
+    assert!(matches!(leave_action, LeaveAction::Replace(_)), "{leave_action:?}");
     assert_eq!(started.elapsed(), SECOND);
     assert_all_free(&store, &["a", "b"]).await;
 }

@@ -76,10 +76,10 @@ fn gate_with_loss(policy: OnLoss, kind: LockLoss) -> (Store, LockLayer<()>) {
 const LOSS_KINDS: [LockLoss; 3] = [LockLoss::Taken, LockLoss::Lapsed, LockLoss::HeldTooLong];
 
 fn assert_replaced<P: std::fmt::Debug>(
-    parting: LeaveAction<LockTicket, P>,
+    leave_action: LeaveAction<LockTicket, P>,
     loss: &str,
 ) -> serde_json::Value {
-    let LeaveAction::Replace(reply) = parting else { panic!("{parting:?}") };
+    let LeaveAction::Replace(reply) = leave_action else { panic!("{leave_action:?}") };
     assert_eq!(reply.status, 503);
     assert!(reply.headers.iter().any(|(name, value)| name == "retry-after" && value == "1"));
     let problem: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
@@ -108,13 +108,13 @@ async fn loss_is_handled_by_the_layers_policy() {
             }
             let outcome =
                 if is_stopped { ServiceOutcome::Stopped } else { ServiceOutcome::Answered(200) };
-            let parting = gate.leave(ticket, outcome).await;
+            let leave_action = gate.leave(ticket, outcome).await;
             if policy == OnLoss::Finish {
-                let LeaveAction::AddHeaders(headers) = parting else { panic!("{parting:?}") };
+                let LeaveAction::AddHeaders(headers) = leave_action else { panic!("{leave_action:?}") };
                 assert_eq!(headers, [("lock-lost".into(), loss.into())]);
                 continue;
             }
-            let detail = assert_replaced(parting, loss)["detail"].to_string();
+            let detail = assert_replaced(leave_action, loss)["detail"].to_string();
             let sentence = if is_stopped { "a part of it" } else { "carried out" };
             assert!(detail.contains(sentence), "{policy:?} {kind:?}: {detail}");
             drop(acquire_after_shutdown(&store).await);
@@ -177,13 +177,13 @@ async fn nested_layer_handles_the_loss_too() {
         };
         let stopped = timeout(20 * SECOND, inner.cancellation(&inner_ticket)).await.is_ok();
         assert_eq!(stopped, policy == OnLoss::Cancel);
-        let parting = inner.leave(inner_ticket, ServiceOutcome::Answered(200)).await;
-        let replaces = matches!(&parting, LeaveAction::Replace(_));
+        let leave_action = inner.leave(inner_ticket, ServiceOutcome::Answered(200)).await;
+        let replaces = matches!(&leave_action, LeaveAction::Replace(_));
         assert_eq!(replaces, policy != OnLoss::Finish, "marked once, by the outer one");
-        let parting = outer.leave(outer_ticket, ServiceOutcome::Answered(200)).await;
+        let leave_action = outer.leave(outer_ticket, ServiceOutcome::Answered(200)).await;
         assert!(
-            matches!(&parting, LeaveAction::AddHeaders(headers) if headers.len() == 1),
-            "{parting:?}"
+            matches!(&leave_action, LeaveAction::AddHeaders(headers) if headers.len() == 1),
+            "{leave_action:?}"
         );
     }
 }
@@ -198,8 +198,8 @@ async fn loss_of_a_scoped_lock_is_marked_by_the_first_layer() {
         .scope(async {
             let ticket = enter_free_gate(&gate).await;
             tokio::time::sleep(20 * SECOND).await;
-            let parting = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
-            let LeaveAction::AddHeaders(headers) = parting else { panic!("{parting:?}") };
+            let leave_action = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
+            let LeaveAction::AddHeaders(headers) = leave_action else { panic!("{leave_action:?}") };
             assert_eq!(headers, [("lock-lost".into(), "too-long".into())]);
         })
         .await;
@@ -213,8 +213,8 @@ async fn lock_lost_header_of_an_inner_layer_is_not_repeated() {
         let mut ticket = enter_free_gate(&gate).await;
         tokio::time::sleep(20 * SECOND).await;
         gate.observe_headers(&mut ticket, || vec![(name.to_owned(), b"taken".to_vec())]);
-        let parting = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
-        let LeaveAction::AddHeaders(headers) = parting else { panic!("{parting:?}") };
+        let leave_action = gate.leave(ticket, ServiceOutcome::Answered(200)).await;
+        let LeaveAction::AddHeaders(headers) = leave_action else { panic!("{leave_action:?}") };
         assert_eq!(headers.len(), usize::from(name == "etag"), "{headers:?}");
     }
 }
@@ -239,10 +239,10 @@ async fn loss_stops_a_run_and_is_left_to_its_worker() {
     };
     assert!(timeout(2 * SECOND, gate.cancellation(&run)).await.is_ok());
     assert!(guard.held_lock().loss().is_some());
-    let parting = gate.leave(run, ServiceOutcome::Answered(200)).await;
+    let leave_action = gate.leave(run, ServiceOutcome::Answered(200)).await;
     assert!(
-        matches!(&parting, LeaveAction::AddHeaders(headers) if headers.is_empty()),
-        "{parting:?}"
+        matches!(&leave_action, LeaveAction::AddHeaders(headers) if headers.is_empty()),
+        "{leave_action:?}"
     );
 }
 
@@ -252,8 +252,8 @@ async fn streaming_body_can_reacquire_its_lock() {
     let (store, faults) = faulty_store();
     let gate = new_gate(&store).hold_until(HoldUntil::BodyEnd);
     let ticket = enter_free_gate(&gate).await;
-    let parting = gate.leave(ticket, ServiceOutcome::Streaming(200)).await;
-    let LeaveAction::KeepTicket(ticket) = parting else { panic!("{parting:?}") };
+    let leave_action = gate.leave(ticket, ServiceOutcome::Streaming(200)).await;
+    let LeaveAction::KeepTicket(ticket) = leave_action else { panic!("{leave_action:?}") };
     let mut body_ticket = BodyTicket::new(gate, ticket, None);
     faults.set("acquire", BackendFault::Unavailable, usize::MAX);
     let mut inner = pin!(store.lock("x").acquire());

@@ -63,8 +63,8 @@ async fn acquire_outside_the_request_is_another_owner() {
     expect_busy(store.lock("x").acquire().await);
     lock.request_scope(&ticket)
         .run(async {
-            let elsewhere = crate::store::spawn(store.lock("x").acquire());
-            expect_busy(elsewhere.await.unwrap());
+            let other_task = crate::store::spawn(store.lock("x").acquire());
+            expect_busy(other_task.await.unwrap());
             let other = store.as_another_process();
             expect_busy(crate::store::spawn(other.lock("x").acquire()).await.unwrap());
             drop(store.lock("y").acquire().await.expect("another lock is another lock"));

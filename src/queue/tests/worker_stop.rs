@@ -55,12 +55,12 @@ async fn blocking_handler_does_not_delay_return_of_other_tasks() {
             Ok::<(), TaskFailure>(())
         }
     });
-    let all_have_begun = async {
+    let all_have_started = async {
         for _ in 0..5 {
             begun.recv().await.expect("the worker works");
         }
     };
-    worker.drain_timeout(Duration::ZERO).run(all_have_begun).await;
+    worker.drain_timeout(Duration::ZERO).run(all_have_started).await;
     let mut states = Vec::new();
     for id in &ids {
         states.push(task_state(&queue, id).await);

@@ -75,8 +75,8 @@ pub(crate) trait JobBackend {
     /// Returns the first job of each queue, `None` for an empty one. All keys are in one shard.
     #[cfg(test)]
     fn heads(&self, keys: Vec<Key>) -> StoreFuture<'_, Vec<Option<JobId>>>;
-    /// Returns at most `max_locks` locks that a worker has to poll, by shard. It also moves delayed jobs that
-    /// are due into their queues, and expires jobs that are past their deadline.
+    /// Returns at most `max_locks` locks that a worker has to poll, by shard. It also moves delayed
+    /// jobs that are due into their queues, and expires jobs that are past their deadline.
     fn poll_due(&self, shards: Vec<u16>, max_locks: usize) -> StoreFuture<'_, Vec<DueLocks>>;
     /// Undoes the claim under this token after its caller was dropped: the job is queued again and
     /// the attempt is not charged. The job may be unknown. Returns false if the token has no run.

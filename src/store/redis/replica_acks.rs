@@ -136,10 +136,10 @@ impl RedisBackend {
         };
         // On the home runtime, so that the task does not depend on the caller's thread either.
         // Timed here, since the home runtime may be blocked too.
-        let patience = deadline / 4;
+        let grace = deadline / 4;
         let remote_wait =
-            run_on_home_runtime(self.replica_acks.home_runtime.as_ref(), patience, wait());
-        match timeout(deadline + patience, remote_wait).await {
+            run_on_home_runtime(self.replica_acks.home_runtime.as_ref(), grace, wait());
+        match timeout(deadline + grace, remote_wait).await {
             Ok(Some(outcome)) => outcome,
             Ok(None) => wait().await,
             Err(_) => Err(timeout_error()),
@@ -200,7 +200,7 @@ impl ReplicaAcks {
         wanted: u32,
     ) -> Result<u32, RedisError> {
         let marker_key = self.keys.shard_key(shard, "replicas");
-        let patience = ceil_millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
+        let timeout_ms = ceil_millis(self.deadline.saturating_sub(self.deadline / 5)).max(1);
         let mut pipe = redis::pipe();
         pipe.cmd("SET")
             .arg(&marker_key)
@@ -209,11 +209,11 @@ impl ReplicaAcks {
             .arg(ceil_millis(Duration::from_secs(1)))
             .ignore();
         if !wait_connection.uses_waitaof {
-            pipe.cmd("WAIT").arg(wanted).arg(patience);
+            pipe.cmd("WAIT").arg(wanted).arg(timeout_ms);
             let (acknowledged,) = pipe.query_async(&mut wait_connection.connection).await?;
             return Ok(acknowledged);
         }
-        pipe.cmd("WAITAOF").arg(1).arg(wanted).arg(patience);
+        pipe.cmd("WAITAOF").arg(1).arg(wanted).arg(timeout_ms);
         let ((local_disks, acknowledged),): ((u32, u32),) =
             pipe.query_async(&mut wait_connection.connection).await?;
         // The master may lose data that are not on its own disk in a restart, and its replicas

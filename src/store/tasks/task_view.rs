@@ -1,4 +1,5 @@
-//! `TaskView`: state of a task, with pages of dead letters and of purges, and statistics of a queue.
+//! `TaskView`: state of a task, with pages of dead letters and of purges, and statistics of a
+//! queue.
 
 use std::time::Duration;
 

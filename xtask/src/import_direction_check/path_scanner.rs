@@ -190,8 +190,8 @@ fn comment_length(text: &str) -> Option<usize> {
 
 /// Length of the string or character literal at the start of the text. A lifetime is neither.
 fn literal_length(text: &str, previous: Option<char>) -> Option<usize> {
-    let in_word = previous.is_some_and(is_identifier_char);
-    if let Some(raw) = text.strip_prefix('r').filter(|_| !in_word || previous == Some('b')) {
+    let in_identifier = previous.is_some_and(is_identifier_char);
+    if let Some(raw) = text.strip_prefix('r').filter(|_| !in_identifier || previous == Some('b')) {
         let hashes = raw.len() - raw.trim_start_matches('#').len();
         if raw[hashes..].starts_with('"') {
             let close = format!("\"{}", "#".repeat(hashes));

@@ -283,7 +283,7 @@ fn stalled_runtime_does_not_block_replicated_grants() {
 
 /// A runtime that ends during a connect takes the connection with it.
 #[test]
-fn connection_begun_on_ended_runtime_is_replaced() {
+fn connection_opened_on_ended_runtime_is_replaced() {
     let runtime = worker_thread_runtime();
     let server = runtime.block_on(ServerProcess::start());
     let store = runtime.block_on(async {

@@ -174,8 +174,8 @@ impl ServerProcess {
         };
         let mut info = redis::cmd("INFO");
         let text = info.arg("server").query_async::<String>(&mut connection).await;
-        let ours = format!("process_id:{}", self.child.id());
-        text.is_ok_and(|text| text.lines().any(|line| line == ours))
+        let process_id_line = format!("process_id:{}", self.child.id());
+        text.is_ok_and(|text| text.lines().any(|line| line == process_id_line))
     }
 }
 

@@ -95,7 +95,7 @@ fn calls_on_stalled_runtime() -> (Arc<CallBatcher<ScriptedTransport>>, Runtime, 
 }
 
 #[test]
-fn stalled_runtime_does_not_delay_timeouts_elsewhere() {
+fn stalled_runtime_does_not_delay_timeouts_of_others() {
     let (batcher, stalled, calls) = calls_on_stalled_runtime();
     current_thread_runtime().block_on(async {
         let outcome = timeout(4 * CALL_TIMEOUT, start_call(&batcher, 3)).await;

@@ -174,7 +174,7 @@ async fn dropped_store_ends_sentinel_subscription() {
 
 /// No call was in flight during the freeze, and no event was received.
 #[tokio::test]
-async fn idle_lane_asks_sentinel_after_master_was_frozen() {
+async fn idle_lane_queries_sentinel_after_master_was_frozen() {
     let pair = FailoverPair::start_with_frequent_polls().await;
     let before = pair.old_master.count_script_calls().await;
     pair.old_master.freeze();

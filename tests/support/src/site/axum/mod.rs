@@ -236,13 +236,13 @@ fn route_without_worker() -> AppRoutes {
 }
 
 fn status_routes() -> AppRoutes {
-    let mine: AppRoutes = deferred_routes("/mine").visible_to(user_header).into();
+    let owner_routes: AppRoutes = deferred_routes("/mine").visible_to(user_header).into();
     let found = deferred_routes("/found").visible_to_async(|parts| {
         let user = user_header(parts);
         async { user }
     });
-    let mine = mine.merge(AppRoutes::from(found));
-    mine.merge(deferred_routes("/deferred"))
+    let owner_routes = owner_routes.merge(AppRoutes::from(found));
+    owner_routes.merge(deferred_routes("/deferred"))
 }
 
 fn user_header(parts: &Parts) -> Option<String> {
