@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// One script, assembled from files of `lua/`.
 pub(super) struct LuaScript {
-    /// Operation in the texts of errors and log records. It stays when the file gets another name.
+    /// Name of the last file, for errors and log messages.
     pub(super) name: &'static str,
     pub(super) source: &'static str,
     sha1: OnceLock<String>,
@@ -33,7 +33,7 @@ macro_rules! script {
 }
 
 macro_rules! job_script {
-    ($id:ident, $name:literal, $file:literal) => {
+    ($id:ident, $name:literal) => {
         script!(
             $id,
             $name,
@@ -42,7 +42,7 @@ macro_rules! job_script {
                 include_str!("../lua/wait_queue.lua"),
                 include_str!("../lua/ended_job_bookkeeping.lua"),
                 include_str!("../lua/pending_job_bookkeeping.lua"),
-                include_str!(concat!("../lua/", $file, ".lua"))
+                include_str!(concat!("../lua/", $name, ".lua"))
             ),
             repeatable: true
         );
@@ -50,7 +50,7 @@ macro_rules! job_script {
 }
 
 macro_rules! task_script {
-    ($id:ident, $name:literal, $file:literal, repeatable: $repeatable:literal) => {
+    ($id:ident, $name:literal, repeatable: $repeatable:literal) => {
         script!(
             $id,
             $name,
@@ -58,7 +58,7 @@ macro_rules! task_script {
                 include_str!("../lua/choose_publish_command.lua"),
                 include_str!("../lua/server_time.lua"),
                 include_str!("../lua/tasks_wakeups.lua"),
-                include_str!(concat!("../lua/", $file, ".lua"))
+                include_str!(concat!("../lua/", $name, ".lua"))
             ),
             repeatable: $repeatable
         );
@@ -82,7 +82,7 @@ script!(
 );
 script!(
     ENQUEUE_JOBS,
-    "enqueue_batch",
+    "enqueue_jobs",
     concat!(
         include_str!("../lua/choose_publish_command.lua"),
         include_str!("../lua/wait_queue.lua"),
@@ -105,7 +105,7 @@ script!(
 );
 script!(
     CLAIM_SETTLE_BATCH,
-    "run_batch",
+    "claim_settle_batch",
     concat!(
         include_str!("../lua/choose_publish_command.lua"),
         include_str!("../lua/wait_queue.lua"),
@@ -137,18 +137,18 @@ script!(
     concat!(include_str!("../lua/job_view.lua"), include_str!("../lua/list_pending_jobs.lua")),
     repeatable: true
 );
-job_script!(REDRIVE_JOB, "redrive_job", "redrive_job");
-job_script!(PURGE_JOB_TO_TOMBSTONE, "purge_job", "purge_job_to_tombstone");
+job_script!(REDRIVE_JOB, "redrive_job");
+job_script!(PURGE_JOB_TO_TOMBSTONE, "purge_job_to_tombstone");
 script!(SHARD_STATS, "shard_stats", include_str!("../lua/shard_stats.lua"), repeatable: true);
-job_script!(CANCEL_JOB, "cancel_job", "cancel_job");
-job_script!(IDEMPOTENT_RUN_RECORD, "direct_run", "idempotent_run_record");
-job_script!(POLL_DUE_LOCKS_AND_JOBS, "poll_due", "poll_due_locks_and_jobs");
+job_script!(CANCEL_JOB, "cancel_job");
+job_script!(IDEMPOTENT_RUN_RECORD, "idempotent_run_record");
+job_script!(POLL_DUE_LOCKS_AND_JOBS, "poll_due_locks_and_jobs");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);
 script!(ADVANCE_FENCE, "advance_fence", include_str!("../lua/advance_fence.lua"), repeatable: true);
 script!(ADVANCE_FENCES_AFTER_FAILOVER, "advance_fences_after_failover", include_str!("../lua/advance_fences_after_failover.lua"), repeatable: true);
 script!(
     WORKER_HEARTBEAT_AND_SHARDS,
-    "heartbeat",
+    "worker_heartbeat_and_shards",
     concat!(include_str!("../lua/worker_registry.lua"), include_str!("../lua/worker_heartbeat_and_shards.lua")),
     repeatable: true
 );
@@ -160,7 +160,7 @@ script!(
 );
 script!(
     CLUSTER_SHARD_WATCH_LEASE,
-    "shard_watch",
+    "cluster_shard_watch_lease",
     include_str!("../lua/cluster_shard_watch_lease.lua"),
     repeatable: true
 );
@@ -179,7 +179,7 @@ script!(
 script!(CHECK_ACL, "check_acl", include_str!("../lua/check_acl.lua"), repeatable: true);
 script!(
     REGISTER_LIMITER_AND_COUNT,
-    "register_member",
+    "register_limiter_and_count",
     include_str!("../lua/register_limiter_and_count.lua"),
     repeatable: true
 );
@@ -219,15 +219,10 @@ script!(
     ),
     repeatable: true
 );
-task_script!(TASKS_SETTLE_AND_POLL, "tasks_poll", "tasks_settle_and_poll", repeatable: true);
-task_script!(TASKS_INSPECT, "tasks_inspect", "tasks_inspect", repeatable: true);
+task_script!(TASKS_SETTLE_AND_POLL, "tasks_settle_and_poll", repeatable: true);
+task_script!(TASKS_INSPECT, "tasks_inspect", repeatable: true);
 // Not repeatable: a second run would meet other tasks.
-task_script!(
-    TASKS_CANCEL_REDRIVE_PURGE_PAUSE,
-    "tasks_admin",
-    "tasks_cancel_redrive_purge_pause",
-    repeatable: false
-);
+task_script!(TASKS_CANCEL_REDRIVE_PURGE_PAUSE, "tasks_cancel_redrive_purge_pause", repeatable: false);
 script!(
     TASKS_RENEW,
     "tasks_renew",

@@ -55,7 +55,7 @@ struct WorkerRegistryReply {
 
 impl WorkerRegistryReply {
     fn parse(reply: Value) -> Result<Self, Error> {
-        let mut reader = ReplyReader::new("heartbeat", reply);
+        let mut reader = ReplyReader::new("worker_heartbeat_and_shards", reply);
         Ok(Self {
             is_paused: reader.read_number()? == 1,
             live_workers: usize::try_from(reader.read_number()?).unwrap_or(usize::MAX),
@@ -196,7 +196,7 @@ impl RedisBackend {
             .call_script(shard, &scripts::CLUSTER_SHARD_WATCH_LEASE, &keys, &args)
             .await
             .ok()?;
-        let mut reader = ReplyReader::new("shard_watch", reply);
+        let mut reader = ReplyReader::new("cluster_shard_watch_lease", reply);
         let owner = match reader.read_text().ok()?.as_str() {
             "mine" => ShardWatchOwner::ThisNode,
             "another" => ShardWatchOwner::OtherNode,

@@ -93,7 +93,7 @@ impl RedisBackend {
         keys.extend(["done", "dead", "f"].map(|kind| self.keys.shard_key(shard, kind)));
         let args = [id.as_str().into(), number_arg(ended_us)];
         let reply = self.call_script(shard, &scripts::PURGE_JOB_TO_TOMBSTONE, &keys, &args).await?;
-        Ok(ReplyReader::new("purge_job", reply).read_number()? == 1)
+        Ok(ReplyReader::new("purge_job_to_tombstone", reply).read_number()? == 1)
     }
 
     pub(super) async fn read_shard_stats(&self, shard: u16) -> Result<ShardStats, Error> {

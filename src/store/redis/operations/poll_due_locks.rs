@@ -36,7 +36,7 @@ impl RedisBackend {
         let args = [number_arg(max_locks as u64), number_arg(shards.len() as u64)];
         let reply =
             self.call_script(first_shard, &scripts::POLL_DUE_LOCKS_AND_JOBS, &keys, &args).await?;
-        let mut reader = ReplyReader::new("poll_due", reply);
+        let mut reader = ReplyReader::new("poll_due_locks_and_jobs", reply);
         shards.iter().map(|_| parse_due_locks(reader.read_list()?)).collect()
     }
 

@@ -25,7 +25,7 @@ impl RedisBackend {
         let reply = self
             .call_script(COMMON_SHARD, &scripts::REGISTER_LIMITER_AND_COUNT, &keys, &args)
             .await?;
-        Ok(usize::try_from(ReplyReader::new("register_member", reply).read_number()?)
+        Ok(usize::try_from(ReplyReader::new("register_limiter_and_count", reply).read_number()?)
             .unwrap_or(usize::MAX))
     }
 }

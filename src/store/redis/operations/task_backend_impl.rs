@@ -236,7 +236,7 @@ impl RedisBackend {
                 &script_args,
             )
             .await?;
-        Ok(ReplyReader::new("tasks_admin", reply))
+        Ok(ReplyReader::new("tasks_cancel_redrive_purge_pause", reply))
     }
 
     async fn edit_and_count(
