@@ -27,10 +27,10 @@ pub use crate::{
         StatusEvents, StatusReply, StatusRequest, StatusResource, is_event_stream,
     },
     gate::{
-        BodyBudget, BodySink, BodyTicket, BodyTimeoutError, BodyTimer, BodyTimerHandle,
+        BodyBudget, BodySink, BodyTicket, BodyTimeoutError, BodyTimeoutWatch, BusyLockContext,
         CallCompletion, ClientAddress, DetachedRun, DuplicateHeader, Gate, GateRequest,
         HttpRequestHead, InitialVerdict, KeyError, KeySource, LeaveAction, NextBodyItem,
-        ParkedVerdict, ParkingContext, ParkingSlot, PathParamError, ReplayMarker,
+        ParkedVerdict, ParkingSlot, PathParamError, ReplayMarker, RequestBodyWaitTimer,
         RequestFingerprint, RequestKind, RequestScope, RouteMatch, RunningJob, ServiceOutcome,
         StoppedBody, Verdict, log_missing_layer, log_shared_request, poll_until_cancelled,
         run_until_cancelled,

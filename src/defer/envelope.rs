@@ -10,7 +10,7 @@ use std::{fmt, net::SocketAddr};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::{extension_snapshot::SavedSnapshots, stored_headers::HeaderPairs};
+use super::extension_snapshot::SavedSnapshots;
 use crate::{
     gate::HttpRequestHead,
     key::{Key, digest_parts},
@@ -23,6 +23,9 @@ const FORMAT_VERSION: u8 = 1;
 
 /// Length of the checksum after the version byte.
 const CHECKSUM_LEN: usize = 8;
+
+/// Headers in order, repeats kept.
+pub(super) type HeaderPairs = Vec<(String, Vec<u8>)>;
 
 /// Reason why stored bytes can't be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::stored_headers::HeaderPairs;
+use super::envelope::HeaderPairs;
 
 /// Exponential backoff with full jitter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

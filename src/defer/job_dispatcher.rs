@@ -22,6 +22,7 @@ mod due_lock_poller;
 mod forward_to_peers;
 mod request_and_webhook_queues;
 mod run_capacity;
+mod start_and_end_chains;
 mod webhook_ready_queue;
 
 use std::{
@@ -57,7 +58,7 @@ use crate::{
     clock::PreciseTimer,
     error::Error,
     key::Key,
-    store::{Heartbeat, JobId, NodeId, WakeupMessage},
+    store::{HeartbeatReply, JobId, NodeId, WakeupMessage},
 };
 
 /// Lease of an owned shard. The shards of a dead worker are taken over within 15 s of its last
@@ -191,7 +192,7 @@ impl JobDispatcher {
         self.worker.store.wakeups();
         let heartbeat = self.send_heartbeat(SHARD_LEASE).await;
         let now = Instant::now();
-        let Ok(Heartbeat { own_shards, busy_shards, peers, is_paused, peer_expires_in }) =
+        let Ok(HeartbeatReply { own_shards, busy_shards, peers, is_paused, peer_expires_in }) =
             heartbeat
         else {
             self.next_heartbeat = now + RETRY_DELAY;
@@ -216,7 +217,7 @@ impl JobDispatcher {
     fn send_heartbeat(
         &self,
         lease: Duration,
-    ) -> impl Future<Output = Result<Heartbeat, Error>> + Send + use<> {
+    ) -> impl Future<Output = Result<HeartbeatReply, Error>> + Send + use<> {
         let store = self.worker.store.clone();
         async move { store.backend().heartbeat(store.node().clone(), lease).await }
     }

@@ -18,7 +18,7 @@ use crate::{
     error::Error,
     gate::{HttpRequestHead, ReplayMarker},
     key::{Key, SHARD_COUNT},
-    store::{Heartbeat, JobId, WakeupMessage},
+    store::{HeartbeatReply, JobId, WakeupMessage},
 };
 
 /// Passes over all due locks without a run before `run_due` returns. A queue may need a pass that
@@ -78,7 +78,7 @@ impl JobStepper {
 
     /// Registers the stepper as a live worker that owns every shard, until a clock has advanced by
     /// `MAX_DURATION`.
-    pub(crate) async fn send_heartbeat(&self) -> Result<Heartbeat, Error> {
+    pub(crate) async fn send_heartbeat(&self) -> Result<HeartbeatReply, Error> {
         let store = &self.worker.store;
         store.backend().heartbeat(store.node().clone(), MAX_DURATION).await
     }

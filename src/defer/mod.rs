@@ -38,6 +38,7 @@ mod job_stepper;
 mod jobs;
 mod missing_worker_warning;
 mod prefer_header;
+mod ready_lock_forwarding;
 mod ready_queue;
 mod replayer;
 mod rfc3339;
@@ -46,7 +47,8 @@ mod run_slots;
 mod settlement_rules;
 mod shared_run_limits;
 mod status;
-mod stored_headers;
+mod stored_request_headers;
+mod stored_response_headers;
 #[cfg(test)]
 mod tests;
 pub mod webhook;

@@ -1,20 +1,11 @@
 //! `ReadyQueue`: a queue of ready locks, which have a runnable job and wait for a run slot.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{HashMap, VecDeque};
 
 use tokio::time::Instant;
 
+use super::ready_lock_forwarding::ForwardingState;
 use crate::{key::Key, store::JobId};
-
-/// Wait after which a lock is forwarded to a peer. A worker with short runs has a free slot by
-/// then.
-pub(super) const FORWARD_DELAY: Duration = Duration::from_millis(300);
-
-/// Time for which a forwarded lock is left to the peer.
-const FORWARD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// FIFO of ready locks, each at most once.
 ///
@@ -22,30 +13,14 @@ const FORWARD_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// others. All entries are hints; the claim decides.
 #[derive(Default)]
 pub(super) struct ReadyQueue {
-    order: VecDeque<Key>,
-    entries: HashMap<Key, ReadyLock>,
+    pub(super) order: VecDeque<Key>,
+    pub(super) entries: HashMap<Key, ReadyLock>,
 }
 
-struct ReadyLock {
-    head_job: Option<JobId>,
-    enqueued_at: Instant,
-    /// Last time at which the lock was forwarded to a peer.
-    forwarded_at: Option<Instant>,
-    /// The lock has come due since it was forwarded.
-    due_since_forward: bool,
-}
-
-impl ReadyLock {
-    /// Returns true if a peer must be notified. A peer that was notified `FORWARD_RETRY_INTERVAL`
-    /// before the lock came due has run another of its jobs, or none.
-    fn needs_forwarding(&self, now: Instant) -> bool {
-        match self.forwarded_at {
-            None => self.enqueued_at + FORWARD_DELAY <= now,
-            Some(forwarded_at) => {
-                self.due_since_forward && forwarded_at + FORWARD_RETRY_INTERVAL <= now
-            }
-        }
-    }
+/// Entry of one ready lock.
+pub(super) struct ReadyLock {
+    pub(super) head_job: Option<JobId>,
+    pub(super) forwarding: ForwardingState,
 }
 
 impl ReadyQueue {
@@ -62,18 +37,16 @@ impl ReadyQueue {
         forwarded_at: Option<Instant>,
     ) {
         if let Some(entry) = self.entries.get_mut(&key) {
-            (entry.head_job, entry.forwarded_at) = (head, forwarded_at.or(entry.forwarded_at));
+            entry.head_job = head;
+            if let Some(forwarded_at) = forwarded_at {
+                entry.forwarding.forwarded_at = Some(forwarded_at);
+            }
             return;
         }
         self.order.push_back(key.clone());
         self.entries.insert(
             key,
-            ReadyLock {
-                head_job: head,
-                enqueued_at: Instant::now(),
-                forwarded_at,
-                due_since_forward: false,
-            },
+            ReadyLock { head_job: head, forwarding: ForwardingState::new(forwarded_at) },
         );
     }
 
@@ -81,7 +54,7 @@ impl ReadyQueue {
     pub(super) fn push_due(&mut self, key: &Key, head: Option<JobId>) {
         self.push(key.clone(), head);
         if let Some(entry) = self.entries.get_mut(key) {
-            entry.due_since_forward = true;
+            entry.forwarding.due_since_forward = true;
         }
     }
 
@@ -119,29 +92,6 @@ impl ReadyQueue {
         self.order.clear();
         self.entries.clear();
     }
-
-    /// Returns the first `max_locks` locks to forward, and marks them as forwarded: any lock if
-    /// `all` is set, otherwise those that no peer was notified of in time.
-    pub(super) fn next_to_forward(
-        &mut self,
-        max_locks: usize,
-        all: bool,
-        now: Instant,
-    ) -> Vec<(Key, Option<JobId>)> {
-        let mut locks = Vec::new();
-        for key in &self.order {
-            if locks.len() == max_locks {
-                break;
-            }
-            if let Some(entry) =
-                self.entries.get_mut(key).filter(|entry| all || entry.needs_forwarding(now))
-            {
-                (entry.forwarded_at, entry.due_since_forward) = (Some(now), false);
-                locks.push((key.clone(), entry.head_job.clone()));
-            }
-        }
-        locks
-    }
 }
 
 #[cfg(test)]
@@ -161,31 +111,5 @@ mod tests {
         assert!(!queue.contains(&one) && queue.contains(&two));
         assert_eq!(queue.pop(), Some((two, None)));
         assert_eq!((queue.pop(), queue.is_empty()), (None, true));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn locks_are_forwarded_once_after_the_delay_until_due() {
-        let mut queue = ReadyQueue::default();
-        let keys = ["1", "2", "3"].map(Key::custom);
-        keys.iter().for_each(|key| queue.push(key.clone(), None));
-        let (now, later) = (Instant::now(), Instant::now() + FORWARD_DELAY);
-        let mut forward = |max_locks, all, now| {
-            let locks = queue.next_to_forward(max_locks, all, now);
-            locks.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
-        };
-        assert!(forward(2, false, now).is_empty());
-        assert_eq!(forward(2, false, later), keys[..2]);
-        assert_eq!(forward(2, false, later), keys[2..]);
-        assert!(forward(2, false, later).is_empty());
-        assert_eq!(forward(2, true, later), keys[..2]);
-        let last = Key::custom("4");
-        queue.push_forwarded(last.clone(), None, Some(later));
-        // A new job does not forward its lock again. A lock that becomes due is forwarded again
-        // after `FORWARD_RETRY_INTERVAL`.
-        queue.push(keys[0].clone(), Some(JobId::new(&keys[0])));
-        queue.push_due(&last, None);
-        assert!(queue.next_to_forward(2, false, later).is_empty());
-        assert_eq!(queue.next_to_forward(2, false, later + FORWARD_RETRY_INTERVAL), [(last, None)]);
-        assert!(queue.next_to_forward(2, false, later + 9 * FORWARD_RETRY_INTERVAL).is_empty());
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use super::stored_headers::HeaderPairs;
+use super::envelope::HeaderPairs;
 use crate::gate::{HttpRequestHead, ReplayMarker};
 
 /// The application's routes, for the replay of stored requests. Each integration implements it.

@@ -3,10 +3,12 @@
 use std::time::{Duration, SystemTime};
 
 use super::{
-    envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, encode_response},
+    envelope::{
+        EnvelopeBinding, HeaderPairs, StoredBodyStatus, StoredResponseHead, encode_response,
+    },
     job_backoff::{JobBackoff, parse_retry_after},
     replayer::{ReplayBody, ReplayOutcome, ReplayResponse},
-    stored_headers::{HeaderPairs, stored_response_headers},
+    stored_response_headers::stored_response_headers,
 };
 use crate::{
     gate::{ReplayMarker, RunningJob},

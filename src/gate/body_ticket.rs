@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{BodyTimerHandle, Gate, LeaveAction, RequestScope, ServiceOutcome};
+use super::{BodyTimeoutWatch, Gate, LeaveAction, RequestScope, ServiceOutcome};
 
 /// Ticket that a driver keeps with a body after
 /// [`LeaveAction::KeepTicket`](super::LeaveAction::KeepTicket). `I` is the type of the body's
@@ -20,7 +20,7 @@ pub struct BodyTicket<I>(BodyTicketState<I>);
 enum BodyTicketState<I> {
     Streaming {
         cancellation: BoxFuture<'static, ()>,
-        body_timer: Option<BodyTimerHandle>,
+        timeout_watch: Option<BodyTimeoutWatch>,
         request_scope: RequestScope,
         leave_gate: LeaveGateFn,
     },
@@ -58,7 +58,7 @@ impl<I> BodyTicket<I> {
     pub fn new<N: ?Sized, G: Gate<N>>(
         gate: G,
         ticket: G::Ticket,
-        body_timer: Option<BodyTimerHandle>,
+        timeout_watch: Option<BodyTimeoutWatch>,
     ) -> Self {
         let (cancellation, request_scope) =
             (Box::pin(gate.cancellation(&ticket)), gate.request_scope(&ticket));
@@ -73,7 +73,7 @@ impl<I> BodyTicket<I> {
         };
         Self(BodyTicketState::Streaming {
             cancellation,
-            body_timer,
+            timeout_watch,
             request_scope,
             leave_gate: Box::new(leave_gate),
         })
@@ -96,11 +96,11 @@ impl<I> BodyTicket<I> {
         next: impl FnOnce(&mut Context<'_>) -> Poll<NextBodyItem<I>>,
     ) -> Poll<Result<Option<I>, StoppedBody>> {
         match &mut self.0 {
-            BodyTicketState::Streaming { cancellation, body_timer, request_scope, .. } => {
+            BodyTicketState::Streaming { cancellation, timeout_watch, request_scope, .. } => {
                 // Before the body: a body that is always ready would starve the cancellation.
                 let is_timed_out =
-                    |body_timer: &BodyTimerHandle| body_timer.poll_timed_out(cx).is_ready();
-                if body_timer.as_ref().is_some_and(is_timed_out)
+                    |timeout_watch: &BodyTimeoutWatch| timeout_watch.poll_timed_out(cx).is_ready();
+                if timeout_watch.as_ref().is_some_and(is_timed_out)
                     || cancellation.as_mut().poll(cx).is_ready()
                 {
                     return self.abort();

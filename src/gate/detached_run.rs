@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{Gate, NextBodyItem, ServiceOutcome, parking_slot::ParkingSlot};
+use super::{Gate, NextBodyItem, ServiceOutcome, parking_slot_for_busy_lock::ParkingSlot};
 
 /// Longest time that a client may leave the next body item unread once the run should have ended. A
 /// stalled client must not keep a run, which counts against the limit of runs, forever.
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::{
         gate::{
-            AttemptMode, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction, Verdict,
+            GateRequest, HttpRequestHead, InitialVerdict, LeaveAction, LockInstruction, Verdict,
             idempotent_run::tests::{acquire_for_direct_run, begin_run},
         },
         reply::Reply,
@@ -220,7 +220,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn stalled_client_does_not_hold_its_run() {
-        let detached = DetachedRun::new(ParkingSlot::new(AttemptMode::ParkImmediately, None));
+        let detached = DetachedRun::new(ParkingSlot::new(LockInstruction::ParkImmediately, None));
         // The receiver exists but is never read.
         let (to, unread) = mpsc::channel(1);
         let mut sink = BodySink::Channel(to.clone());
@@ -244,7 +244,7 @@ mod tests {
     async fn started_run_leaves_its_gate_after_a_disconnect() {
         let store = Store::memory();
         for has_begun in [true, false] {
-            let slot = ParkingSlot::new(AttemptMode::ParkImmediately, None);
+            let slot = ParkingSlot::new(LockInstruction::ParkImmediately, None);
             if has_begun {
                 slot.set_run(begin_run(&store, &acquire_for_direct_run(&store).await).await);
             }

@@ -8,7 +8,7 @@ use super::{
     body_budget::BodyBudget,
     detached_run::DetachedRun,
     gate_request::{GateRequest, HttpRequestHead},
-    parking_slot::ParkingSlot,
+    parking_slot_for_busy_lock::ParkingSlot,
     request_fingerprint::RequestFingerprint,
     request_scope::RequestScope,
 };
@@ -188,8 +188,8 @@ pub trait Gate<N: ?Sized>: Clone + Send + Sync + 'static {
     }
 
     /// Returns the total time that the handler may wait for the request body: see
-    /// [`BodyTimerHandle`](super::BodyTimerHandle). Beyond it, the driver drops the inner call, and
-    /// leaves with [`ServiceOutcome::RequestBodyTimeout`].
+    /// [`BodyTimeoutWatch`](super::BodyTimeoutWatch). Beyond it, the driver drops the inner call,
+    /// and leaves with [`ServiceOutcome::RequestBodyTimeout`].
     fn body_read_timeout(&self, ticket: &Self::Ticket) -> Option<Duration> {
         let _ = ticket;
         None

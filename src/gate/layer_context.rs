@@ -1,7 +1,7 @@
 //! `LayerContext`: the request extension by which the layers of one request find each other's slot
 //! and lock.
 
-use super::{gate_request::GateRequest, parking_slot::ParkingSlot};
+use super::{gate_request::GateRequest, parking_slot_for_busy_lock::ParkingSlot};
 
 /// Data that the layers of one request exchange, as a single extension: the lock's mark needs no
 /// second one.

@@ -6,9 +6,8 @@
 mod address;
 mod body_budget;
 mod body_ticket;
-mod body_timer;
-mod connection_header;
 mod detached_run;
+mod direct_run_refusals;
 mod direct_run_terms;
 #[cfg(test)]
 pub(crate) mod fake_request;
@@ -21,10 +20,11 @@ mod layer_context;
 mod log_misconfiguration;
 mod method_filter;
 mod named_source;
-mod parking_slot;
+mod parking_slot_for_busy_lock;
 mod parse_header_name;
-mod refusal_tracker;
+mod remove_from_connection_header;
 mod replay_marker;
+mod request_body_wait_timer;
 mod request_fingerprint;
 mod request_kind;
 mod request_scope;
@@ -36,15 +36,15 @@ pub use self::gate_trait::{
 };
 pub(crate) use self::{
     address::NetworkSet,
-    connection_header::remove_from_connection,
+    direct_run_refusals::{DirectRunRefusals, GateId},
     direct_run_terms::{DirectRunTerms, IdempotencyLookup},
     idempotent_run::{BeginOutcome, IdempotentRun, RunLimits, STOPPED_REASON},
     key_source::dedup_keys,
     layer_context::UnderLockMark,
     method_filter::MethodFilter,
-    parking_slot::AttemptMode,
+    parking_slot_for_busy_lock::LockInstruction,
     parse_header_name::{parse_header_name, try_parse_header_name},
-    refusal_tracker::{GateId, RefusalTracker},
+    remove_from_connection_header::remove_from_connection,
     replay_marker::{REPLAY_HEADER, current_replay, is_replay},
     request_kind::find_extension,
     run_progress::InFlightRunGuard,
@@ -53,14 +53,14 @@ pub use self::{
     address::{ClientAddress, MissingAddress},
     body_budget::BodyBudget,
     body_ticket::{BodyTicket, NextBodyItem, StoppedBody},
-    body_timer::{BodyTimeoutError, BodyTimer, BodyTimerHandle},
     detached_run::{BodySink, DetachedRun},
     gate_request::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
     key_error::KeyError,
     key_source::KeySource,
     log_misconfiguration::{log_missing_layer, log_shared_request},
-    parking_slot::{ParkingContext, ParkingSlot},
+    parking_slot_for_busy_lock::{BusyLockContext, ParkingSlot},
     replay_marker::{ReplayMarker, RunningJob},
+    request_body_wait_timer::{BodyTimeoutError, BodyTimeoutWatch, RequestBodyWaitTimer},
     request_fingerprint::RequestFingerprint,
     request_kind::RequestKind,
     request_scope::RequestScope,

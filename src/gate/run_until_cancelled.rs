@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{BodyTimerHandle, ServiceOutcome};
+use super::{BodyTimeoutWatch, ServiceOutcome};
 
 /// End of an inner call.
 #[derive(Debug)]
@@ -22,12 +22,12 @@ impl<T> CallCompletion<T> {
     /// itself.
     pub fn outcome(
         &self,
-        body_timer: Option<&BodyTimerHandle>,
+        timeout_watch: Option<&BodyTimeoutWatch>,
         classify: impl FnOnce(&T) -> ServiceOutcome,
     ) -> ServiceOutcome {
         match self {
             // Independent of the handler's response to a body that broke off.
-            _ if body_timer.is_some_and(BodyTimerHandle::is_timed_out) => {
+            _ if timeout_watch.is_some_and(BodyTimeoutWatch::is_timed_out) => {
                 ServiceOutcome::RequestBodyTimeout
             }
             Self::Completed(output) => classify(output),
@@ -45,7 +45,7 @@ pub fn poll_until_cancelled<C: Future, W: Future<Output = ()>>(
     call: Pin<&mut C>,
     mut cancellation: Pin<&mut W>,
     was_polled: &mut bool,
-    body_timer: Option<&BodyTimerHandle>,
+    timeout_watch: Option<&BodyTimeoutWatch>,
     cx: &mut Context<'_>,
 ) -> Poll<CallCompletion<C::Output>> {
     // A call that completes in its first poll never polls the cancellation. Later the cancellation
@@ -56,8 +56,9 @@ pub fn poll_until_cancelled<C: Future, W: Future<Output = ()>>(
     if let Poll::Ready(output) = call.poll(cx) {
         return Poll::Ready(CallCompletion::Completed(output));
     }
-    let is_timed_out = |body_timer: &BodyTimerHandle| body_timer.poll_timed_out(cx).is_ready();
-    if body_timer.is_some_and(is_timed_out) {
+    let is_timed_out =
+        |timeout_watch: &BodyTimeoutWatch| timeout_watch.poll_timed_out(cx).is_ready();
+    if timeout_watch.is_some_and(is_timed_out) {
         return Poll::Ready(CallCompletion::Stopped);
     }
     if *was_polled {
@@ -72,11 +73,17 @@ pub fn poll_until_cancelled<C: Future, W: Future<Output = ()>>(
 pub async fn run_until_cancelled<C: Future, W: Future<Output = ()>>(
     mut call: Pin<&mut C>,
     mut cancellation: Pin<&mut W>,
-    body_timer: Option<&BodyTimerHandle>,
+    timeout_watch: Option<&BodyTimeoutWatch>,
 ) -> CallCompletion<C::Output> {
     let mut was_polled = false;
     poll_fn(|cx| {
-        poll_until_cancelled(call.as_mut(), cancellation.as_mut(), &mut was_polled, body_timer, cx)
+        poll_until_cancelled(
+            call.as_mut(),
+            cancellation.as_mut(),
+            &mut was_polled,
+            timeout_watch,
+            cx,
+        )
     })
     .await
 }

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     acquire_options::AcquireOptions,
-    held_lock::HeldLocks,
+    held_lock_view::HeldLocks,
     local_wait_queue::{LocalQueues, QueueSnapshot, WaitOutcome},
     lock_guard::LockGuard,
     lock_outcome::{AcquireError, LockBusy, LockOutcome},

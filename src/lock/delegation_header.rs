@@ -17,7 +17,7 @@ use hmac::Mac as _;
 use tokio::time::Instant;
 
 use super::{
-    held_lock::{DelegatedLock, HeldLock},
+    held_lock_view::{DelegationClaims, HeldLock},
     shared_secret::SharedSecret,
     stripped_headers::StrippedHeaders,
 };
@@ -126,7 +126,7 @@ fn parse_claims(claims: &str, now: SystemTime) -> Option<HeldLock> {
     let end = UNIX_EPOCH.checked_add(Duration::from_millis(end.parse().ok()?))?;
     let expires_at = Instant::now().checked_add(end.duration_since(now).ok()?)?;
     let fence = fence.parse().ok()?;
-    let lock = DelegatedLock { store_identity: store_identity.into(), fence, mode, expires_at };
+    let lock = DelegationClaims { store_identity: store_identity.into(), fence, mode, expires_at };
     Some(HeldLock::delegated(Key::from_store(key), lock))
 }
 

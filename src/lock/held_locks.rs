@@ -5,7 +5,7 @@ use std::fmt;
 use futures_util::future::select_all;
 use smallvec::SmallVec;
 
-use super::{held_lock::HeldLock, lock_guard::LockGuard, lock_outcome::AcquireError};
+use super::{held_lock_view::HeldLock, lock_guard::LockGuard, lock_outcome::AcquireError};
 use crate::{
     error::Error,
     gate::RequestScope,

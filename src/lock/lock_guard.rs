@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 use super::{
-    held_lock::{HeldLock, HeldLocks},
+    held_lock_view::{HeldLock, HeldLocks},
     lock_outcome::{AcquireError, LockBusy},
     pending_releases::PendingRelease,
     release_status::ReleaseStatus,

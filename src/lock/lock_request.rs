@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use super::{
     acquire_options::{AcquireOptions, MAX_WAIT},
-    held_lock::HeldLocks,
+    held_lock_view::HeldLocks,
     lock_guard::LockGuard,
     lock_outcome::AcquireError,
     lock_retry::LockRetry,

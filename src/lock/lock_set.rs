@@ -5,7 +5,7 @@ use std::{cmp::Ordering, time::Duration};
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 
-use super::{held_lock::HeldLocks, lock_guard::LockGuard, release_status::ReleaseStatus};
+use super::{held_lock_view::HeldLocks, lock_guard::LockGuard, release_status::ReleaseStatus};
 use crate::{error::Error, key::Key, store::LockLoss};
 
 /// Several held locks. Dropping the set releases all of them in reverse order, as [`LockGuard`]

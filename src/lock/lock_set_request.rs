@@ -12,7 +12,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
-    held_lock::HeldLocks,
+    held_lock_view::HeldLocks,
     lock_outcome::{AcquireError, LockBusy},
     lock_request::LockRequest,
     lock_set::LockSet,

@@ -103,7 +103,7 @@ mod acquire_options;
 mod average_hold_time;
 mod delegation_header;
 mod gate;
-mod held_lock;
+mod held_lock_view;
 mod held_locks;
 mod idempotency_lookup;
 mod local_wait_queue;
@@ -124,7 +124,7 @@ pub(crate) mod tests;
 
 pub use self::{
     gate::{BusyStatus, LockEntryContext, LockLayer, LockTicket, UnmatchedRequestTicket},
-    held_lock::{HeldLock, HeldLocks},
+    held_lock_view::{HeldLock, HeldLocks},
     lock_guard::LockGuard,
     lock_outcome::{AcquireError, LockBusy},
     lock_request::LockRequest,

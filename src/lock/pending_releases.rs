@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use super::{
-    held_lock::HeldLocks,
+    held_lock_view::HeldLocks,
     lock_set::LockSet,
     release_status::{ReleaseStatus, release_status},
 };

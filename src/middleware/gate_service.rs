@@ -25,7 +25,7 @@ use super::{
     settle::PassedGate,
     timed_and_hashed_body::UntimedBody,
 };
-use crate::gate::{BodyTimerHandle, Gate, InitialVerdict, RequestFingerprint, Verdict};
+use crate::gate::{BodyTimeoutWatch, Gate, InitialVerdict, RequestFingerprint, Verdict};
 
 /// Service with a gate around it.
 #[derive(Debug)]
@@ -166,14 +166,14 @@ impl<S, G: Gate<Parts>, F: Framework> GateDriver<S, G, F> {
         let is_head = parts.method == Method::HEAD;
         let fingerprint = gate
             .body_fingerprint(&ticket, || (parts.method.as_str().to_owned(), F::target(&parts)));
-        let (body, body_timer) =
+        let (body, timeout_watch) =
             time_request_body::<B, F>(body, gate.body_read_timeout(&ticket), fingerprint);
         let (request_scope, cancellation) =
             (gate.request_scope(&ticket), gate.cancellation(&ticket));
         let request = Request::from_parts(parts, body);
         // `call` is within the scope too, since an inner layer inspects its request there.
         let call = request_scope.run_sync(|| self.inner.call(request));
-        let call_context = CallContext { gate, ticket, is_head, body_timer };
+        let call_context = CallContext { gate, ticket, is_head, timeout_watch };
         ResponseState::Entering(Box::pin(GuardedCall::new(
             request_scope.run(call),
             cancellation,
@@ -188,7 +188,7 @@ fn time_request_body<B, F>(
     body: B,
     limit: Option<Duration>,
     fingerprint: Option<RequestFingerprint>,
-) -> (B, Option<BodyTimerHandle>)
+) -> (B, Option<BodyTimeoutWatch>)
 where
     B: Body<Data = Bytes> + Send + 'static,
     F: Framework,
@@ -201,7 +201,7 @@ where
         return (body, None);
     }
     // Without a limit the driver's end is dropped, which disarms the timer.
-    let (body_timer, timer) = BodyTimerHandle::new(limit.unwrap_or_default());
-    let body_timer = limit.map(|_| body_timer);
-    (F::time_body(UntimedBody::new(body, timer, limit.is_some(), fingerprint)), body_timer)
+    let (timeout_watch, timer) = BodyTimeoutWatch::new(limit.unwrap_or_default());
+    let timeout_watch = limit.map(|_| timeout_watch);
+    (F::time_body(UntimedBody::new(body, timer, limit.is_some(), fingerprint)), timeout_watch)
 }

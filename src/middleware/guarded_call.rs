@@ -21,7 +21,7 @@ use super::{
     response_future::ResponseState,
     settle::{leave_gate, response_headers, service_outcome},
 };
-use crate::gate::{BodyTimerHandle, CallCompletion, Gate, poll_until_cancelled};
+use crate::gate::{BodyTimeoutWatch, CallCompletion, Gate, poll_until_cancelled};
 
 /// The inner call, until it completes or is cancelled. Its output is the state that leaves the
 /// gate. The poller replaces this future with that state, which drops both the call and the
@@ -47,7 +47,7 @@ pub(super) struct CallContext<G: Gate<Parts>> {
     pub(super) ticket: G::Ticket,
     /// The request's method is HEAD.
     pub(super) is_head: bool,
-    pub(super) body_timer: Option<BodyTimerHandle>,
+    pub(super) timeout_watch: Option<BodyTimeoutWatch>,
 }
 
 impl<C, W, G: Gate<Parts>, K> GuardedCall<C, W, G, K> {
@@ -70,23 +70,28 @@ where
     #[expect(clippy::expect_used, reason = "a future that is polled after its end may panic")]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let body_timer = this.context.as_ref().and_then(|context| context.body_timer.as_ref());
+        let timeout_watch =
+            this.context.as_ref().and_then(|context| context.timeout_watch.as_ref());
         let completion = ready!(poll_until_cancelled(
             this.call,
             this.cancellation,
             this.was_polled,
-            body_timer,
+            timeout_watch,
             cx
         ));
-        let CallContext { gate, mut ticket, is_head, body_timer } =
+        let CallContext { gate, mut ticket, is_head, timeout_watch } =
             this.context.take().expect("polled after completion");
         let outcome =
-            completion.outcome(body_timer.as_ref(), |result| service_outcome(is_head, result));
+            completion.outcome(timeout_watch.as_ref(), |result| service_outcome(is_head, result));
         if let CallCompletion::Completed(Ok(response)) = &completion {
             gate.observe_headers(&mut ticket, || response_headers(response));
         }
         Poll::Ready(ResponseState::Settling(Box::pin(leave_gate::<G, F, R, E>(
-            gate, ticket, completion, outcome, body_timer,
+            gate,
+            ticket,
+            completion,
+            outcome,
+            timeout_watch,
         ))))
     }
 }

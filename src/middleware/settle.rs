@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     gate::{
-        BodyBudget, BodyTicket, BodyTimerHandle, CallCompletion, DetachedRun, Gate, LeaveAction,
+        BodyBudget, BodyTicket, BodyTimeoutWatch, CallCompletion, DetachedRun, Gate, LeaveAction,
         ParkedVerdict, ParkingSlot, ServiceOutcome,
     },
     reply::Reply,
@@ -123,7 +123,7 @@ pub(super) fn leave_gate<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
     ticket: G::Ticket,
     call_result: CallCompletion<Result<Response<R>, E>>,
     outcome: ServiceOutcome,
-    body_timer: Option<BodyTimerHandle>,
+    timeout_watch: Option<BodyTimeoutWatch>,
 ) -> impl Future<Output = Result<Response<GateBody<R>>, E>> + Send {
     async move {
         // No early return for an error: the gate is left in every case.
@@ -131,7 +131,7 @@ pub(super) fn leave_gate<G: Gate<Parts>, F: Framework, R: Body + Send, E: Send>(
         match call_result {
             CallCompletion::Completed(Ok(response)) => {
                 let applied =
-                    apply_leave_action::<G, F, R>(gate, response, leave_action, body_timer);
+                    apply_leave_action::<G, F, R>(gate, response, leave_action, timeout_watch);
                 Ok(applied.await)
             }
             CallCompletion::Completed(Err(error))
@@ -151,7 +151,7 @@ pub(super) fn apply_leave_action<G: Gate<Parts>, F: Framework, R: Body + Send>(
     gate: Arc<G>,
     mut response: Response<R>,
     leave_action: LeaveAction<G::Ticket, G::AcceptTicket>,
-    body_timer: Option<BodyTimerHandle>,
+    timeout_watch: Option<BodyTimeoutWatch>,
 ) -> Either<Ready<Response<GateBody<R>>>, impl Future<Output = Response<GateBody<R>>> + Send> {
     Either::Left(future::ready(match leave_action {
         LeaveAction::AddHeaders(headers) => {
@@ -160,7 +160,7 @@ pub(super) fn apply_leave_action<G: Gate<Parts>, F: Framework, R: Body + Send>(
         }
         LeaveAction::Replace(reply) => response_from_reply(reply),
         LeaveAction::KeepTicket(ticket) => {
-            let body_ticket = BodyTicket::new(G::clone(&gate), ticket, body_timer);
+            let body_ticket = BodyTicket::new(G::clone(&gate), ticket, timeout_watch);
             response.map(|body| GateBody::with_ticket(body, body_ticket))
         }
         // Boxed: most responses have another action, and their futures stay small.

@@ -13,13 +13,13 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project::pin_project;
 
 use super::gate_body::BoxError;
-use crate::gate::{BodyTimer, RequestFingerprint};
+use crate::gate::{RequestBodyWaitTimer, RequestFingerprint};
 
 /// Request body that is to be timed. The layers keep a request's body type, so a timed body must
 /// fit into that type again; a [`Framework`](super::Framework) knows the types that can hold one.
 pub struct UntimedBody<B> {
     body: B,
-    body_timer: BodyTimer,
+    body_timer: RequestBodyWaitTimer,
     fingerprint: Option<RequestFingerprint>,
     /// The body has a read timeout.
     has_timeout: bool,
@@ -28,7 +28,7 @@ pub struct UntimedBody<B> {
 impl<B: Body<Data = Bytes> + 'static> UntimedBody<B> {
     pub(super) fn new(
         body: B,
-        body_timer: BodyTimer,
+        body_timer: RequestBodyWaitTimer,
         has_timeout: bool,
         fingerprint: Option<RequestFingerprint>,
     ) -> Self {
@@ -87,7 +87,7 @@ pub struct TimedBody<B: Body> {
     #[pin]
     body: Option<B>,
     box_error: fn(B::Error) -> BoxError,
-    body_timer: BodyTimer,
+    body_timer: RequestBodyWaitTimer,
     /// Updated with the data that is read.
     fingerprint: Option<RequestFingerprint>,
 }

@@ -69,9 +69,10 @@
 //! becomes a dead letter with the reason `undecodable`.
 
 mod admin;
+mod collect_ended_runs;
+mod create_queue_worker;
 mod drain;
 mod empty_queue_check;
-mod pending_settlements;
 mod poll_and_start_tasks;
 mod poll_until_answered;
 mod push_request;

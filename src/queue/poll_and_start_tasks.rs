@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::{
     empty_queue_check::{EmptyQueueCheck, IDLE_POLL_INTERVAL, IDLE_REGISTRATION_TTL},
-    pending_settlements::settlements_per_poll,
     poll_until_answered::AnsweredPoll,
     queue_worker::QueueWorker,
     queue_worker_loop::QueueWorkerLoop,
@@ -17,8 +16,8 @@ use super::{
     task_run::{RunningTask, run_handler},
 };
 use crate::store::{
-    MAX_TASKS_PER_STEP, RunToken, StartedTask, TaskOutcome, TaskPollCommand, TaskRecord,
-    TaskSettlement,
+    MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken, StartedTask, TaskOutcome, TaskPollCommand,
+    TaskRecord, TaskSettlement,
 };
 
 impl QueueWorkerLoop {
@@ -171,4 +170,21 @@ fn decode_record(record: Bytes) -> TaskRecord {
         unique: None,
         payload: record,
     })
+}
+
+/// Returns the number of settlements for the next poll. The store reads the record of each task
+/// returned without delay, and does nothing else meanwhile, so one poll has at most
+/// `MAX_BYTES_PER_STEP` of them, or a single larger one. The poll after it follows at once.
+fn settlements_per_poll(pending: &[TaskSettlement]) -> usize {
+    let mut total_bytes = 0u64;
+    let fits = |settlement: &&TaskSettlement| {
+        let is_read = matches!(
+            settlement.outcome,
+            TaskOutcome::ReturnToQueue { delay } if delay.is_zero()
+        );
+        let bytes_before = total_bytes;
+        total_bytes = total_bytes.saturating_add(if is_read { settlement.record_bytes } else { 0 });
+        !is_read || bytes_before == 0 || total_bytes <= MAX_BYTES_PER_STEP
+    };
+    pending.iter().take(MAX_TASKS_PER_STEP).take_while(fits).count()
 }

@@ -9,7 +9,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{queue_handle::TaskOptions, sealed_payload::seal_payload, task::system_time};
+use super::{queue_handle::TaskAndQueueLimits, sealed_payload::seal_payload, task::system_time};
 use crate::{
     durations::{MAX_DELAY, MAX_DURATION},
     error::Error,
@@ -138,7 +138,7 @@ pub struct PushRequest {
     pub(super) store: Store,
     pub(super) queue: Key,
     pub(super) payload: Result<Vec<u8>, PushError>,
-    pub(super) options: TaskOptions,
+    pub(super) limits: TaskAndQueueLimits,
     pub(super) delay: Duration,
     pub(super) unique: Option<UniqueKey>,
 }
@@ -179,22 +179,27 @@ impl PushRequest {
 
     /// Like [`Queue::max_attempts`](super::Queue::max_attempts), for this task.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.options.max_attempts = attempts.max(1);
+        self.limits.max_attempts = attempts.max(1);
         self
     }
 
     /// Like [`Queue::once`](super::Queue::once), for this task.
     pub fn once(mut self) -> Self {
-        (self.options.max_attempts, self.options.retry_after_crash) = (1, false);
+        (self.limits.max_attempts, self.limits.retry_after_crash) = (1, false);
         self
     }
 
     async fn send(self) -> Result<PushedTask, PushError> {
-        let Self { store, queue, payload, options, delay, unique } = self;
+        let Self { store, queue, payload, limits, delay, unique } = self;
         let id = TaskId::new();
         let payload = payload?;
-        let TaskOptions { retry_after_crash, max_attempts, max_tasks, max_bytes, payload_limit } =
-            options;
+        let TaskAndQueueLimits {
+            retry_after_crash,
+            max_attempts,
+            max_tasks,
+            max_bytes,
+            payload_limit,
+        } = limits;
         if payload.len() > payload_limit {
             return Err(PushError::TooLarge { bytes: payload.len(), limit: payload_limit });
         }

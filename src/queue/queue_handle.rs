@@ -1,16 +1,10 @@
-//! `Queue`: the handle on a queue, which pushes tasks and creates workers.
+//! `Queue`: the handle on a queue, its settings, and the push of a task.
 
-use std::{fmt, future::Future, marker::PhantomData};
+use std::{fmt, marker::PhantomData};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{
-    push_request::{PushError, PushRequest},
-    queue_worker::QueueWorker,
-    task::Task,
-    task_failure::{TaskFailure, TaskHandlerError},
-    task_run::{TaskHandler, decoding_handler},
-};
+use super::push_request::{PushError, PushRequest};
 use crate::{key::Key, store::Store};
 
 /// Typed queue of tasks, identified by its name. Made by [`Store::queue`]; cheap to clone.
@@ -38,13 +32,13 @@ use crate::{key::Key, store::Store};
 pub struct Queue<T> {
     pub(super) store: Store,
     pub(super) name: Key,
-    options: TaskOptions,
+    limits: TaskAndQueueLimits,
     payload_type: PhantomData<fn(T) -> T>,
 }
 
-/// Settings that are stored with each task.
+/// Attempts that are stored with each task, and limits of the queue that a push checks.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct TaskOptions {
+pub(super) struct TaskAndQueueLimits {
     pub(super) retry_after_crash: bool,
     pub(super) max_attempts: u32,
     /// Most tasks that may wait.
@@ -62,14 +56,14 @@ impl Store {
     /// of their payloads.
     #[must_use]
     pub fn queue<T>(&self, name: impl Into<Key>) -> Queue<T> {
-        let options = TaskOptions {
+        let limits = TaskAndQueueLimits {
             retry_after_crash: true,
             max_attempts: 5,
             max_tasks: 1_000_000,
             max_bytes: 512 << 20,
             payload_limit: DEFAULT_PAYLOAD_LIMIT,
         };
-        Queue { store: self.clone(), name: name.into(), options, payload_type: PhantomData }
+        Queue { store: self.clone(), name: name.into(), limits, payload_type: PhantomData }
     }
 }
 
@@ -78,7 +72,7 @@ impl<T> Queue<T> {
     /// with the default backoff, a problem of less than a few seconds costs no task.
     #[must_use]
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.options.max_attempts = attempts.max(1);
+        self.limits.max_attempts = attempts.max(1);
         self
     }
 
@@ -86,7 +80,7 @@ impl<T> Queue<T> {
     /// twice.
     #[must_use]
     pub fn once(mut self) -> Self {
-        (self.options.max_attempts, self.options.retry_after_crash) = (1, false);
+        (self.limits.max_attempts, self.limits.retry_after_crash) = (1, false);
         self
     }
 
@@ -94,7 +88,7 @@ impl<T> Queue<T> {
     /// [`Full`](super::PushError::Full).
     #[must_use]
     pub fn capacity(mut self, tasks: u64) -> Self {
-        self.options.max_tasks = tasks;
+        self.limits.max_tasks = tasks;
         self
     }
 
@@ -102,7 +96,7 @@ impl<T> Queue<T> {
     /// Default 512 MiB: a backlog must not take the memory of everything else in the store.
     #[must_use]
     pub fn capacity_bytes(mut self, bytes: u64) -> Self {
-        self.options.max_bytes = bytes;
+        self.limits.max_bytes = bytes;
         self
     }
 
@@ -116,7 +110,7 @@ impl<T> Queue<T> {
     /// with its address in the task.
     #[must_use]
     pub fn payload_limit(mut self, bytes: usize) -> Self {
-        self.options.payload_limit = bytes;
+        self.limits.payload_limit = bytes;
         self
     }
 }
@@ -138,53 +132,10 @@ impl<T: Serialize + DeserializeOwned> Queue<T> {
             store: self.store.clone(),
             queue: self.name.clone(),
             payload: encode_payload(payload),
-            options: self.options,
+            limits: self.limits,
             delay: std::time::Duration::ZERO,
             unique: None,
         }
-    }
-}
-
-impl<T: DeserializeOwned + Send + 'static> Queue<T> {
-    /// Returns a worker that runs the tasks with this function. An error or a panic is a failed
-    /// attempt. The error is any type that converts into a boxed error, or a
-    /// [`TaskFailure`](super::TaskFailure), which decides the task's future.
-    pub fn worker<F, Fut, E>(&self, handler: F) -> QueueWorker
-    where
-        F: Fn(Task<T>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(), E>> + Send + 'static,
-        E: Into<TaskHandlerError>,
-    {
-        let decoding_handler = decoding_handler(self.store.clone(), move |task| {
-            let handling = handler(task);
-            async move { handling.await.map_err(to_failure) }
-        });
-        self.worker_from_handler(decoding_handler)
-    }
-
-    /// Returns a worker that runs the tasks with a tower service, which is cloned and polled for
-    /// readiness for each run. Its errors are treated as those of [`worker`](Self::worker), so it
-    /// may have layers that return boxed errors, such as tower's own timeout.
-    #[cfg(feature = "tower")]
-    pub fn worker_service<S>(&self, service: S) -> QueueWorker
-    where
-        S: tower_service::Service<Task<T>, Response = ()> + Clone + Send + Sync + 'static,
-        S::Future: Send,
-        S::Error: Into<TaskHandlerError>,
-    {
-        let decoding_handler = decoding_handler(self.store.clone(), move |task| {
-            let mut service = service.clone();
-            async move {
-                let readiness = std::future::poll_fn(|context| service.poll_ready(context)).await;
-                readiness.map_err(to_failure)?;
-                service.call(task).await.map_err(to_failure)
-            }
-        });
-        self.worker_from_handler(decoding_handler)
-    }
-
-    fn worker_from_handler(&self, handler: TaskHandler) -> QueueWorker {
-        QueueWorker::new(self.store.clone(), self.name.clone(), handler)
     }
 }
 
@@ -199,17 +150,13 @@ fn encode_payload<T: Serialize + DeserializeOwned>(payload: &T) -> Result<Vec<u8
     Ok(json)
 }
 
-fn to_failure(error: impl Into<TaskHandlerError>) -> TaskFailure {
-    TaskFailure::from_handler_error(error.into())
-}
-
 impl<T> Clone for Queue<T> {
     fn clone(&self) -> Self {
-        let Self { store, name, options, payload_type } = self;
+        let Self { store, name, limits, payload_type } = self;
         Self {
             store: store.clone(),
             name: name.clone(),
-            options: *options,
+            limits: *limits,
             payload_type: *payload_type,
         }
     }

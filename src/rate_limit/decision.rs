@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::{quota::Quota, quota_policy::Policy};
+use super::{policy_cost_and_reactions::Policy, quota::Quota};
 use crate::store::QuotaSnapshot;
 
 /// Result of one check over all its policies.

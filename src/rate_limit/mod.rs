@@ -78,9 +78,9 @@ mod decision;
 mod engine;
 mod exemption_rules;
 mod gate;
+mod policy_cost_and_reactions;
 mod policy_status;
 mod quota;
-mod quota_policy;
 mod rate_headers;
 mod rate_limiter;
 mod rate_refusal;
@@ -92,9 +92,9 @@ pub use self::{
     access_lists::AccessLists,
     decision::{Decision, PolicyDecision},
     gate::{ChargeCappedError, RateLimitContext, RateLimitLayer, RateLimitTicket, RateStatus},
+    policy_cost_and_reactions::Policy,
     policy_status::PolicyStatus,
     quota::{Quota, QuotaBuilder},
-    quota_policy::Policy,
     rate_headers::RateHeaders,
     rate_limiter::RateLimiter,
     rate_refusal::{RateRefusal, RefusalReason},

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     decision::Decision,
     engine::{CheckRequest, PolicyCheck, RateLimitEngine},
-    quota_policy::Policy,
+    policy_cost_and_reactions::Policy,
 };
 use crate::{
     error::{Error, ErrorKind},

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 pub(crate) use super::charge_future::ChargeFuture;
 pub(crate) use super::deferred::{
     ActiveRun, BeginDirectOutcome, ClaimCommand, ClaimOutcome, ClaimedRun, DirectRunCommand,
-    DueLocks, ENDED_JOB_OVERHEAD, EndedJobFilter, EnqueueCommand, EnqueueOutcome, Heartbeat,
+    DueLocks, ENDED_JOB_OVERHEAD, EndedJobFilter, EnqueueCommand, EnqueueOutcome, HeartbeatReply,
     JobBackend, JobHistory, JobListPage, JobPolicy, JobView, MergeMode, MergePolicy, NextClaim,
     OnFailure, PendingCursor, SHARD_VACANCY_GRACE, SettleCommand, SettleOutcome, Settlement,
     ShardStats, StorageLimits, WebhookJobSpec,

@@ -41,9 +41,10 @@ mod wakeup_message;
 pub(crate) use self::backend::{
     AcquireCommand, AcquireReply, BeginDirectOutcome, ChargeFuture, ClaimCommand, ClaimOutcome,
     ClaimedRun, Contenders, DirectRunCommand, DueLocks, EndedJobFilter, EnqueueCommand,
-    EnqueueOutcome, Heartbeat, JobPolicy, JobView, LockMode, LockToken, MergeMode, MergePolicy,
-    NextClaim, NodeId, OFFER_TIMEOUT, PendingCursor, ReleaseOutcome, SPARE_FENCES, SettleCommand,
-    SettleOutcome, Settlement, ShardStats, StorageLimits, WebhookJobSpec, random_hex_id,
+    EnqueueOutcome, HeartbeatReply, JobPolicy, JobView, LockMode, LockToken, MergeMode,
+    MergePolicy, NextClaim, NodeId, OFFER_TIMEOUT, PendingCursor, ReleaseOutcome, SPARE_FENCES,
+    SettleCommand, SettleOutcome, Settlement, ShardStats, StorageLimits, WebhookJobSpec,
+    random_hex_id,
 };
 #[cfg(any(test, feature = "fsck"))]
 pub use self::fsck::{CheckFinding, CheckReport, FindingKind, StoreCheck};

@@ -57,7 +57,8 @@ const WORKER_CASES: [CrashCase; 10] = [
 ];
 
 /// Scripts of an idle worker; the next worker takes over their work.
-const IDLE_WORKER_SCRIPTS: [&str; 2] = ["poll_due_locks_and_jobs", "worker_heartbeat_and_shards"];
+const IDLE_WORKER_SCRIPTS: [&str; 2] =
+    ["poll_due_locks_and_jobs", "heartbeat_and_shard_assignment"];
 
 #[tokio::test]
 async fn worker_killed_at_every_script_loses_no_job() {
@@ -110,7 +111,7 @@ async fn check_killed_worker(framework: WebFramework, case: CrashCase) {
             enqueue_delayed_job(&fleet, web).await;
             rule_match.wait_for_match().await;
         }
-        "worker_heartbeat_and_shards" => {
+        "heartbeat_and_shard_assignment" => {
             proxy.add_rule(rule).wait_for_match().await;
             lock.release().await;
         }

@@ -12,7 +12,7 @@ use std::{
 const ALLOWED_USES: [(&str, usize, &str); 18] = [
     ("clock.rs", 9, "the clock of the store in memory, which is its server"),
     ("defer/job_backoff.rs", 3, "how far away the moment is that an answer's `Retry-After` names"),
-    ("defer/webhook/webhook_job.rs", 1, "when the server has accepted a job, as a time"),
+    ("defer/webhook/deliver_webhook.rs", 1, "when the server has accepted a job, as a time"),
     (
         "defer/webhook/webhooks.rs",
         5,

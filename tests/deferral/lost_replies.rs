@@ -21,7 +21,7 @@ async fn lost_reply_of_each_script_changes_nothing() {
         "acquire",
         "renew",
         "poll_due_locks_and_jobs",
-        "worker_heartbeat_and_shards",
+        "heartbeat_and_shard_assignment",
     ];
     join_all(scripts.into_iter().enumerate().map(|(n, script)| async move {
         let mut fleet = start_fleet().await;

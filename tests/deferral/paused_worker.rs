@@ -79,7 +79,7 @@ async fn check_late_settlement(put: bool) {
     // A heartbeat follows a timer, so the worker has resumed and processed its outstanding work.
     let mut heartbeat = fleet
         .proxy(victim)
-        .add_rule(FaultRule::new("worker_heartbeat_and_shards", FaultPoint::AfterCall));
+        .add_rule(FaultRule::new("heartbeat_and_shard_assignment", FaultPoint::AfterCall));
     fleet.resume(victim, paused.elapsed());
     heartbeat.wait_for_match().await;
     assert_eq!(fleet.query_status(web, &id).await, final_status, "nothing of it counts");

@@ -203,7 +203,7 @@ async fn run_delay_after_worker_death(
     }
     let mut heartbeat = fleet
         .proxy(victim)
-        .add_rule(FaultRule::new("worker_heartbeat_and_shards", FaultPoint::AfterCall));
+        .add_rule(FaultRule::new("heartbeat_and_shard_assignment", FaultPoint::AfterCall));
     heartbeat.wait_for_match().await;
     let last_heartbeat = Instant::now();
     fleet.kill(victim).await;

@@ -1,10 +1,12 @@
 //! `DeferLayer` for actix-web's `wrap`.
 
-mod idempotency_settings;
+mod credential_header_settings;
+mod idempotency_and_direct_run_settings;
 mod limit_settings;
-mod owner_and_snapshot_settings;
-mod request_settings;
-mod run_settings;
+mod merge_settings;
+mod owner_and_extension_settings;
+mod request_size_and_buffer_settings;
+mod retry_delay_expiry_settings;
 mod status_path_and_webhook_settings;
 mod trigger_settings;
 

@@ -25,7 +25,8 @@ use crate::{
     early_response::GatedResponse,
     local_gate_driver::{LocalGateDriver, amend_error, service_outcome},
     parked_payload::ParkedPayload,
-    reply_response::{ReplyError, error_headers_and_body, response_headers},
+    reply_to_response::ReplyError,
+    response_and_error_headers::{error_headers_and_body, response_headers},
     ticketed_body::{ChunkResult, known_length, poll_next_item},
     unsent_body::drop_unsent_body,
 };

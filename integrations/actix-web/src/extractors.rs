@@ -14,7 +14,7 @@ use actix_web::{
 };
 use lockgate::{HeldLock, HeldLocks, RateStatus, Reply, RunningJob};
 
-use crate::reply_response::response_from_reply;
+use crate::reply_to_response::response_from_reply;
 
 /// The lock that this request runs under. If there are several, it is the first one of the
 /// innermost layer.

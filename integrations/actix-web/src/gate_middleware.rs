@@ -16,7 +16,7 @@ use lockgate::driver::{Gate, InitialVerdict};
 use crate::{
     early_response::{EarlyResponse, GatedResponse, respond_early},
     local_gate_driver::LocalGateDriver,
-    reply_response::{response_from_reply, shared_response},
+    reply_to_response::{response_from_reply, shared_response},
     request_view::{RequestView, apply_header_changes},
 };
 

@@ -12,7 +12,7 @@ use actix_web::{
 use lockgate::{
     Reply,
     driver::{
-        BodyBudget, BodyTicket, BodyTimerHandle, CallCompletion, Gate, HttpRequestHead,
+        BodyBudget, BodyTicket, BodyTimeoutWatch, CallCompletion, Gate, HttpRequestHead,
         LeaveAction, ParkedVerdict, ServiceOutcome, Verdict, run_until_cancelled,
     },
 };
@@ -21,11 +21,9 @@ use crate::{
     early_response::{GatedResponse, respond_early},
     measured_payload::measure_payload,
     parked_payload::{ParkedPayload, read_parked_payload},
-    reply_response::{
-        ReplyError, append_header, append_headers, error_headers, response_from_reply,
-        response_headers,
-    },
+    reply_to_response::{ReplyError, response_from_reply},
     request_view::{RequestView, apply_header_changes, request_head},
+    response_and_error_headers::{append_header, append_headers, error_headers, response_headers},
     ticketed_body::ticketed_body,
     unsent_body::{drop_unsent_body, has_no_sent_body, is_upgraded},
 };
@@ -121,7 +119,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
             let HttpRequestHead { method, target, .. } = request_head(request.request());
             (method, target)
         });
-        let body_timer =
+        let timeout_watch =
             measure_payload(&mut request, self.gate.body_read_timeout(&ticket), fingerprint);
         // Called, not only polled, within the scope, since an inner layer inspects the request in
         // `call`.
@@ -129,10 +127,10 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         let completion = run_until_cancelled(
             pin!(call),
             pin!(self.gate.cancellation(&ticket)),
-            body_timer.as_ref(),
+            timeout_watch.as_ref(),
         )
         .await;
-        self.leave_gate(ticket, completion, parked_payload, body_timer).await
+        self.leave_gate(ticket, completion, parked_payload, timeout_watch).await
     }
 
     /// Leaves the gate and applies its leave action.
@@ -141,7 +139,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         mut ticket: G::Ticket,
         completion: CallCompletion<Result<ServiceResponse<B>, Error>>,
         parked_payload: ParkedPayload,
-        body_timer: Option<BodyTimerHandle>,
+        timeout_watch: Option<BodyTimeoutWatch>,
     ) -> Result<GatedResponse<B>, Error> {
         let mut completion = match completion {
             CallCompletion::Completed(result) => {
@@ -150,7 +148,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
             CallCompletion::Stopped => CallCompletion::Stopped,
         };
         // No early return for an error: the gate is left in every case.
-        let outcome = completion.outcome(body_timer.as_ref(), service_outcome);
+        let outcome = completion.outcome(timeout_watch.as_ref(), service_outcome);
         match &mut completion {
             CallCompletion::Completed(Ok(response)) => {
                 self.gate.observe_headers(&mut ticket, || response_headers(response));
@@ -163,7 +161,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         let leave_action = self.gate.leave(ticket, outcome).await;
         match completion {
             CallCompletion::Completed(Ok(response)) => Ok(self
-                .apply_leave_action(response, leave_action, &parked_payload, body_timer)
+                .apply_leave_action(response, leave_action, &parked_payload, timeout_watch)
                 .await),
             CallCompletion::Completed(Err(error))
                 if outcome != ServiceOutcome::RequestBodyTimeout =>
@@ -182,7 +180,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         mut response: GatedResponse<B>,
         leave_action: LeaveAction<G::Ticket, G::AcceptTicket>,
         parked_payload: &ParkedPayload,
-        body_timer: Option<BodyTimerHandle>,
+        timeout_watch: Option<BodyTimeoutWatch>,
     ) -> GatedResponse<B> {
         let replacement = match leave_action {
             LeaveAction::AddHeaders(headers) => {
@@ -192,8 +190,8 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
             LeaveAction::Replace(reply) => Some(reply),
             LeaveAction::KeepTicket(ticket) => {
                 // Silence on a socket is not a slow request body.
-                let body_timer = body_timer.filter(|_| !is_upgraded(&response));
-                let body_ticket = BodyTicket::new(self.gate, ticket, body_timer);
+                let timeout_watch = timeout_watch.filter(|_| !is_upgraded(&response));
+                let body_ticket = BodyTicket::new(self.gate, ticket, timeout_watch);
                 return response.map_body(|_, body| {
                     EitherBody::right(match body {
                         EitherBody::Left { body } => ticketed_body(body, body_ticket),

@@ -5,9 +5,9 @@ mod fence_and_delegation_settings;
 mod handover_and_waiter_settings;
 mod key_constructors;
 mod lease_settings;
-mod lock_name_settings;
 mod loss_and_release_settings;
 mod mode_and_method_settings;
+mod scope_name_stripes_settings;
 mod store_settings;
 
 use std::future::{Ready, ready};

@@ -14,7 +14,7 @@ use actix_web::{
 };
 use bytes::Bytes;
 use futures_util::{FutureExt as _, Stream, StreamExt as _};
-use lockgate::driver::{BodyTimer, BodyTimerHandle, RequestFingerprint};
+use lockgate::driver::{BodyTimeoutWatch, RequestBodyWaitTimer, RequestFingerprint};
 
 /// Times the payload of a request, if it has one, and adds the chunks that are read to the
 /// fingerprint.
@@ -22,7 +22,7 @@ pub(crate) fn measure_payload(
     request: &mut ServiceRequest,
     read_timeout: Option<Duration>,
     fingerprint: Option<RequestFingerprint>,
-) -> Option<BodyTimerHandle> {
+) -> Option<BodyTimeoutWatch> {
     if read_timeout.is_none() && fingerprint.is_none() {
         return None;
     }
@@ -39,8 +39,8 @@ pub(crate) fn measure_payload(
         return None;
     }
     // Without a timeout the handle is dropped, and no time is counted.
-    let (timer_handle, body_timer) = BodyTimerHandle::new(read_timeout.unwrap_or_default());
-    let timer_handle = read_timeout.map(|_| timer_handle);
+    let (timeout_watch, body_timer) = BodyTimeoutWatch::new(read_timeout.unwrap_or_default());
+    let timeout_watch = read_timeout.map(|_| timeout_watch);
     request.set_payload(Payload::Stream {
         payload: Box::pin(MeasuredPayload {
             first_chunk: first_poll.flatten(),
@@ -49,7 +49,7 @@ pub(crate) fn measure_payload(
             fingerprint,
         }),
     });
-    timer_handle
+    timeout_watch
 }
 
 /// Payload that counts the time which its reader waits, and adds its chunks to the fingerprint.
@@ -58,7 +58,7 @@ struct MeasuredPayload {
     first_chunk: Option<Result<Bytes, PayloadError>>,
     /// `None` after a failure.
     payload: Option<Payload>,
-    body_timer: BodyTimer,
+    body_timer: RequestBodyWaitTimer,
     fingerprint: Option<RequestFingerprint>,
 }
 

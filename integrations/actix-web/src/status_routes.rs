@@ -16,7 +16,7 @@ use lockgate::{
     driver::GateRequest as _,
 };
 
-use crate::{reply_response::response_from_reply, request_view::RequestView};
+use crate::{reply_to_response::response_from_reply, request_view::RequestView};
 
 /// Routes of the status resource of deferred requests. Created by [`deferred_routes`].
 #[derive(Debug, Clone)]

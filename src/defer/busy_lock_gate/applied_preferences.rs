@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::defer_layer::TriggerSettings;
-use crate::{defer::prefer_header::PreferHeader, gate::AttemptMode};
+use crate::{defer::prefer_header::PreferHeader, gate::LockInstruction};
 
 /// Preferences of the client that are applied.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,20 +29,23 @@ impl TriggerSettings {
         &self,
         prefer: &[&[u8]],
         may_be_stored: impl FnOnce() -> bool,
-    ) -> (AttemptMode, AppliedPreferences) {
+    ) -> (LockInstruction, AppliedPreferences) {
         let PreferHeader { wait, respond_async } = PreferHeader::parse(prefer);
         // With `max_preferred_wait` zero, a client's wait does not replace the route's.
         let honored_wait = wait.filter(|_| !self.max_wait.is_zero());
         let wait = honored_wait.map(|wait| wait.min(self.max_wait));
         if self.defer_always {
-            return (AttemptMode::ParkOrRefuse, AppliedPreferences { respond_async, wait: None });
+            return (
+                LockInstruction::ParkOrRefuse,
+                AppliedPreferences { respond_async, wait: None },
+            );
         }
         let respond_async = respond_async && self.respond_async;
         // A request that can't be stored would be refused, so its lock is tried.
         if respond_async && wait.unwrap_or_default().is_zero() && may_be_stored() {
-            return (AttemptMode::ParkImmediately, AppliedPreferences { respond_async, wait });
+            return (LockInstruction::ParkImmediately, AppliedPreferences { respond_async, wait });
         }
-        let mode = AttemptMode::WaitFor(wait.unwrap_or(self.lock_wait));
+        let mode = LockInstruction::WaitFor(wait.unwrap_or(self.lock_wait));
         (mode, AppliedPreferences { respond_async, wait })
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use crate::{
-    defer::{extension_snapshot::SnapshotExtractors, stored_headers::StoredHeaderFilter},
+    defer::{extension_snapshot::SnapshotExtractors, stored_request_headers::StoredHeaderFilter},
     gate::{ClientAddress, HttpRequestHead, MethodFilter, RequestKind},
     key::SHARD_COUNT,
     store::{MergeMode, OnFailure, StorageLimits},

@@ -6,10 +6,12 @@ use bytes::{Bytes, BytesMut};
 use super::{defer_layer::DeferLayer, gate_impl::DeferTicket};
 use crate::{
     defer::{
-        envelope::{EnvelopeBinding, StoredBodyStatus, StoredResponseHead, encode_response},
+        envelope::{
+            EnvelopeBinding, HeaderPairs, StoredBodyStatus, StoredResponseHead, encode_response,
+        },
         is_event_stream,
         settlement_rules::is_success_status,
-        stored_headers::{HeaderPairs, stored_response_headers},
+        stored_response_headers::stored_response_headers,
     },
     gate::{
         IdempotentRun, ParkingSlot, RequestFingerprint, RequestKind, STOPPED_REASON, ServiceOutcome,

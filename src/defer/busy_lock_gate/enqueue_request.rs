@@ -15,10 +15,10 @@ use crate::{
         envelope::{EnvelopeBinding, encode_request},
         missing_worker_warning::MissingWorkerWarning,
         status::gone_reply,
-        stored_headers::stored_request_headers,
+        stored_request_headers::stored_request_headers,
         webhook,
     },
-    gate::{AttemptMode, HttpRequestHead, ParkingContext, RequestFingerprint, RequestKind},
+    gate::{BusyLockContext, HttpRequestHead, LockInstruction, RequestFingerprint, RequestKind},
     key::{digest_parts, hex},
     reply::Reply,
     store::{
@@ -158,7 +158,7 @@ impl<R: RequestKind> DeferLayer<R> {
         let record = command.idempotency_record.as_ref();
         let has_fingerprint =
             record.is_some_and(|(_, fingerprint, _)| fingerprint != NO_FINGERPRINT);
-        let ParkingContext { store, key, .. } = &candidate.parked;
+        let BusyLockContext { store, key, .. } = &candidate.parked;
         let (node, lock) = (store.node(), key.log_hash());
         let generation = store.backend().server_generation();
         EnqueueResolution::Reply(match store.backend().enqueue(command).await {
@@ -233,7 +233,7 @@ impl<R: RequestKind> DeferLayer<R> {
         if wanted == 0 {
             return true;
         }
-        let ParkingContext { store, key, .. } = &candidate.parked;
+        let BusyLockContext { store, key, .. } = &candidate.parked;
         match store.backend().wait_for_replicas(key.shard(), wanted, generation).await {
             Ok(have) if have >= wanted => true,
             Ok(have) => {
@@ -256,7 +256,7 @@ impl<R: RequestKind> DeferLayer<R> {
 
 /// Returns a 503 if the lock was never tried. After an attempt, its busy response stands.
 fn store_unavailable_reply(candidate: &DeferCandidate) -> Option<Reply> {
-    let was_tried = matches!(candidate.slot.mode(), AttemptMode::WaitFor(_));
+    let was_tried = matches!(candidate.slot.instruction(), LockInstruction::WaitFor(_));
     (!was_tried).then(Reply::store_unavailable)
 }
 

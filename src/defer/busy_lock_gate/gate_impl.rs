@@ -14,12 +14,12 @@ use super::{
 use crate::{
     defer::{
         extension_snapshot::{RequestSnapshots, SavedSnapshots},
-        stored_headers::stored_head_len,
+        stored_request_headers::stored_head_len,
     },
     gate::{
-        AttemptMode, BodyBudget, DetachedRun, Gate, GateRequest, HttpRequestHead, InitialVerdict,
-        LeaveAction, ParkedVerdict, ParkingContext, ParkingSlot, RequestFingerprint, RequestKind,
-        ServiceOutcome, Verdict,
+        BodyBudget, BusyLockContext, DetachedRun, Gate, GateRequest, HttpRequestHead,
+        InitialVerdict, LeaveAction, LockInstruction, ParkedVerdict, ParkingSlot,
+        RequestFingerprint, RequestKind, ServiceOutcome, Verdict,
     },
     reply::Reply,
 };
@@ -72,7 +72,7 @@ impl DeferTicket {
 
 /// Parked request that may be deferred.
 pub struct DeferCandidate {
-    pub(super) parked: ParkingContext,
+    pub(super) parked: BusyLockContext,
     pub(super) slot: ParkingSlot,
     pub(super) owner: String,
     pub(super) applied_preferences: AppliedPreferences,
@@ -195,7 +195,9 @@ impl<R: RequestKind> Gate<R::Native> for DeferLayer<R> {
                 };
                 LeaveAction::Accept { accept_ticket: candidate, body_budget, slot }
             }
-            _ if slot.mode() == AttemptMode::ParkOrRefuse && !slot.has_reached_lock() => {
+            _ if slot.instruction() == LockInstruction::ParkOrRefuse
+                && !slot.has_reached_lock() =>
+            {
                 missing_lock_reply(outcome)
             }
             _ => LeaveAction::AddHeaders(Vec::new()),

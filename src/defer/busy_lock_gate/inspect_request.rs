@@ -12,8 +12,8 @@ use super::{
 use crate::{
     defer::{extension_snapshot::RequestSnapshots, idempotency_key::parse_idempotency_key},
     gate::{
-        AttemptMode, DirectRunTerms, GateRequest, IdempotencyLookup, InitialVerdict, ParkingSlot,
-        REPLAY_HEADER, RequestKind, RouteMatch, UnderLockMark, is_replay,
+        DirectRunTerms, GateRequest, IdempotencyLookup, InitialVerdict, LockInstruction,
+        ParkingSlot, REPLAY_HEADER, RequestKind, RouteMatch, UnderLockMark, is_replay,
     },
     key::{digest_parts, hex},
     reply::{Reply, problem},
@@ -41,14 +41,14 @@ impl<R: RequestKind> DeferLayer<R> {
         let has_special_header = view.has_any_header(&["idempotency-key", "prefer", REPLAY_HEADER]);
         let is_plain = !settings.trigger.defer_always && !has_special_header;
         if is_plain && settings.owner.is_none() && settings.snapshot_extractors.is_empty() {
-            let slot = ParkingSlot::new(AttemptMode::WaitFor(settings.trigger.lock_wait), None);
+            let slot = ParkingSlot::new(LockInstruction::WaitFor(settings.trigger.lock_wait), None);
             slot.attach_to(view);
             return InitialVerdict::PassLight(DeferTicket::without_details(slot));
         }
         let mut snapshots = settings.snapshot_extractors.extract(view.native_request());
         let owner = settings.resolve_owner(view.native_request(), &mut snapshots);
         if is_plain {
-            let slot = ParkingSlot::new(AttemptMode::WaitFor(settings.trigger.lock_wait), None);
+            let slot = ParkingSlot::new(LockInstruction::WaitFor(settings.trigger.lock_wait), None);
             slot.attach_to(view);
             return InitialVerdict::PassLight(DeferTicket::new(
                 slot,

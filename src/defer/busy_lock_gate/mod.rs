@@ -7,25 +7,27 @@
 //! before its body is read. Otherwise it is read, stored, and answered with 202.
 
 mod applied_preferences;
+mod credential_header_settings;
 mod credential_warning;
 mod defer_layer;
 mod defer_replies;
 mod direct_response;
 mod enqueue_request;
 mod gate_impl;
-mod idempotency_settings;
+mod idempotency_and_direct_run_settings;
 mod inspect_request;
 mod limit_settings;
-mod owner_and_snapshot_settings;
+mod merge_settings;
+mod owner_and_extension_settings;
 mod request_owner;
-mod request_settings;
+mod request_size_and_buffer_settings;
 mod requires_upgrade;
-mod run_settings;
-mod settings_validation;
+mod retry_delay_expiry_settings;
 mod status_path_and_webhook_settings;
 #[cfg(test)]
 mod tests;
 mod trigger_settings;
+mod validate_sharing_and_buffer;
 
 pub use self::{
     defer_layer::DeferLayer,

@@ -19,8 +19,8 @@ use crate::{
     defer::extension_snapshot::{RequestSnapshots, SavedSnapshots},
     durations::MAX_DURATION,
     gate::{
-        AttemptMode, Gate as _, HttpRequestHead, IdempotencyLookup, InitialVerdict, ParkingContext,
-        ParkingSlot, fake_request::FakeGateRequest,
+        BusyLockContext, Gate as _, HttpRequestHead, IdempotencyLookup, InitialVerdict,
+        LockInstruction, ParkingSlot, fake_request::FakeGateRequest,
     },
     key::Key,
     reply::Reply,
@@ -36,7 +36,7 @@ type TestDeferLayer = DeferLayer<()>;
 /// Candidate that its lock has parked, with an idempotency record.
 fn parked_candidate(store: &Store) -> DeferCandidate {
     let record = IdempotencyLookup { record_name: "same".into(), direct_terms: None };
-    let parked = ParkingContext {
+    let parked = BusyLockContext {
         store: store.clone(),
         key: Key::custom("7"),
         busy_status: 409,
@@ -46,7 +46,7 @@ fn parked_candidate(store: &Store) -> DeferCandidate {
     };
     DeferCandidate {
         parked,
-        slot: ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), Some(record)),
+        slot: ParkingSlot::new(LockInstruction::WaitFor(Duration::ZERO), Some(record)),
         owner: String::new(),
         applied_preferences: AppliedPreferences::default(),
         snapshots: RequestSnapshots::default(),
@@ -134,7 +134,7 @@ fn prefer_wait_is_ignored_with_zero_max_preferred_wait() {
         view.headers.push(("prefer", preference));
         assert!(matches!(gate.inspect(&mut view), InitialVerdict::PassLight(_)), "{preference}");
         let slot = ParkingSlot::take_from(&mut view).expect("its lock is told");
-        assert_eq!(slot.mode(), AttemptMode::WaitFor(lock_wait), "{preference}");
+        assert_eq!(slot.instruction(), LockInstruction::WaitFor(lock_wait), "{preference}");
     }
 }
 
@@ -148,7 +148,7 @@ async fn uncertain_enqueue_reports_how_long_its_advice_holds() {
         faults.set("enqueue", BackendFault::ReplyTimeout, 1);
         let mut parked = parked_candidate(&store);
         if !keyed {
-            parked.slot = ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), None);
+            parked.slot = ParkingSlot::new(LockInstruction::WaitFor(Duration::ZERO), None);
         }
         let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
         let reply = gate.accept_parked(parked, head, Some(Bytes::new())).await.expect("an answer");

@@ -3,7 +3,9 @@
 
 use tokio::time::Instant;
 
-use super::{super::ready_queue::FORWARD_DELAY, JobDispatcher, MAX_DUE_LOCKS, RETRY_DELAY};
+use super::{
+    super::ready_lock_forwarding::FORWARD_DELAY, JobDispatcher, MAX_DUE_LOCKS, RETRY_DELAY,
+};
 use crate::{
     key::Key,
     store::{JobId, WakeupMessage},

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::deferred_jobs::DeferredJobs;
+use super::single_job_admin::DeferredJobs;
 use crate::{
     durations::{MAX_DURATION, saturating_micros},
     error::Error,

@@ -1,9 +1,9 @@
 //! Listings of dead, done and pending jobs, in pages over all shards.
 
 use super::{
-    deferred_jobs::DeferredJobs,
     job_cursor::{JobCursor, ShardPosition},
     job_info::{JobInfo, JobPage},
+    single_job_admin::DeferredJobs,
 };
 use crate::{
     error::Error,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::deferred_jobs::DeferredJobs;
+use super::single_job_admin::DeferredJobs;
 use crate::{
     defer::envelope::{EnvelopeBinding, EnvelopeError, StoredRequest, decode_request},
     error::Error,

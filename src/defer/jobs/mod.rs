@@ -40,18 +40,19 @@
 
 mod bulk_redrive_and_purge;
 mod cancel_waiting_job;
-mod deferred_jobs;
 mod job_cursor;
 mod job_info;
 mod job_listings;
 mod job_request;
+mod pause_and_stats;
+mod single_job_admin;
 
 pub(super) use self::cancel_waiting_job::{CancelOutcome, cancel_job};
 pub use crate::error::ParseCursorError;
 
 pub use self::{
-    deferred_jobs::DeferredJobs,
     job_cursor::JobCursor,
     job_info::{DeferStats, JobHead, JobInfo, JobPage, JobRun},
     job_request::{JobRequest, RetainedRequest},
+    single_job_admin::DeferredJobs,
 };

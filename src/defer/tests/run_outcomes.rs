@@ -23,9 +23,9 @@ use crate::{
         settlement_rules::{RunContext, SettlementRules},
     },
     gate::{
-        Gate, GateRequest as _, HttpRequestHead, InitialVerdict, KeySource, LeaveAction,
-        ParkingContext, ParkingSlot, ReplayMarker, RunningJob, ServiceOutcome,
-        Verdict as GateVerdict, fake_request::FakeGateRequest,
+        BusyLockContext, Gate, GateRequest as _, HttpRequestHead, InitialVerdict, KeySource,
+        LeaveAction, ParkingSlot, ReplayMarker, RunningJob, ServiceOutcome, Verdict as GateVerdict,
+        fake_request::FakeGateRequest,
     },
     lock::{BusyStatus, LockLayer},
     reply::Reply,
@@ -163,7 +163,7 @@ async fn try_defer_busy_request(
     gate.annotate_request(&ticket, &mut view);
     let slot = ParkingSlot::take_from(&mut view).expect("there is a place for it");
     let (store, key) = (store.clone(), lock_key_of("/x"));
-    slot.set_parking(ParkingContext {
+    slot.set_parking(BusyLockContext {
         store,
         key,
         busy_status: 409,

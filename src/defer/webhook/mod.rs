@@ -70,8 +70,9 @@
 
 #[cfg(feature = "webhook")]
 mod address_policy;
+mod deliver_webhook;
 #[cfg(feature = "webhook")]
-mod signature;
+mod sign_webhook;
 #[cfg(all(test, feature = "webhook"))]
 mod tests;
 mod webhook_job;
@@ -79,10 +80,12 @@ mod webhook_job;
 mod webhooks;
 
 #[cfg(test)]
-pub(super) use self::webhook_job::{DeliveryOutcome, WebhookCall};
+pub(super) use self::deliver_webhook::{DeliveryOutcome, WebhookCall};
+pub(super) use self::deliver_webhook::{
+    NO_RECEIVER_SLOT, NO_WEBHOOK_SENDER, WebhookSender, deliver_webhook,
+};
 pub(super) use self::webhook_job::{
-    NO_RECEIVER_SLOT, NO_WEBHOOK_SENDER, WEBHOOK_METHOD, WebhookSender, deliver_webhook,
-    is_webhook_job, new_webhook_job, webhook_job_id,
+    WEBHOOK_METHOD, is_webhook_job, new_webhook_job, webhook_job_id,
 };
 #[cfg(feature = "webhook")]
 pub use self::webhooks::Webhooks;

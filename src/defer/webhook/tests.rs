@@ -19,8 +19,8 @@ use tokio::{
 };
 
 use super::{
-    signature::sign_webhook,
-    webhook_job::{DeliveryOutcome, WebhookCall, WebhookSender as _},
+    deliver_webhook::{DeliveryOutcome, WebhookCall, WebhookSender as _},
+    sign_webhook::sign_webhook,
     webhooks::Webhooks,
 };
 use crate::{

@@ -19,8 +19,8 @@ use url::Host;
 
 use super::{
     address_policy::{AddressPolicy, WebhookTarget},
-    signature::sign_webhook,
-    webhook_job::{DeliveryOutcome, WebhookCall, WebhookSender},
+    deliver_webhook::{DeliveryOutcome, WebhookCall, WebhookSender},
+    sign_webhook::sign_webhook,
 };
 use crate::{
     error::{Error, expect_setting},

@@ -1,10 +1,14 @@
 //! Worker that claims jobs when their lock is released and runs them through the application's
 //! routes.
 
-mod authorization_and_restore_settings;
+mod authorization_settings;
+mod concurrency_and_rate_settings;
 mod defer_worker;
-mod run_limit_settings;
+mod lease_drain_backoff_settings;
+mod snapshot_restore_settings;
 mod stored_response_settings;
+#[cfg(feature = "webhook")]
+mod webhook_settings;
 mod worker_settings;
 
 use std::time::Duration;

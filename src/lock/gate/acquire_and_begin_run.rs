@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::Error,
     gate::{
-        AttemptMode, BeginOutcome, DirectRunTerms, IdempotentRun, ParkingSlot, RequestKind,
+        BeginOutcome, DirectRunTerms, IdempotentRun, LockInstruction, ParkingSlot, RequestKind,
         RunLimits, Verdict,
     },
     lock::{
@@ -48,9 +48,9 @@ impl<R: RequestKind> LockLayer<R> {
         let LockEntryContext { store, keys, mode, slot, .. } = context;
         // A request that cannot be deferred waits as set for the lock.
         let deferring = slot.as_ref().filter(|_| context.is_deferrable());
-        let wait_override = deferring.map(|slot| match slot.mode() {
-            AttemptMode::WaitFor(wait) => wait,
-            AttemptMode::ParkImmediately | AttemptMode::ParkOrRefuse => Duration::ZERO,
+        let wait_override = deferring.map(|slot| match slot.instruction() {
+            LockInstruction::WaitFor(wait) => wait,
+            LockInstruction::ParkImmediately | LockInstruction::ParkOrRefuse => Duration::ZERO,
         });
         let request = self.policy.lock_request(store, &keys[0], *mode, wait_override);
         // A retry layer in between may call again: the record belongs to this request then.

@@ -9,7 +9,7 @@ use super::{
     lock_ticket::{AdmittedRequestLocks, LockTicket},
 };
 use crate::{
-    gate::{ParkingContext, RequestKind, Verdict},
+    gate::{BusyLockContext, RequestKind, Verdict},
     lock::{lock_outcome::LockBusy, lock_set::LockSet},
     reply::{Reply, problem},
 };
@@ -73,7 +73,7 @@ impl<R: RequestKind> LockLayer<R> {
         });
         if let Some(slot) = &slot {
             let typical_hold = self.average_hold_time.average();
-            slot.set_parking(ParkingContext {
+            slot.set_parking(BusyLockContext {
                 store,
                 key,
                 busy_status: reply.status,

@@ -13,12 +13,12 @@ use super::{
 };
 use crate::{
     gate::{
-        AttemptMode, Gate, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction, ParkingSlot,
-        RefusalTracker, RequestFingerprint, RequestKind, RequestScope, ServiceOutcome,
-        UnderLockMark, Verdict,
+        DirectRunRefusals, Gate, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction,
+        LockInstruction, ParkingSlot, RequestFingerprint, RequestKind, RequestScope,
+        ServiceOutcome, UnderLockMark, Verdict,
     },
     lock::{
-        held_lock::HeldLocks,
+        held_lock_view::HeldLocks,
         lock_outcome::{AcquireError, LockOutcome},
     },
     reply::Reply,
@@ -58,7 +58,8 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
                     }
                 }
             }
-            let may_wait = |slot: &ParkingSlot| matches!(slot.mode(), AttemptMode::WaitFor(_));
+            let may_wait =
+                |slot: &ParkingSlot| matches!(slot.instruction(), LockInstruction::WaitFor(_));
             if context.is_deferrable() && !context.slot.as_ref().is_none_or(may_wait) {
                 return self.defer_without_attempt(context);
             }
@@ -105,12 +106,12 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
         }
         self.policy.set_fence_header(&layer_locks, view);
         view.insert_extension(ticket.held_locks.clone());
-        if let Some(run) = RefusalTracker::from_view(view) {
+        if let Some(run) = DirectRunRefusals::from_view(view) {
             run.record_passed(self.gate_id());
         }
         if let Some(slot) = &ticket.slot {
             slot.mark_handler_called();
-            if let Some(run) = slot.refusal_tracker() {
+            if let Some(run) = slot.direct_run_refusals() {
                 run.attach_to(view, self.gate_id());
             }
         }

@@ -8,11 +8,11 @@ use super::{
 };
 use crate::{
     gate::{
-        AttemptMode, GateRequest, InitialVerdict, KeyError, ParkingSlot, RefusalTracker,
+        DirectRunRefusals, GateRequest, InitialVerdict, KeyError, LockInstruction, ParkingSlot,
         RequestKind, UnderLockMark, current_replay, dedup_keys,
     },
     key::Key,
-    lock::{held_lock::HeldLocks, stripped_headers::has_trusted_replay},
+    lock::{held_lock_view::HeldLocks, stripped_headers::has_trusted_replay},
     reply::Reply,
     store::Store,
 };
@@ -45,7 +45,7 @@ impl<R: RequestKind> LockLayer<R> {
         held_locks = held_locks.with_unique(HeldLocks::current().iter().cloned());
         held_locks = held_locks.with_unique(self.policy.delegated_locks(view, store));
         let is_under_lock = UnderLockMark::is_set_on(view);
-        let direct_run = RefusalTracker::from_view(view);
+        let direct_run = DirectRunRefusals::from_view(view);
         OuterLayerContext {
             replay,
             direct_run,
@@ -92,15 +92,17 @@ impl<R: RequestKind> LockLayer<R> {
         if let Some(parking_slot) = &slot {
             let can_defer = is_deferrable(&keys, mode);
             let is_trusted_replay = parking_slot.claims_replay() && has_trusted_replay(view);
-            match parking_slot.mode() {
-                AttemptMode::WaitFor(_) => {}
+            match parking_slot.instruction() {
+                LockInstruction::WaitFor(_) => {}
                 // A trusted run was deferred before.
-                AttemptMode::ParkOrRefuse if is_trusted_replay => parking_slot.mark_reached_lock(),
-                AttemptMode::ParkOrRefuse if !can_defer => {
+                LockInstruction::ParkOrRefuse if is_trusted_replay => {
+                    parking_slot.mark_reached_lock()
+                }
+                LockInstruction::ParkOrRefuse if !can_defer => {
                     return InitialVerdict::Answer(not_deferrable_reply());
                 }
                 // Tells the outer layer that the slot was read.
-                AttemptMode::ParkImmediately | AttemptMode::ParkOrRefuse => {
+                LockInstruction::ParkImmediately | LockInstruction::ParkOrRefuse => {
                     parking_slot.mark_reached_lock();
                 }
             }

@@ -6,9 +6,9 @@ use std::mem;
 use super::{gate_impl::would_deadlock_reply, lock_ticket::AdmittedRequestLocks};
 use crate::{
     error::Error,
-    gate::{ParkingSlot, RefusalTracker, ReplayMarker},
+    gate::{DirectRunRefusals, ParkingSlot, ReplayMarker},
     key::Key,
-    lock::held_lock::{HeldLock, HeldLocks},
+    lock::held_lock_view::{HeldLock, HeldLocks},
     reply::Reply,
     store::{LockMode, Store},
 };
@@ -31,7 +31,7 @@ pub struct LockEntryContext {
 pub(super) struct OuterLayerContext {
     pub(super) replay: Option<ReplayMarker>,
     /// Direct run of an outer layer that the request belongs to.
-    pub(super) direct_run: Option<RefusalTracker>,
+    pub(super) direct_run: Option<DirectRunRefusals>,
     pub(super) held_locks: HeldLocks,
     /// Set if the request holds all of the layer's locks already.
     pub(super) reentrant_locks: Option<AdmittedRequestLocks>,
@@ -53,7 +53,7 @@ impl LockEntryContext {
         self.inherited.as_ref()?.replay.as_ref()
     }
 
-    pub(super) fn direct_run(&self) -> Option<&RefusalTracker> {
+    pub(super) fn direct_run(&self) -> Option<&DirectRunRefusals> {
         self.inherited.as_ref()?.direct_run.as_ref()
     }
 

@@ -9,7 +9,7 @@ use crate::{
     lock::{
         acquire_options::{AcquireOptions, MAX_WAIT},
         delegation_header::verify_delegations,
-        held_lock::{HeldLock, HeldLocks},
+        held_lock_view::{HeldLock, HeldLocks},
         lock_request::LockRequest,
         lock_retry::LockRetry,
         shared_secret::SharedSecret,

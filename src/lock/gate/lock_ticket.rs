@@ -9,7 +9,7 @@ use crate::{
     key::Key,
     lock::{
         average_hold_time::AverageHoldTime,
-        held_lock::{HeldLock, HeldLocks},
+        held_lock_view::{HeldLock, HeldLocks},
         lock_guard::LockGuard,
         lock_outcome::AcquireError,
         lock_set::LockSet,

@@ -12,12 +12,12 @@ mod key_constructors;
 mod lease_settings;
 mod lock_entry_context;
 mod lock_layer;
-mod lock_name_settings;
 mod lock_policy;
 mod lock_ticket;
 mod loss_and_release_settings;
 mod mode_and_method_settings;
 mod release_and_loss_response;
+mod scope_name_stripes_settings;
 mod store_settings;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::lock_ticket::{AdmittedRequestLocks, LockTicket};
 use crate::{
     gate::{LeaveAction, ServiceOutcome},
     lock::{
-        held_lock::HeldLocks,
+        held_lock_view::HeldLocks,
         lock_set::LockSet,
         pending_releases::PendingReleases,
         release_settings::{HoldUntil, OnLoss, ReleaseSettings},

@@ -12,7 +12,7 @@ use super::{
     leader_acquire::LeaderAcquire,
     local_queue_map::{LocalQueueId, LocalQueueMap},
     local_queues::LocalQueues,
-    waiter::{DepartedWaiters, WaitOutcome, Waiter, assumed_busy},
+    queued_waiter::{QueuedWaiter, RemovedWaitersToNotify, WaitOutcome, assumed_busy},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -107,7 +107,7 @@ impl LocalQueues {
         options: &AcquireOptions,
         deadline: Instant,
     ) -> NewcomerStep {
-        let mut departed = DepartedWaiters::default();
+        let mut departed = RemovedWaitersToNotify::default();
         let mut queues = self.queues.lock();
         let queue = queues.get_or_create(queue_id);
         if !queue.is_occupied(queue_id.mode) {
@@ -143,8 +143,8 @@ impl LocalQueues {
         (store, queue_id): (&Store, &LocalQueueId),
         options: &AcquireOptions,
         deadline: Instant,
-        push_waiter: fn(&mut VecDeque<Waiter>, Waiter),
-        departed: &mut DepartedWaiters,
+        push_waiter: fn(&mut VecDeque<QueuedWaiter>, QueuedWaiter),
+        departed: &mut RemovedWaitersToNotify,
     ) -> NewcomerStep {
         let has_capacity =
             |queues: &mut LocalQueueMap| queues.waiter_count(&queue_id.key) < options.max_waiters;
@@ -163,7 +163,7 @@ impl LocalQueues {
             ));
         };
         self.subscribe_to_joins(store);
-        let (waiter, outcome_receiver) = Waiter::new(store, options, deadline);
+        let (waiter, outcome_receiver) = QueuedWaiter::new(store, options, deadline);
         push_waiter(&mut queue.waiters, waiter);
         let leader_notify = queue.acquirer.clone().filter(|_| queue.has_leader);
         NewcomerStep::Wait(WaiterHandle {

@@ -7,7 +7,7 @@ use super::{
     local_queue_map::LocalQueueId,
     local_queues::LocalQueues,
     queue_snapshot::{FenceRange, QueueSnapshot},
-    waiter::{DepartedWaiters, WaitOutcome, Waiter},
+    queued_waiter::{QueuedWaiter, RemovedWaitersToNotify, WaitOutcome},
 };
 use crate::{
     lock::{acquire_options::AcquireOptions, lock_guard::LockGuard, shared_grant::HandoverContext},
@@ -32,7 +32,7 @@ impl LocalQueues {
         hold.set_loss_watcher(Arc::downgrade(&watcher));
         let queue_id = LocalQueueId::of_lease(&lease);
         let mut queues = self.queues.lock();
-        let snapshot = queues.apply_buffered_joins(&queue_id, snapshot);
+        let snapshot = queues.apply_announced_joins(&queue_id, snapshot);
         let queue = queues.get_or_create(&queue_id);
         queue.handover_tokens.push(lease.token.clone());
         queue.snapshot = Some(snapshot);
@@ -61,11 +61,12 @@ impl LocalQueues {
     ) {
         loop {
             let (next_waiter, prefetch) = {
-                let mut departed = DepartedWaiters::default();
+                let mut departed = RemovedWaitersToNotify::default();
                 let mut queues = self.queues.lock();
                 let Some(queue) = queues.get_mut(queue_id) else { return };
                 queue.remove_departed_at_front(&mut departed);
-                let has_same_terms = |waiter: &Waiter| waiter.options.has_same_grant_terms(options);
+                let has_same_terms =
+                    |waiter: &QueuedWaiter| waiter.options.has_same_grant_terms(options);
                 let next_waiter = match queue.waiters.front().is_some_and(has_same_terms) {
                     true => queue.waiters.pop_front(),
                     false => None,

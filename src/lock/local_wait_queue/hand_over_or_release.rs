@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use super::{
     local_queue_map::LocalQueueId,
     local_queues::LocalQueues,
-    waiter::{DepartedWaiters, WaitOutcome, Waiter},
+    queued_waiter::{QueuedWaiter, RemovedWaitersToNotify, WaitOutcome},
 };
 use crate::{
     lock::{lock_guard::LockGuard, shared_grant::HandoverContext},
@@ -39,7 +39,7 @@ impl LocalQueues {
         let queue_id = LocalQueueId::of_lease(&lease);
         loop {
             let ((mut waiter, fence), prefetch) = {
-                let mut departed = DepartedWaiters::default();
+                let mut departed = RemovedWaitersToNotify::default();
                 let mut queues = self.queues.lock();
                 let Some(queue) = queues.get_mut(&queue_id) else {
                     return HandoverOutcome::Release(hold);
@@ -88,7 +88,7 @@ impl LocalQueues {
         }
     }
 
-    fn requeue_front(self: &Arc<Self>, queue_id: &LocalQueueId, waiter: Waiter) {
+    fn requeue_front(self: &Arc<Self>, queue_id: &LocalQueueId, waiter: QueuedWaiter) {
         self.queues.lock().get_or_create(queue_id).waiters.push_front(waiter);
         self.ensure_queue_task(queue_id);
     }

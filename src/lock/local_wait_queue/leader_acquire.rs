@@ -11,7 +11,7 @@ use super::{
     local_queues::{LocalQueues, QueueHead},
     queue_entry::{AcquireOutcome, QueueEntry},
     queue_task::{QueueTask, QueueTaskStart},
-    waiter::{DepartedWaiters, WaitOutcome, assumed_busy},
+    queued_waiter::{RemovedWaitersToNotify, WaitOutcome, assumed_busy},
 };
 use crate::{
     lock::{acquire_options::AcquireOptions, lock_outcome::LockBusy},
@@ -85,7 +85,7 @@ impl LeaderAcquire {
         let may_wait = options.max_waiters > 0;
         let delay = if may_wait { busy.lease_remaining } else { Duration::ZERO };
         let (step, continues_as_queue_task) = {
-            let mut departed = DepartedWaiters::default();
+            let mut departed = RemovedWaitersToNotify::default();
             let mut queues = self.local_queues.queues.lock();
             let queue = queues.get_or_create(&self.queue_id);
             queue.last_busy = Some(busy);

@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
+    announced_joins::AnnouncedJoins,
     handover_prefetcher::HandoverPrefetcher,
-    join_buffer::JoinBuffer,
     queue_snapshot::{FenceRange, QueueSnapshot},
-    waiter::{DepartedWaiters, Waiter},
+    queued_waiter::{QueuedWaiter, RemovedWaitersToNotify},
 };
 use crate::{
     lock::lock_outcome::LockBusy,
@@ -19,7 +19,7 @@ use crate::{
 /// Local queue of one lock and mode. It exists exactly while a guard, an acquirer or a waiter does.
 #[derive(Default)]
 pub(super) struct LocalQueue {
-    pub(super) waiters: VecDeque<Waiter>,
+    pub(super) waiters: VecDeque<QueuedWaiter>,
     /// Tokens of this process's leases that may be handed over.
     pub(super) handover_tokens: SmallVec<[LockToken; 1]>,
     /// Set while a leader or a queue task asks the store for this process; notified when a waiter
@@ -29,7 +29,7 @@ pub(super) struct LocalQueue {
     pub(super) has_leader: bool,
     pub(super) snapshot: Option<QueueSnapshot>,
     /// Joins that the next snapshot may lack.
-    pub(super) join_buffer: Option<JoinBuffer>,
+    pub(super) announced_joins: Option<AnnouncedJoins>,
     /// Last busy answer of the store.
     pub(super) last_busy: Option<LockBusy>,
     pub(super) prefetcher: HandoverPrefetcher,
@@ -47,7 +47,7 @@ impl LocalQueue {
         is_held_for_handover || self.acquirer.is_some() || !self.waiters.is_empty()
     }
 
-    pub(super) fn remove_departed(&mut self, departed: &mut DepartedWaiters) {
+    pub(super) fn remove_departed(&mut self, departed: &mut RemovedWaitersToNotify) {
         let (now, length) = (Instant::now(), self.waiters.len());
         // Usually all of them still wait.
         if self.waiters.iter().all(|waiter| waiter.is_waiting(now)) {
@@ -67,11 +67,11 @@ impl LocalQueue {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.add(joined);
         }
-        self.join_buffer = Some(JoinBuffer::add(self.join_buffer, joined));
+        self.announced_joins = Some(AnnouncedJoins::add(self.announced_joins, joined));
     }
 
     /// Removes departed waiters from the front, up to the first that still waits.
-    pub(super) fn remove_departed_at_front(&mut self, departed: &mut DepartedWaiters) {
+    pub(super) fn remove_departed_at_front(&mut self, departed: &mut RemovedWaitersToNotify) {
         if self.waiters.is_empty() {
             return;
         }
@@ -88,7 +88,7 @@ impl LocalQueue {
         &mut self,
         lease: &LockLease,
         fences: &mut FenceRange,
-    ) -> Option<(Waiter, u64)> {
+    ) -> Option<(QueuedWaiter, u64)> {
         self.prefetcher.apply_prefetched_fences(&lease.token, fences);
         let first_waiter = self.waiters.front()?;
         let snapshot = self.snapshot.as_ref()?;

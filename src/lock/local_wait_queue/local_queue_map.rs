@@ -9,8 +9,8 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    join_buffer::JoinBuffer, local_queue::LocalQueue, queue_snapshot::QueueSnapshot,
-    waiter::DepartedWaiters,
+    announced_joins::AnnouncedJoins, local_queue::LocalQueue, queue_snapshot::QueueSnapshot,
+    queued_waiter::RemovedWaitersToNotify,
 };
 use crate::{
     key::Key,
@@ -38,48 +38,49 @@ pub(super) struct LocalQueueMap {
     pub(super) other_modes: HashMap<Key, QueuesByMode>,
     /// Joins announced for locks without a local queue: an acquire of this process may have been
     /// granted without its answer having arrived.
-    join_buffers: HashMap<Key, JoinBuffer>,
+    unqueued_joins: HashMap<Key, AnnouncedJoins>,
 }
 
 /// Queues of one lock in the modes that are not exclusive, usually just one.
 type QueuesByMode = SmallVec<[(LockMode, Box<LocalQueue>); 1]>;
 
-/// Most join buffers; see also [`JOIN_BUFFER_TTL`], the age at which one may be removed.
+/// Most locks in `unqueued_joins`; see also [`UNQUEUED_JOIN_TTL`], the age at which one may be
+/// removed.
 ///
 /// That is far more than the calls in flight without a queue, and longer than any of them. A
 /// removed join costs as much as a lost message.
-const MAX_JOIN_BUFFERS: usize = 256;
+const MAX_UNQUEUED_JOINS: usize = 256;
 
-/// Age at which a join buffer may be removed.
-const JOIN_BUFFER_TTL: Duration = Duration::from_secs(10);
+/// Age at which an entry of `unqueued_joins` may be removed.
+const UNQUEUED_JOIN_TTL: Duration = Duration::from_secs(10);
 
 impl LocalQueueMap {
-    /// Buffers a join for a lock without a local queue.
-    pub(super) fn buffer_join(&mut self, key: &Key, joined: Contenders) {
-        if self.join_buffers.len() >= MAX_JOIN_BUFFERS {
-            self.join_buffers.retain(|_, buffer| !buffer.is_older_than(JOIN_BUFFER_TTL));
+    /// Records a join for a lock without a local queue.
+    pub(super) fn add_unqueued_join(&mut self, key: &Key, joined: Contenders) {
+        if self.unqueued_joins.len() >= MAX_UNQUEUED_JOINS {
+            self.unqueued_joins.retain(|_, joins| !joins.is_older_than(UNQUEUED_JOIN_TTL));
         }
-        let existing = self.join_buffers.get(key).copied();
-        if existing.is_some() || self.join_buffers.len() < MAX_JOIN_BUFFERS {
-            self.join_buffers.insert(key.clone(), JoinBuffer::add(existing, joined));
+        let existing = self.unqueued_joins.get(key).copied();
+        if existing.is_some() || self.unqueued_joins.len() < MAX_UNQUEUED_JOINS {
+            self.unqueued_joins.insert(key.clone(), AnnouncedJoins::add(existing, joined));
         }
     }
 
     /// Returns the snapshot of a grant, with the joins that were announced while the acquire was in
     /// flight.
-    pub(super) fn apply_buffered_joins(
+    pub(super) fn apply_announced_joins(
         &mut self,
         queue_id: &LocalQueueId,
         mut snapshot: QueueSnapshot,
     ) -> QueueSnapshot {
-        let queue_buffer = self.get_mut(queue_id).and_then(|queue| queue.join_buffer.take());
-        let unqueued_buffer = if self.join_buffers.is_empty() {
+        let queue_joins = self.get_mut(queue_id).and_then(|queue| queue.announced_joins.take());
+        let unqueued_joins = if self.unqueued_joins.is_empty() {
             None
         } else {
-            self.join_buffers.remove(&queue_id.key)
+            self.unqueued_joins.remove(&queue_id.key)
         };
-        for buffer in queue_buffer.into_iter().chain(unqueued_buffer) {
-            buffer.apply_to(&mut snapshot);
+        for joins in queue_joins.into_iter().chain(unqueued_joins) {
+            joins.apply_to(&mut snapshot);
         }
         snapshot
     }
@@ -95,7 +96,7 @@ impl LocalQueueMap {
         self.all_modes_mut(key).map(|queue| queue.waiters.len()).sum()
     }
 
-    pub(super) fn remove_departed(&mut self, key: &Key, departed: &mut DepartedWaiters) {
+    pub(super) fn remove_departed(&mut self, key: &Key, departed: &mut RemovedWaitersToNotify) {
         self.all_modes_mut(key).for_each(|queue| queue.remove_departed(departed));
     }
 

@@ -13,7 +13,7 @@ use super::{
     local_queue_map::{LocalQueueId, LocalQueueMap},
     queue_snapshot::QueueSnapshot,
     queue_task::{QueueTask, QueueTaskStart},
-    waiter::{DepartedWaiters, WaitOutcome},
+    queued_waiter::{RemovedWaitersToNotify, WaitOutcome},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -63,7 +63,7 @@ impl LocalQueues {
     /// Returns the head of the queue. If no waiter is left, deregisters the queue task in the same
     /// critical section, so that the next newcomer asks for itself.
     pub(super) fn head_or_deregister(&self, queue_id: &LocalQueueId) -> Option<QueueHead> {
-        let mut departed = DepartedWaiters::default();
+        let mut departed = RemovedWaitersToNotify::default();
         let mut queues = self.queues.lock();
         let queue = queues.get_mut(queue_id)?;
         let head = queue_head(queue, &mut departed);
@@ -76,7 +76,7 @@ impl LocalQueues {
 
     /// Like `head_or_deregister`, but keeps the queue task registered when the queue is empty.
     pub(super) fn head(&self, queue_id: &LocalQueueId) -> Option<QueueHead> {
-        let mut departed = DepartedWaiters::default();
+        let mut departed = RemovedWaitersToNotify::default();
         self.queues.lock().get_mut(queue_id).and_then(|queue| queue_head(queue, &mut departed))
     }
 
@@ -169,7 +169,7 @@ impl LocalQueues {
     /// Starts a queue task if there are waiters and no acquirer.
     pub(super) fn ensure_queue_task(self: &Arc<Self>, queue_id: &LocalQueueId) {
         let (store, notify) = {
-            let mut departed = DepartedWaiters::default();
+            let mut departed = RemovedWaitersToNotify::default();
             let mut queues = self.queues.lock();
             let Some(queue) = queues.get_mut(queue_id) else { return };
             queue.remove_departed_at_front(&mut departed);
@@ -239,9 +239,9 @@ impl LocalQueues {
     }
 }
 
-fn queue_head(queue: &mut LocalQueue, departed: &mut DepartedWaiters) -> Option<QueueHead> {
+fn queue_head(queue: &mut LocalQueue, departed: &mut RemovedWaitersToNotify) -> Option<QueueHead> {
     // The acquirer's next answer contains the joins announced before it asks.
-    queue.join_buffer = None;
+    queue.announced_joins = None;
     queue.remove_departed(departed);
     let last_deadline = queue.waiters.iter().map(|waiter| waiter.deadline).max()?;
     let first_waiter = queue.waiters.front()?;
@@ -272,12 +272,12 @@ impl JoinListener for LocalQueues {
         }
         // Only exclusive locks are handed over.
         if has_no_exclusive_queue {
-            queues.buffer_join(key, joined);
+            queues.add_unqueued_join(key, joined);
         }
     }
 
     fn drain(&self) -> bool {
-        let mut departed = DepartedWaiters::default();
+        let mut departed = RemovedWaitersToNotify::default();
         let mut queues = self.queues.lock();
         let LocalQueueMap { exclusive, other_modes, .. } = &mut *queues;
         let non_exclusive = other_modes.values_mut().flatten().map(|(_, queue)| &mut **queue);

@@ -12,10 +12,10 @@
 //! behind.
 
 mod acquire_or_wait;
+mod announced_joins;
 mod grant_delivery;
 mod hand_over_or_release;
 mod handover_prefetcher;
-mod join_buffer;
 mod leader_acquire;
 mod local_queue;
 mod local_queue_map;
@@ -23,7 +23,7 @@ mod local_queues;
 mod queue_entry;
 mod queue_snapshot;
 mod queue_task;
-mod waiter;
+mod queued_waiter;
 
 pub(super) use self::{
     hand_over_or_release::HandoverOutcome,
@@ -31,5 +31,5 @@ pub(super) use self::{
     local_queues::LocalQueues,
     queue_snapshot::{FenceRange, HandoverLimits, QueueSnapshot},
     queue_task::{QueueTask, QueueTaskStart},
-    waiter::WaitOutcome,
+    queued_waiter::WaitOutcome,
 };

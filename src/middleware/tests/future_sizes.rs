@@ -71,7 +71,7 @@ async fn guarded_call_future_fits_a_cached_allocation() {
     let answer = ready(HandlerResult::Ok(Response::default()));
     let padding = AXUM_ROUTE_SIZE - size_of_val(&answer);
     let (call, watch) = (gate.request_scope(&ticket).run(answer), gate.cancellation(&ticket));
-    let context = CallContext { gate, ticket, is_head: false, body_timer: None };
+    let context = CallContext { gate, ticket, is_head: false, timeout_watch: None };
     let called = GuardedCall::<_, _, _, LockResponseState>::new(call, watch, context);
     let took = size_of_val(&called) + padding;
     assert!(took <= MAX_CACHED_ALLOCATION, "{took}");

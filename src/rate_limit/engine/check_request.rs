@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::counter_map::BorrowedCounterId;
 use crate::{
     key::Key,
-    rate_limit::{decision::QuotaReading, quota::Quota, quota_policy::Policy},
+    rate_limit::{decision::QuotaReading, policy_cost_and_reactions::Policy, quota::Quota},
     store::{AdjustmentKind, ChargeAdjustment, ChargeItem, CounterName},
 };
 

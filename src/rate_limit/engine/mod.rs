@@ -7,14 +7,14 @@
 //! - [`rate_check`] asks the store. It records in a [`charge_receipt`] the charges that may have to
 //!   be refunded or adjusted, which [`background_settlement`] does.
 //! - [`outage_state`] and [`outage_limiter`] decide in this process while the store is unavailable.
-//! - [`heartbeat_and_lease_return`] does the work that no check triggers.
+//! - [`heartbeat_probe_lease_return`] does the work that no check triggers.
 
 mod background_settlement;
 mod background_work;
 mod charge_receipt;
 mod check_request;
 mod counter_map;
-mod heartbeat_and_lease_return;
+mod heartbeat_probe_lease_return;
 mod outage_limiter;
 mod outage_state;
 mod quota_lease;

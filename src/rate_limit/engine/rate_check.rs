@@ -1,7 +1,8 @@
 //! Rate check of one request: the calls, their order, and the rollback.
 
-mod decide_without_store;
+mod decide_in_outage;
 mod peek_without_charge;
+mod query_unsent_policies;
 mod rollback;
 mod shadow_charges;
 mod store_charge;
@@ -228,7 +229,7 @@ impl<'a> RateCheck<'a> {
             Ok(None) => return Ok(None),
             Err(error) => {
                 let group = CheckGroup { tag: request.tag(check), check_indices: smallvec![index] };
-                return self.decide_without_store(&group, error).map(Some);
+                return self.decide_in_outage(&group, error).map(Some);
             }
         };
         if sent_at.is_some() {

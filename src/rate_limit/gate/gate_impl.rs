@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::Error,
     gate::{
-        Gate, GateId, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction, RefusalTracker,
+        DirectRunRefusals, Gate, GateId, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction,
         RequestKind, ServiceOutcome, Verdict,
     },
     rate_limit::{
@@ -45,7 +45,7 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
             InitialVerdict::PassLight(_) => None,
             InitialVerdict::Skip | InitialVerdict::Enter(_) => return verdict,
         };
-        if let Some(run) = RefusalTracker::from_view(view) {
+        if let Some(run) = DirectRunRefusals::from_view(view) {
             match refusal {
                 Some(status) => run.record_refused(self.gate_id(), status),
                 None => run.record_passed(self.gate_id()),
@@ -119,7 +119,7 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
         ticket: &RateLimitTicket,
         view: &mut V,
     ) {
-        if let Some(run) = RefusalTracker::from_view(view) {
+        if let Some(run) = DirectRunRefusals::from_view(view) {
             run.record_passed(self.gate_id());
         }
         if let Some(status) = &ticket.status {

@@ -6,7 +6,7 @@ use super::RateLimitLayer;
 use crate::{
     error::{Error, expect_setting},
     gate::{ClientAddress, KeySource, RequestKind},
-    rate_limit::quota_policy::Policy,
+    rate_limit::policy_cost_and_reactions::Policy,
 };
 
 impl<R: RequestKind> RateLimitLayer<R> {

@@ -8,7 +8,7 @@ use super::{RateLimitLayer, quota_lookup::QuotaLookup, rate_limit_settings::Laye
 use crate::{
     gate::RequestKind,
     outage::RateLimitOutage,
-    rate_limit::{quota::Quota, quota_policy::Policy},
+    rate_limit::{policy_cost_and_reactions::Policy, quota::Quota},
 };
 
 impl<R: RequestKind> RateLimitLayer<R> {

@@ -10,8 +10,8 @@ use crate::{
     key::Key,
     rate_limit::{
         engine::{BorrowedCounterId, CounterMap, CounterState},
+        policy_cost_and_reactions::Policy,
         quota::Quota,
-        quota_policy::Policy,
     },
 };
 

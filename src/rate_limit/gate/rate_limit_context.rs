@@ -9,7 +9,7 @@ use super::{
     rate_status::{RateStatus, StoreIdentity},
 };
 use crate::{
-    gate::{RefusalTracker, ReplayMarker, RequestKind},
+    gate::{DirectRunRefusals, ReplayMarker, RequestKind},
     rate_limit::{
         engine::{CheckRequest, RateLimitEngine},
         exemption_rules::LAYER_NAME,
@@ -32,7 +32,7 @@ pub struct RateLimitContext {
     /// Run of a deferred request that was not charged yet.
     pub(super) replay: Option<ReplayMarker>,
     /// Direct run that the request belongs to.
-    pub(super) direct_run: Option<RefusalTracker>,
+    pub(super) direct_run: Option<DirectRunRefusals>,
 }
 
 /// Returns the layer's own store, or else the one found in the request.

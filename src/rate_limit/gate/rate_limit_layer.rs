@@ -12,7 +12,8 @@ use super::{
 use crate::{
     gate::{KeySource, RequestKind},
     rate_limit::{
-        exemption_rules::ExemptionRules, quota_policy::Policy, response_options::ResponseOptions,
+        exemption_rules::ExemptionRules, policy_cost_and_reactions::Policy,
+        response_options::ResponseOptions,
     },
     store::Store,
 };

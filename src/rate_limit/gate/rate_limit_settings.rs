@@ -9,8 +9,8 @@ use super::{quota_lookup::QuotaLookup, refusal_reply_cache::RefusalReplyCache};
 use crate::{
     gate::{KeySource, RequestKind},
     rate_limit::{
-        engine::RateLimitEngine, exemption_rules::ExemptionRules, quota_policy::Policy,
-        response_options::ResponseOptions,
+        engine::RateLimitEngine, exemption_rules::ExemptionRules,
+        policy_cost_and_reactions::Policy, response_options::ResponseOptions,
     },
     store::Store,
 };

@@ -14,7 +14,7 @@ use crate::{
     rate_limit::{
         decision::Decision,
         engine::{CheckRequest, PolicyCheck},
-        quota_policy::Policy,
+        policy_cost_and_reactions::Policy,
     },
     store::Store,
 };

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     gate::{
-        GateRequest, InitialVerdict, KeyError, RefusalTracker, ReplayMarker, RequestKind,
+        DirectRunRefusals, GateRequest, InitialVerdict, KeyError, ReplayMarker, RequestKind,
         current_replay,
     },
     rate_limit::{
@@ -72,7 +72,7 @@ impl<R: RequestKind> RateLimitSettings<R> {
                 return self.refusal(&policy_statuses(&decision));
             }
         }
-        let direct_run = RefusalTracker::from_view(view);
+        let direct_run = DirectRunRefusals::from_view(view);
         InitialVerdict::Enter(RateLimitContext {
             request_store,
             store_identity,

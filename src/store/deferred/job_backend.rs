@@ -10,10 +10,10 @@ use super::{
     },
     direct_run_command::{BeginDirectOutcome, DirectRunCommand},
     enqueue_command::{EnqueueCommand, EnqueueOutcome},
+    heartbeat_reply_and_due_locks::{DueLocks, HeartbeatReply},
     job_list_page::{EndedJobFilter, JobListPage, PendingCursor},
     job_view::JobView,
     shard_stats::ShardStats,
-    worker_heartbeat_and_due_locks::{DueLocks, Heartbeat},
 };
 use crate::{
     key::Key,
@@ -82,7 +82,7 @@ pub(crate) trait JobBackend {
     /// the attempt is not charged. The job may be unknown. Returns false if the token has no run.
     fn unclaim(&self, key: Key, token: LockToken, id: Option<JobId>) -> StoreFuture<'_, bool>;
     /// Renews the membership of a worker and its share of the shards. A lease of zero removes it.
-    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat>;
+    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, HeartbeatReply>;
     /// Sends a wake-up to one process.
     fn send_wakeup(&self, node: NodeId, message: WakeupMessage) -> StoreFuture<'_, ()>;
     /// Lists ended jobs of a shard from a mark on (0 = the first), at most 100.

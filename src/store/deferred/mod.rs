@@ -6,12 +6,12 @@
 mod claim_and_settle_command;
 mod direct_run_command;
 mod enqueue_command;
+mod heartbeat_reply_and_due_locks;
 mod job_backend;
 mod job_list_page;
 mod job_view;
 mod shard_stats;
 mod storage_limits;
-mod worker_heartbeat_and_due_locks;
 
 pub use self::enqueue_command::OnFailure;
 pub(crate) use self::{
@@ -23,6 +23,7 @@ pub(crate) use self::{
     enqueue_command::{
         EnqueueCommand, EnqueueOutcome, JobPolicy, MergeMode, MergePolicy, WebhookJobSpec,
     },
+    heartbeat_reply_and_due_locks::{DueLocks, HeartbeatReply, SHARD_VACANCY_GRACE},
     job_backend::JobBackend,
     job_list_page::{EndedJobFilter, JobListPage, PendingCursor},
     job_view::{JobHistory, JobView},
@@ -31,5 +32,4 @@ pub(crate) use self::{
         ENDED_JOB_OVERHEAD, OWNERLESS_RESERVED_PART, RESERVED_PART, SHORT_QUEUE_BYTES_PART,
         SHORT_QUEUE_JOBS, SMALL_OWNER_BYTES_PART, SMALL_OWNER_JOBS, StorageLimits,
     },
-    worker_heartbeat_and_due_locks::{DueLocks, Heartbeat, SHARD_VACANCY_GRACE},
 };

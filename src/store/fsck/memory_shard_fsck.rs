@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use super::{
     job_record::JobRecord,
-    lock_state::LockState,
+    lock_holders_and_queue::LockHoldersAndQueue,
     memory_shard::{MemoryShard, ServerTime},
     shard_state::JobTotals,
 };
@@ -100,7 +100,7 @@ impl MemoryShardFsck<'_> {
         }
     }
 
-    fn check_lock(&mut self, key: &Key, lock: &LockState) {
+    fn check_lock(&mut self, key: &Key, lock: &LockHoldersAndQueue) {
         self.examined += 1;
         let (name, now) = (key.as_str(), self.now.ms);
         let due = self.shard.state.due_index.get(key);
@@ -127,7 +127,7 @@ impl MemoryShardFsck<'_> {
         self.check_holders(key, lock);
     }
 
-    fn check_queued_jobs(&mut self, key: &Key, lock: &LockState) {
+    fn check_queued_jobs(&mut self, key: &Key, lock: &LockHoldersAndQueue) {
         let (name, now) = (key.as_str(), self.now.ms);
         let mut bytes = 0;
         for (seq, id) in &lock.jobs {
@@ -148,7 +148,7 @@ impl MemoryShardFsck<'_> {
         }
     }
 
-    fn check_holders(&mut self, key: &Key, lock: &LockState) {
+    fn check_holders(&mut self, key: &Key, lock: &LockHoldersAndQueue) {
         let (name, now) = (key.as_str(), self.now.ms);
         let exclusive = LockMode::Exclusive.wire_letter();
         let mut live_holders = lock.holders.iter().filter(|(_, deadline)| *deadline > now);

@@ -2,8 +2,8 @@
 //! and the expiry of each key.
 //!
 //! If there are several servers, they are scanned one after the other, each chosen by a shard that
-//! it owns ([`KeyScanCursor`]). The keys of a shard are checked by `fsck_keys.lua`, the few that
-//! belong to no shard here.
+//! it owns ([`KeyScanCursor`]). The keys of a shard are checked by
+//! `fsck_check_repair_keys.lua`, the few that belong to no shard here.
 //!
 //! A submodule of `redis::operations`, because it uses the connections there.
 

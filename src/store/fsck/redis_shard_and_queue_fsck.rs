@@ -13,13 +13,13 @@ use crate::{
     key::Key,
     store::{
         fsck::{CheckFinding, FindingKind, FsckPart, FsckPartResult},
-        redis::{RedisBackend, reply_reader::ReplyReader, scripts::LuaScript},
+        redis::{RedisBackend, reply_reader::ReplyReader, script_sources::ScriptSource},
     },
 };
 
 /// Checks keys, indexes and totals of a shard. It ends jobs and advances queues as
 /// `claim_lock_and_job.lua` does.
-static SHARD_SCRIPT: LuaScript = LuaScript::new(
+static SHARD_SCRIPT: ScriptSource = ScriptSource::new(
     "fsck",
     concat!(
         include_str!("../lua/choose_publish_command.lua"),
@@ -30,13 +30,14 @@ static SHARD_SCRIPT: LuaScript = LuaScript::new(
         include_str!("../lua/claim_lock_and_job.lua"),
         include_str!("lua/fsck_jobs.lua"),
         include_str!("lua/fsck_indexes.lua"),
-        include_str!("lua/fsck_keys.lua")
+        include_str!("lua/fsck_check_repair_keys.lua"),
+        include_str!("lua/fsck_run_check.lua")
     ),
     true,
 );
 
 /// Checks a task queue.
-static TASKS_SCRIPT: LuaScript = LuaScript::new(
+static TASKS_SCRIPT: ScriptSource = ScriptSource::new(
     "fsck_tasks",
     concat!(
         include_str!("../lua/choose_publish_command.lua"),

@@ -20,7 +20,7 @@
 -- next heartbeat.
 local peers, live_count, has_changed, successor_ms, registry, latest_ms =
   update_registry(redis.call('GET', KEYS[1]) or '')
--- Works at `maxmemory` too: see worker_heartbeat_and_shards.lua.
+-- Works at `maxmemory` too: see heartbeat_and_shard_assignment.lua.
 redis.call('PERSIST', KEYS[1])
 if live_count > 0 then
   redis.call('SET', KEYS[1], registry, 'PX', integer(math.max(latest_ms, lease_ms)))

@@ -34,7 +34,7 @@ local status = is_live and (owner == node and 'mine' or 'another')
   or value and 'free'
   or ''
 if verb == 'keep' and status ~= 'another' then
-  -- Works at `maxmemory` too: see worker_heartbeat_and_shards.lua.
+  -- Works at `maxmemory` too: see heartbeat_and_shard_assignment.lua.
   redis.call('PERSIST', KEYS[1])
   redis.call('SET', KEYS[1], deadline_prefix(duration_ms) .. node)
   status = 'mine'

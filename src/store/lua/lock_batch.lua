@@ -1,5 +1,5 @@
 -- Runs lock calls that were sent together, each as a step of its own, in their order. The functions
--- of the steps are in acquire.lua, refresh_fence_and_queue_snapshot.lua, release.lua and
+-- of the steps are in acquire.lua, new_fence_and_queue_snapshot.lua, release.lua and
 -- downgrade.lua, which precede this file. In front of them all, lock_batch_fast.lua has run the
 -- first steps, as far as they need none of these functions, and left their replies in `results`.
 --

@@ -1,5 +1,5 @@
 -- Fast path of lock_batch.lua, which it precedes: steps on a lock that has no other holder and no
--- queue. For these it does the work of acquire.lua, refresh_fence_and_queue_snapshot.lua and
+-- queue. For these it does the work of acquire.lua, new_fence_and_queue_snapshot.lua and
 -- release.lua with fewer commands, and without the functions of wait_queue.lua: creating them costs
 -- more than such a step.
 -- The first other step, and all steps after it, are left to lock_batch.lua.

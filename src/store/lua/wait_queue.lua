@@ -26,7 +26,7 @@
 -- the end of the lease finds the job running and its token missing in h. A separate index of leases
 -- would repeat this.
 -- The deadline of `watch` is part of the value, so that a heartbeat
--- (worker_heartbeat_and_shards.lua) sets all 64 with one MSET.
+-- (heartbeat_and_shard_assignment.lua) sets all 64 with one MSET.
 -- The name of the lock and the prefix of the channels are parsed from the name of h,
 -- 'lg:1:<ns>:{<shard>}:h:<lock>', since every argument costs the server time in every call.
 --

@@ -1,4 +1,4 @@
--- Prelude of worker_heartbeat_and_shards.lua and cluster_heartbeat.lua: the registry of live
+-- Prelude of heartbeat_and_shard_assignment.lua and cluster_heartbeat.lua: the registry of live
 -- workers.
 --
 -- Provides: `now_ms`, `node`, `lease_ms` (0: the worker leaves), `integer`, `update_registry`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    lock_state::HolderEntry,
+    lock_holders_and_queue::HolderEntry,
     lock_transaction::{LockTransaction, SCAN_LIMIT},
     pending_job_transitions::DROPPED_JOB_RETENTION,
 };

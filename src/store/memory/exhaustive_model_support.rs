@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::{
     MemoryBackend,
-    lock_state::{HolderEntry, LockState},
+    lock_holders_and_queue::{HolderEntry, LockHoldersAndQueue},
     memory_shard::{MemoryShard, ServerTime},
 };
 use crate::{
@@ -74,7 +74,7 @@ impl SnapshotWriter<'_> {
         let _ = write!(self.text, " {watch_state:?} {} {}", state.job_count, state.job_bytes);
     }
 
-    fn write_lock(&mut self, lock: &LockState) {
+    fn write_lock(&mut self, lock: &LockHoldersAndQueue) {
         let now_ms = self.now.ms;
         for (member, deadline) in lock.holders.iter().filter(|(_, deadline)| *deadline > now_ms) {
             let client = match member {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{
     ended_job_index::EndedJob, idempotency_record_expiry_and_limit::IdempotencyRecord,
-    job_record::JobRecord, lock_state::HolderEntry, lock_transaction::LockTransaction,
+    job_record::JobRecord, lock_holders_and_queue::HolderEntry, lock_transaction::LockTransaction,
 };
 use crate::durations::ceil_millis;
 use crate::store::backend::{BeginDirectOutcome, DirectRunCommand, JobId, JobState};

@@ -8,9 +8,9 @@ use std::{sync::atomic::Ordering, time::Duration};
 use super::{
     MemoryBackend,
     ended_job_index::EndedJobIndex,
-    enqueue_job::MAX_PENDING_RECORD_RETENTION,
+    enqueue_or_merge_job::MAX_PENDING_RECORD_RETENTION,
     job_record::JobRecord,
-    lock_state::HolderEntry,
+    lock_holders_and_queue::HolderEntry,
     lock_transaction::LockTransaction,
     memory_shard::{MemoryShard, ServerTime},
 };

@@ -11,7 +11,7 @@ use crate::{
     store::{
         backend::{
             ActiveRun, BeginDirectOutcome, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks,
-            EndedJobFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobBackend, JobId,
+            EndedJobFilter, EnqueueCommand, EnqueueOutcome, HeartbeatReply, JobBackend, JobId,
             JobListPage, JobState, JobView, LockToken, NodeId, PendingCursor, SettleCommand,
             SettleOutcome, ShardStats, StoreFuture,
         },
@@ -110,7 +110,7 @@ impl JobBackend for MemoryBackend {
         ready_ok(self.with_lock(&key, |transaction| transaction.unclaim(&token, id)))
     }
 
-    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat> {
+    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, HeartbeatReply> {
         ready_ok(self.process_heartbeat(&node, lease))
     }
 

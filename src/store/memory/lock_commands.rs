@@ -1,10 +1,10 @@
-//! Commands of one lock: `acquire.lua`, `refresh_fence_and_queue_snapshot.lua`, `release.lua` and
+//! Commands of one lock: `acquire.lua`, `new_fence_and_queue_snapshot.lua`, `release.lua` and
 //! `downgrade.lua`.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    lock_state::{BargingWindow, HolderEntry, MemoryQueueEntry},
+    lock_holders_and_queue::{BargingWindow, HolderEntry, MemoryQueueEntry},
     lock_transaction::LockTransaction,
 };
 use crate::store::backend::{

@@ -8,7 +8,7 @@ use super::{
     idempotency_record_expiry_and_limit::IdempotencyRecord,
     job_record::JobRecord,
     local_pubsub::OutgoingWakeup,
-    lock_state::{HolderEntry, LockState, MemoryQueueEntry},
+    lock_holders_and_queue::{HolderEntry, LockHoldersAndQueue, MemoryQueueEntry},
     memory_shard::ServerTime,
     shard_state::ShardState,
 };
@@ -31,7 +31,7 @@ pub(super) type LockScopedName = (Key, Arc<str>);
 /// Operation on one lock.
 pub(super) struct LockTransaction<'a> {
     pub(super) key: &'a Key,
-    pub(super) lock: &'a mut LockState,
+    pub(super) lock: &'a mut LockHoldersAndQueue,
     pub(super) shard: &'a mut ShardState,
     pub(super) jobs: &'a mut ExpiringMap<JobId, JobRecord>,
     pub(super) idempotency_records: &'a mut ExpiringMap<LockScopedName, IdempotencyRecord>,

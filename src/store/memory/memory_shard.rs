@@ -9,7 +9,7 @@ use super::{
     idempotency_record_expiry_and_limit::IdempotencyRecord,
     job_record::JobRecord,
     local_pubsub::OutgoingWakeup,
-    lock_state::{HolderEntry, LockState},
+    lock_holders_and_queue::{HolderEntry, LockHoldersAndQueue},
     lock_transaction::{LockScopedName, LockTransaction},
     rate_counters::{StoredCounter, StoredCounterKey},
     shard_state::ShardState,
@@ -49,7 +49,7 @@ impl ServerTime {
 /// Data of one shard.
 #[derive(Default)]
 pub(super) struct MemoryShard {
-    pub(super) locks: ExpiringMap<Key, LockState>,
+    pub(super) locks: ExpiringMap<Key, LockHoldersAndQueue>,
     pub(super) jobs: ExpiringMap<JobId, JobRecord>,
     pub(super) idempotency_records: ExpiringMap<LockScopedName, IdempotencyRecord>,
     pub(super) counters: ExpiringMap<StoredCounterKey, StoredCounter>,

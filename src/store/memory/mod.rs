@@ -19,7 +19,7 @@
 mod backend_impl;
 mod claim_and_unclaim_job;
 mod ended_job_index;
-mod enqueue_job;
+mod enqueue_or_merge_job;
 #[cfg(test)]
 mod exhaustive_model_support;
 mod expiring_map;
@@ -30,11 +30,11 @@ mod idempotency_record_expiry_and_limit;
 mod idempotent_direct_run;
 mod job_admin;
 mod job_backend_impl;
-mod job_backoffs;
 mod job_record;
 mod local_pubsub;
 mod lock_commands;
-mod lock_state;
+mod lock_holders_and_queue;
+mod lock_job_backoffs;
 mod lock_transaction;
 mod memory_backend;
 mod memory_shard;
@@ -42,10 +42,10 @@ mod pending_job_transitions;
 mod poll_due_locks;
 mod rate_counters;
 mod records_per_owner;
+mod schedule_and_enqueue_webhook;
 mod settle_job_and_claim_next;
 mod shard_state;
 mod tasks;
-mod webhook_jobs;
 mod worker_membership;
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{
-    ended_job_index::EndedJob, expiring_map::TimeIndex, lock_state::HolderEntry,
+    ended_job_index::EndedJob, expiring_map::TimeIndex, lock_holders_and_queue::HolderEntry,
     lock_transaction::LockTransaction, shard_state::ShardState,
 };
 use crate::{

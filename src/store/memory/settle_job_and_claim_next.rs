@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{lock_state::HolderEntry, lock_transaction::LockTransaction};
+use super::{lock_holders_and_queue::HolderEntry, lock_transaction::LockTransaction};
 use crate::store::backend::{
     ClaimedRun, JobId, JobState, LockMode, NextClaim, SettleCommand, SettleOutcome, Settlement,
 };

@@ -121,7 +121,7 @@ impl ShardState {
         [self.watch.as_ref().map_or(0, |watch| watch.ends_ms), self.vacant_until_ms]
     }
 
-    /// `worker_heartbeat_and_shards.lua`: renews the watch of this node, or releases it to other
+    /// `heartbeat_and_shard_assignment.lua`: renews the watch of this node, or releases it to other
     /// workers. Returns true if it was renewed, and `None` if the node has no watch.
     pub(super) fn renew_or_release_watch(
         &mut self,

@@ -1,4 +1,5 @@
-//! Membership of the workers, and the shards assigned to them: `worker_heartbeat_and_shards.lua`.
+//! Membership of the workers, and the shards assigned to them:
+//! `heartbeat_and_shard_assignment.lua`.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -11,7 +12,7 @@ use super::{
 use crate::{
     key::SHARD_COUNT,
     store::{
-        backend::{Heartbeat, NodeId, SHARD_VACANCY_GRACE},
+        backend::{HeartbeatReply, NodeId, SHARD_VACANCY_GRACE},
         wakeup_message::WakeupMessage,
     },
 };
@@ -39,7 +40,7 @@ struct ShardAssignment {
 }
 
 impl MemoryBackend {
-    pub(super) fn process_heartbeat(&self, node: &NodeId, lease: Duration) -> Heartbeat {
+    pub(super) fn process_heartbeat(&self, node: &NodeId, lease: Duration) -> HeartbeatReply {
         let now = ServerTime::from_micros(self.clock.now_us());
         let registration = self.register_worker(node, lease, now);
         let is_paused = self.jobs_paused.load(Ordering::SeqCst);
@@ -59,7 +60,7 @@ impl MemoryBackend {
         }
         let has_work = |shard: &u16| self.with_shard(*shard, |shard, _| shard.has_work());
         let busy_shards = assignment.own_shards.iter().copied().filter(has_work).collect();
-        Heartbeat {
+        HeartbeatReply {
             own_shards: assignment.own_shards,
             busy_shards,
             peers: registration.peers,

@@ -8,7 +8,7 @@ use std::error::Error as _;
 use redis::{Cmd, RedisError};
 
 use super::{
-    scripts::CHECK_ACL,
+    script_sources::CHECK_ACL,
     target::{ConnectError, RedisConnection, missing_permission},
 };
 use crate::error::Error;

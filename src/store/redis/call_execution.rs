@@ -12,10 +12,10 @@ use super::{
     batcher::{CallReply, RETRY_PAUSE},
     call_fault::{CallFault, classify_outcome, classify_reply},
     connection_lanes::TrackedConnection,
-    lane_health::LaneHealth,
+    lane_breaker_and_probe::LaneBreaker,
     lock_command_encoding::LockCommand,
     lock_transport::RawLockReply,
-    scripts::{LOCK_BATCH, LuaScript},
+    script_sources::{LOCK_BATCH, ScriptSource},
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -73,10 +73,10 @@ impl RedisBackend {
         }
         let deadline = Instant::now() + self.deadline;
         let outcome = self.lock_batcher(&command).submit(command, deadline)?;
-        let health = Arc::clone(self.lane_health(shard));
+        let lane_breaker = Arc::clone(self.lane_breaker(shard));
         Some(Box::pin(async move {
             let outcome = outcome.await;
-            health.record_outcome(&outcome);
+            lane_breaker.record_outcome(&outcome);
             outcome
         }))
     }
@@ -85,7 +85,7 @@ impl RedisBackend {
     pub(super) async fn call_script(
         &self,
         shard: u16,
-        script: &'static LuaScript,
+        script: &'static ScriptSource,
         keys: &[String],
         args: &[Vec<u8>],
     ) -> Result<Value, Error> {
@@ -100,7 +100,7 @@ impl RedisBackend {
     async fn send_script(
         &self,
         shard: u16,
-        script: &'static LuaScript,
+        script: &'static ScriptSource,
         keys: &[String],
         args: &[Vec<u8>],
         progress: &mut SendProgress,
@@ -153,10 +153,10 @@ impl RedisBackend {
         name: &'static str,
         pipeline: &redis::Pipeline,
     ) -> Result<Vec<Value>, Error> {
-        let is_trial = self.lane_health(shard).is_breaker_open();
+        let is_trial = self.lane_breaker(shard).is_breaker_open();
         self.check_breaker(shard, name)?;
         let outcome = self.run_pipeline(shard, name, pipeline, ResendPolicy::UntilAnswered).await;
-        if !self.lane_health(shard).record_failure(&outcome) && is_trial {
+        if !self.lane_breaker(shard).record_failure(&outcome) && is_trial {
             // The trial must show that the server runs scripts, and this call could not.
             let _ = self.probe_write(shard).await;
         }
@@ -233,20 +233,20 @@ impl RedisBackend {
 
     /// Fails while the breaker is open.
     pub(super) fn check_breaker(&self, shard: u16, name: &'static str) -> Result<(), Error> {
-        self.lane_health(shard).admit(name)
+        self.lane_breaker(shard).admit(name)
     }
 
     pub(super) fn record_outcome<T>(&self, shard: u16, outcome: &Result<T, Error>) {
-        self.lane_health(shard).record_outcome(outcome);
+        self.lane_breaker(shard).record_outcome(outcome);
     }
 
     #[expect(
         clippy::indexing_slicing,
         reason = "a remainder is below the length, and the list is not empty"
     )]
-    fn lane_health(&self, shard: u16) -> &Arc<LaneHealth> {
+    fn lane_breaker(&self, shard: u16) -> &Arc<LaneBreaker> {
         // One for all lanes, or one per lane.
-        &self.lane_health[usize::from(shard) % self.lane_health.len()]
+        &self.lane_breakers[usize::from(shard) % self.lane_breakers.len()]
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
     command_arg_writers::{write_concatenated, write_number, write_texts},
     connection_lanes::{ConnectionLanes, TrackedConnection},
     raw_charge_reply::{ChargeReplyReader, RawChargeReply},
-    scripts::CHARGE_BATCH,
+    script_sources::CHARGE_BATCH,
 };
 use crate::store::key_names::KeyNames;
 use crate::{

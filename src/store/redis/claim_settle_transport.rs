@@ -12,7 +12,7 @@ use super::{
     call_fault::{CallFault, classify_reply},
     command_arg_writers::{write_concatenated, write_number, write_texts},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    scripts::CLAIM_SETTLE_BATCH,
+    script_sources::CLAIM_SETTLE_BATCH,
 };
 use crate::store::key_names::KeyNames;
 use crate::{

@@ -14,7 +14,7 @@ use super::{
     call_fault::{CallFault, classify_reply},
     connection_lanes::{ConnectionLane, TrackedConnection, server_responded},
     fence_recovery,
-    scripts::ADVANCE_FENCES_AFTER_FAILOVER,
+    script_sources::ADVANCE_FENCES_AFTER_FAILOVER,
     target::{ClusterTarget, ConnectError, Endpoint},
 };
 use crate::error::{Error, ErrorKind};

@@ -14,13 +14,13 @@
 //!
 //! Behind sentinels and in a cluster, a server may be replaced while it is paused, and resume as if
 //! nothing had happened. There a connection is abandoned at the first timeout and after a silence
-//! ([`stale_master_guard`]), and its later answers are rejected.
+//! ([`connection_silence_guard`]), and its later answers are rejected.
 
 mod connect_failures;
 mod connection_factory;
 mod connection_lane;
+mod connection_silence_guard;
 mod namespace_layout;
-mod stale_master_guard;
 mod tracked_connection;
 
 use std::{
@@ -197,7 +197,7 @@ impl ConnectionLanes {
 
     /// Returns the pause between two rounds of pings, if the target needs them.
     pub(super) fn ping_interval(&self) -> Option<Duration> {
-        self.probe.max_silence().map(stale_master_guard::ping_interval)
+        self.probe.max_silence().map(connection_silence_guard::ping_interval)
     }
 
     /// Returns the connection of a lane, without a call or a wait while it is alive.

@@ -12,7 +12,7 @@ use super::{
     call_fault::{CallFault, classify_reply},
     command_arg_writers::{write_concatenated, write_number, write_texts, write_verb_and_numbers},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    scripts::ENQUEUE_JOBS,
+    script_sources::ENQUEUE_JOBS,
 };
 use crate::store::key_names::KeyNames;
 use crate::{

@@ -7,7 +7,7 @@
 use redis::Cmd;
 
 use super::{
-    scripts::ADVANCE_FENCES_AFTER_FAILOVER,
+    script_sources::ADVANCE_FENCES_AFTER_FAILOVER,
     target::{ConnectError, RedisConnection},
 };
 use crate::key::SHARD_COUNT;

@@ -6,7 +6,7 @@ use redis::{Cmd, RedisWrite as _};
 
 use super::{
     command_arg_writers::{write_concatenated, write_number, write_verb_and_numbers},
-    scripts::LOCK_BATCH,
+    script_sources::LOCK_BATCH,
 };
 use crate::{
     durations::ceil_millis,

@@ -10,7 +10,7 @@ use super::{
     call_fault::{CallFault, classify_reply},
     connection_lanes::{ConnectionLanes, TrackedConnection},
     lock_command_encoding::{self, LockCommand},
-    scripts::LOCK_BATCH,
+    script_sources::LOCK_BATCH,
 };
 use crate::error::{Error, ErrorKind};
 use crate::store::key_names::KeyNames;

@@ -7,7 +7,7 @@ use smallvec::smallvec;
 
 use super::{
     msgpack_reader::{MsgpackReader, MsgpackValue},
-    scripts::CHARGE_BATCH,
+    script_sources::CHARGE_BATCH,
 };
 use crate::{
     error::{Error, ErrorKind},

@@ -14,11 +14,11 @@ use super::{
     charge_transport::ChargeTransport,
     claim_settle_transport::{ClaimSettleCommand, ClaimSettleTransport},
     connection_lanes::ConnectionLanes,
-    connection_monitor::ConnectionMonitor,
     enqueue_transport::EnqueueTransport,
-    lane_health::LaneHealth,
+    lane_breaker_and_probe::LaneBreaker,
     lock_command_encoding::LockCommand,
     lock_transport::LockTransport,
+    ping_and_failover_watch::PingAndFailoverWatch,
     replica_acks::ReplicaAcks,
     target::ConnectionTarget,
     task_push_transport::TaskPushTransport,
@@ -40,11 +40,11 @@ pub(in super::super) struct RedisBackend {
     pub(super) task_push_batchers: Vec<CallBatcher<TaskPushTransport>>,
     /// Sequence number of the next push.
     pub(super) next_push_sequence: AtomicU64,
-    pub(super) lane_health: Vec<Arc<LaneHealth>>,
+    pub(super) lane_breakers: Vec<Arc<LaneBreaker>>,
     pub(super) replica_acks: Arc<ReplicaAcks>,
     pub(super) keys: KeyNames,
     pub(super) deadline: Duration,
-    pub(super) _connection_monitor: Option<ConnectionMonitor>,
+    pub(super) _failover_watch: Option<PingAndFailoverWatch>,
 }
 
 impl RedisBackend {
@@ -67,16 +67,17 @@ impl RedisBackend {
         command: ClaimSettleCommand,
     ) -> Result<redis::Value, Error> {
         let shard = command.key().shard();
-        self.check_breaker(shard, super::scripts::CLAIM_SETTLE_BATCH.name)?;
+        self.check_breaker(shard, super::script_sources::CLAIM_SETTLE_BATCH.name)?;
         let deadline = Instant::now() + self.deadline;
         let batcher = &self.claim_settle_batchers[self.lanes.lane_of_shard(shard)];
         let outcome = if command.frees_run_slot() {
             // The run that starts in the freed slot calls at once, and shares the batch.
             match batcher.submit(command, deadline) {
                 Some(outcome) => outcome.await,
-                None => {
-                    Err(Error::new(ErrorKind::Unavailable, super::scripts::CLAIM_SETTLE_BATCH.name))
-                }
+                None => Err(Error::new(
+                    ErrorKind::Unavailable,
+                    super::script_sources::CLAIM_SETTLE_BATCH.name,
+                )),
             }
         } else {
             batcher.call(command, deadline).await

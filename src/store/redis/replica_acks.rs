@@ -27,8 +27,8 @@ use super::{
     home_runtime::run_on_home_runtime,
     server_info::ServerInfo,
     target::{
-        ConnectError, ConnectionSettings, ConnectionTarget, Endpoint, OpenedConnection,
-        RedisConnection,
+        ConnectError, ConnectionTarget, Endpoint, OpenedConnection, RedisConnection,
+        TimeoutAndDisconnectFlag,
     },
 };
 use crate::store::key_names::KeyNames;
@@ -40,7 +40,7 @@ use crate::{
 /// Connection reserved for `WAIT`.
 struct WaitConnection {
     connection: RedisConnection,
-    /// As [`ConnectionSettings::disconnected`].
+    /// As [`TimeoutAndDisconnectFlag::disconnected`].
     disconnected: Arc<AtomicBool>,
     server_id: Option<String>,
     uses_waitaof: bool,
@@ -223,7 +223,7 @@ impl ReplicaAcks {
 
     async fn connect(&self, shard: u16, as_node: bool) -> Result<WaitConnection, Error> {
         // Without limits of its own: the caller has a deadline around everything.
-        let settings = ConnectionSettings::default();
+        let settings = TimeoutAndDisconnectFlag::default();
         let opened = self.target.open(shard, &settings).await;
         let OpenedConnection { mut connection, endpoint } =
             opened.map_err(ConnectError::into_error)?;

@@ -10,8 +10,8 @@ use futures_util::{StreamExt as _, future::join_all};
 use tokio::time::timeout;
 
 use super::{
-    connection_lanes::ConnectionLanes, connection_monitor::INITIAL_PAUSE, subscriber::RetryDelay,
-    target::SentinelTarget,
+    connection_lanes::ConnectionLanes, ping_and_failover_watch::INITIAL_PAUSE,
+    subscriber::RetryDelay, target::SentinelTarget,
 };
 
 /// Follows all sentinels, without an end, and polls them until the store is dropped.

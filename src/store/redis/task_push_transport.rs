@@ -10,7 +10,7 @@ use super::{
     call_fault::{CallFault, classify_reply},
     command_arg_writers::{write_concatenated, write_number, write_texts},
     connection_lanes::{ConnectionLanes, TrackedConnection},
-    scripts::TASKS_PUSH,
+    script_sources::TASKS_PUSH,
 };
 use crate::store::key_names::KeyNames;
 use crate::{

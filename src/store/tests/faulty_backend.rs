@@ -19,10 +19,10 @@ use crate::{
         backend::{
             AcquireCommand, AcquireReply, ActiveRun, Backend, BeginDirectOutcome, ChargeCommand,
             ChargeFuture, ClaimCommand, ClaimOutcome, CounterName, DirectRunCommand, DueLocks,
-            EndedJobFilter, EnqueueCommand, EnqueueOutcome, GrantRefresh, Heartbeat, JobBackend,
-            JobId, JobListPage, JobState, JobView, LeaseRenewal, LockMode, LockToken, NodeId,
-            PendingCursor, QuotaSnapshot, ReleaseOutcome, SettleChargeCommand, SettleCommand,
-            SettleOutcome, ShardStats, StoreFuture,
+            EndedJobFilter, EnqueueCommand, EnqueueOutcome, GrantRefresh, HeartbeatReply,
+            JobBackend, JobId, JobListPage, JobState, JobView, LeaseRenewal, LockMode, LockToken,
+            NodeId, PendingCursor, QuotaSnapshot, ReleaseOutcome, SettleChargeCommand,
+            SettleCommand, SettleOutcome, ShardStats, StoreFuture,
         },
         memory::MemoryBackend,
         tasks::{
@@ -305,7 +305,7 @@ impl JobBackend for FaultyBackend {
         self.call_with_fault("unclaim", move |memory| memory.unclaim(key, token, id))
     }
 
-    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat> {
+    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, HeartbeatReply> {
         self.call_with_fault("beat", move |memory| memory.heartbeat(node, lease))
     }
 

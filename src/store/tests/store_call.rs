@@ -7,8 +7,8 @@ use crate::{
     Key,
     store::backend::{
         AcquireCommand, AcquireReply, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome,
-        EnqueueCommand, EnqueueOutcome, GrantRefresh, Heartbeat, JobId, JobState, LeaseRenewal,
-        LockMode, LockToken, NodeId, ReleaseOutcome, SettleCommand, SettleOutcome,
+        EnqueueCommand, EnqueueOutcome, GrantRefresh, HeartbeatReply, JobId, JobState,
+        LeaseRenewal, LockMode, LockToken, NodeId, ReleaseOutcome, SettleCommand, SettleOutcome,
     },
 };
 
@@ -49,7 +49,7 @@ pub(super) enum StoreReply {
     Settled(SettleOutcome),
     Cancelled(Option<JobState>),
     Charged(ChargeOutcome),
-    Heartbeat(Heartbeat),
+    Heartbeat(HeartbeatReply),
     PauseChanged,
     Unclaimed(bool),
     Redriven(Option<JobState>),

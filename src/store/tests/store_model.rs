@@ -23,7 +23,8 @@ use crate::{
     store::{
         ChargeItem, QuotaRule,
         backend::{
-            ChargeCommand, ChargeOutcome, Heartbeat, JobId, LockMode, NodeId, SHARD_VACANCY_GRACE,
+            ChargeCommand, ChargeOutcome, HeartbeatReply, JobId, LockMode, NodeId,
+            SHARD_VACANCY_GRACE,
         },
     },
 };
@@ -225,7 +226,7 @@ impl StoreModel {
         }
     }
 
-    fn check_heartbeat(&mut self, node: &NodeId, lease: Duration, reply: &Heartbeat) {
+    fn check_heartbeat(&mut self, node: &NodeId, lease: Duration, reply: &HeartbeatReply) {
         let now = self.now_ms;
         self.worker_expiries.retain(|other, until| *until > now && other != node);
         let mut peers = Vec::from_iter(self.worker_expiries.keys().cloned());
@@ -253,7 +254,7 @@ impl StoreModel {
     }
 
     /// Shards that this worker has given up are left to the others, if there are any.
-    fn update_vacated_shards(&mut self, node: &NodeId, reply: &Heartbeat) {
+    fn update_vacated_shards(&mut self, node: &NodeId, reply: &HeartbeatReply) {
         let (now, expiry) = (self.now_ms, self.expiry_after(SHARD_VACANCY_GRACE));
         self.vacated_shards.retain(|shard, _| {
             !self.worker_expiries.is_empty() && !reply.own_shards.contains(shard)

@@ -20,7 +20,7 @@ const CRATE_SOURCE_FOLDERS: [&str; 3] =
     ["src", "integrations/axum/src", "integrations/actix-web/src"];
 
 /// Folder of the sources that send scripts to the server, and the file that reads their texts.
-const SCRIPT_SOURCES: [&str; 2] = ["src/store/redis", "src/store/redis/scripts.rs"];
+const SCRIPT_SOURCES: [&str; 2] = ["src/store/redis", "src/store/redis/script_sources.rs"];
 
 /// Test program, and the working directory in which cargo would start it.
 pub(super) struct TestProgram {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{DeferCandidate, TestDeferLayer, parked_candidate};
 use crate::{
-    gate::{AttemptMode, Gate as _, HttpRequestHead, ParkingSlot},
+    gate::{Gate as _, HttpRequestHead, LockInstruction, ParkingSlot},
     key::Key,
     store::Store,
 };
@@ -16,7 +16,7 @@ async fn enqueue_until_full(store: &Store, key: &Key, owner: &str, body: &Bytes)
     for enqueued in 0.. {
         let mut parked: DeferCandidate = parked_candidate(store);
         parked.parked.key = key.clone();
-        parked.slot = ParkingSlot::new(AttemptMode::WaitFor(Duration::ZERO), None);
+        parked.slot = ParkingSlot::new(LockInstruction::WaitFor(Duration::ZERO), None);
         owner.clone_into(&mut parked.owner);
         let head = HttpRequestHead::new("POST", "/7", Vec::new(), None);
         if TestDeferLayer::new().accept_parked(parked, head, Some(body.clone())).await.is_none() {

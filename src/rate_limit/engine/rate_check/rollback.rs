@@ -1,6 +1,6 @@
-//! Rollback of a check that was refused after some policies were charged.
+//! Rollback of a check that was refused after some policies were charged: refunds the charges, and
+//! raises the reported readings and the refusal cache.
 
-use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::RateCheck;
@@ -11,17 +11,7 @@ impl RateCheck<'_> {
     pub(super) async fn roll_back(&mut self, unsent_groups: &[CheckGroup<'_>]) -> bool {
         self.restore_remaining();
         let refund = self.receipt.refund_all();
-        let is_local =
-            |group: &&CheckGroup<'_>| self.is_decided_locally(group.tag, &group.check_indices);
-        let store_groups: SmallVec<[_; 4]> =
-            unsent_groups.iter().filter(|group| !is_local(group)).collect();
-        let answers = join_all(store_groups.iter().map(|group| self.call_store(group, 0))).await;
-        for (group, answer) in store_groups.into_iter().zip(answers) {
-            // A policy that does not answer is not reported.
-            if let Ok(answer) = answer {
-                self.record_states(&group.check_indices, &answer, true);
-            }
-        }
+        self.query_unsent_groups(unsent_groups).await;
         if let Some(refund) = refund {
             refund.wait().await;
         }

@@ -78,7 +78,7 @@ impl RateCheck<'_> {
                 }
                 Ok(answer.admitted)
             }
-            Err(error) => self.decide_without_store(group, error),
+            Err(error) => self.decide_in_outage(group, error),
         }
     }
 

@@ -1,7 +1,7 @@
 -- Provides the checks of a shard's indexes, one page a call, and of its counts.
 --
--- Part of the script `fsck`, after fsck_jobs.lua and before fsck_keys.lua, which describes the
--- call.
+-- Part of the script `fsck`, after fsck_jobs.lua and before fsck_check_repair_keys.lua.
+-- fsck_run_check.lua describes the call.
 --
 -- A function of `checks` takes the cursor and the names of the call. It returns the cursor of the
 -- next page ('' after the last), and the names for the reply.

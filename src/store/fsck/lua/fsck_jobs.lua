@@ -2,7 +2,7 @@
 --
 -- Part of the script `fsck`, after wait_queue.lua, ended_job_bookkeeping.lua,
 -- pending_job_bookkeeping.lua, dequeue_ended_job.lua and claim_lock_and_job.lua, and before
--- fsck_indexes.lua and fsck_keys.lua, which describes the call.
+-- fsck_indexes.lua and fsck_check_repair_keys.lua. fsck_run_check.lua describes the call.
 -- Expects KEYS[1] and ARGV[2] of that call.
 --
 -- - A check is atomic and reads all that it compares, so work of live processes between two checks

@@ -46,7 +46,8 @@ local function report(kind, name, detail, repair)
   findings[#findings + 1] = {kind, name, detail, is_repaired and '1' or '0'}
 end
 
--- If one key has another type, nothing is known about the others. fsck_keys.lua reports it.
+-- If one key has another type, nothing is known about the others. fsck_check_repair_keys.lua
+-- reports it.
 for i, kind in ipairs({'zset', 'zset', 'hash', 'hash', 'hash', 'zset', 'zset', 'hash'}) do
   local actual = call('TYPE', KEYS[i]).ok
   if actual ~= 'none' and actual ~= kind then return {''} end

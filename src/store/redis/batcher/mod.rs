@@ -30,6 +30,7 @@
 //! other calls: its future may not be polled, or its thread may be blocked. A batch past
 //! `batch_expiry` is not counted at all.
 
+mod batch_pacing;
 mod batch_sender;
 mod batch_transport;
 mod batched_call;

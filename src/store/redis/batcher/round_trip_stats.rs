@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lane_queue::MAX_IN_FLIGHT;
+use super::batch_pacing::MAX_IN_FLIGHT;
 
 /// Most active batches if the server is near: one that it executes, and those that it reads next.
 /// More would only fill the buffers of the connection, and calls that time out there are in doubt.

@@ -15,8 +15,8 @@ use tokio::{
 };
 
 use super::{
-    TrackedConnection, connect_failures::ConnectFailures, namespace_layout,
-    stale_master_guard::StaleMasterGuard,
+    TrackedConnection, connect_failures::ConnectFailures,
+    connection_silence_guard::ConnectionSilenceGuard, namespace_layout,
 };
 use crate::{
     error::{Error, ErrorKind},
@@ -30,8 +30,8 @@ use crate::{
             server_info::ServerInfo,
             server_tracker::{DataIdentity, ServerChange, ServerTracker},
             target::{
-                ConnectError, ConnectionSettings, ConnectionTarget, Endpoint, OpenedConnection,
-                RedisConnection,
+                ConnectError, ConnectionTarget, Endpoint, OpenedConnection, RedisConnection,
+                TimeoutAndDisconnectFlag,
             },
         },
     },
@@ -119,9 +119,9 @@ impl ConnectionFactory {
     }
 
     pub(super) async fn open(&self) -> Result<TrackedConnection, ConnectError> {
-        let settings = ConnectionSettings {
+        let settings = TimeoutAndDisconnectFlag {
             connect_timeout: Some(self.deadline),
-            ..ConnectionSettings::default()
+            ..TimeoutAndDisconnectFlag::default()
         };
         let OpenedConnection { mut connection, endpoint } =
             self.target.open(COMMON_SHARD, &settings).await?;
@@ -150,15 +150,16 @@ impl ConnectionFactory {
         if self.record_server(&server_info, endpoint.as_ref(), data, &disconnected) {
             server_info.log_concerns(&mut connection).await;
         }
-        let guard =
-            self.max_silence().map(|silence| Arc::new(StaleMasterGuard::new(alive_at, silence)));
+        let guard = self
+            .max_silence()
+            .map(|silence| Arc::new(ConnectionSilenceGuard::new(alive_at, silence)));
         Ok(TrackedConnection {
             connection,
             node: self.node.clone(),
             run_id: run_id.filter(|_| self.node.is_some()).map(Arc::from),
             dead: disconnected,
             consecutive_timeouts: Arc::default(),
-            stale_master_guard: guard,
+            silence_guard: guard,
             checked_out_at: alive_at,
             connection_resets: Arc::clone(&self.connection_resets),
         })
@@ -212,9 +213,9 @@ impl ConnectionFactory {
         // A node without the key `meta` cannot report the layout. Until the layout is verified, the
         // node with that key is asked.
         if data.is_none() && !server_tracker.is_layout_verified() {
-            let settings = ConnectionSettings {
+            let settings = TimeoutAndDisconnectFlag {
                 connect_timeout: Some(self.deadline),
-                ..ConnectionSettings::default()
+                ..TimeoutAndDisconnectFlag::default()
             };
             let mut connection = node.cluster.open(COMMON_SHARD, &settings).await?.connection;
             let data =

@@ -11,7 +11,7 @@ use std::{
 use redis::Cmd;
 use tokio::time::{Instant, timeout};
 
-use super::stale_master_guard::StaleMasterGuard;
+use super::connection_silence_guard::ConnectionSilenceGuard;
 use crate::store::redis::{
     call_fault::classify_outcome, cluster_node_lanes::ClusterNode, target::RedisConnection,
 };
@@ -31,9 +31,9 @@ pub(in super::super) struct TrackedConnection {
     pub(super) dead: Arc<AtomicBool>,
     pub(super) consecutive_timeouts: Arc<AtomicU32>,
     /// Present if the server may be replaced while it is paused.
-    pub(super) stale_master_guard: Option<Arc<StaleMasterGuard>>,
+    pub(super) silence_guard: Option<Arc<ConnectionSilenceGuard>>,
     /// Time of the checkout; calls are sent after it. Current only if there is a
-    /// `stale_master_guard`.
+    /// `silence_guard`.
     pub(super) checked_out_at: Instant,
     /// Counter of the lanes' [`connection_resets`](super::ConnectionLanes::connection_resets).
     pub(super) connection_resets: Arc<AtomicU64>,
@@ -41,7 +41,7 @@ pub(in super::super) struct TrackedConnection {
 
 impl TrackedConnection {
     pub(in super::super) fn is_dead(&self) -> bool {
-        if self.stale_master_guard.as_ref().is_some_and(|guard| guard.is_expired(Instant::now())) {
+        if self.silence_guard.as_ref().is_some_and(|guard| guard.is_expired(Instant::now())) {
             self.abandon();
         }
         self.dead.load(Ordering::Acquire)
@@ -49,7 +49,7 @@ impl TrackedConnection {
 
     /// Returns a clone to send a call on now; `None` if the connection must not be used.
     pub(in super::super) fn checkout(&self) -> Option<Self> {
-        let Some(guard) = &self.stale_master_guard else {
+        let Some(guard) = &self.silence_guard else {
             return (!self.is_dead()).then(|| self.clone());
         };
         let now = Instant::now();
@@ -62,7 +62,7 @@ impl TrackedConnection {
     /// Returns true if the connection was abandoned and its server may have been replaced: its
     /// answers must be rejected.
     pub(in super::super) fn is_untrusted(&self) -> bool {
-        self.stale_master_guard.is_some() && self.dead.load(Ordering::Acquire)
+        self.silence_guard.is_some() && self.dead.load(Ordering::Acquire)
     }
 
     pub(in super::super) fn mark_dead(&self) {
@@ -84,7 +84,7 @@ impl TrackedConnection {
     /// Records an answer of any kind to a call on this connection.
     pub(in super::super) fn record_answer(&self) {
         if self
-            .stale_master_guard
+            .silence_guard
             .as_ref()
             .is_some_and(|guard| !guard.record_answer(self.checked_out_at))
         {
@@ -99,7 +99,7 @@ impl TrackedConnection {
         let timeouts = self.consecutive_timeouts.fetch_add(1, Ordering::Relaxed) + 1;
         // With a guard, one timeout is enough: calls may lie in the socket and run when the
         // server resumes.
-        if timeouts >= MAX_CONSECUTIVE_TIMEOUTS || self.stale_master_guard.is_some() {
+        if timeouts >= MAX_CONSECUTIVE_TIMEOUTS || self.silence_guard.is_some() {
             self.abandon();
         }
     }
@@ -134,7 +134,7 @@ impl TrackedConnection {
     pub(super) async fn ping_if_idle(self, call_timeout: Duration) {
         let Some(mut checked_out) = self.checkout() else { return };
         let Some(guard) = checked_out
-            .stale_master_guard
+            .silence_guard
             .clone()
             .filter(|guard| guard.needs_ping(checked_out.checked_out_at))
         else {

@@ -15,7 +15,7 @@ use crate::{
             charge_transport::write_counter,
             command_arg_writers::{write_number, write_texts},
             raw_charge_reply::{self, decode_count, item_error, value_count},
-            scripts::{RESET_CHARGES, SETTLE_CHARGE},
+            script_sources::{RESET_CHARGES, SETTLE_CHARGE},
         },
     },
 };

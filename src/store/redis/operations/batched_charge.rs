@@ -18,7 +18,7 @@ use crate::{
             RedisBackend,
             batcher::BatchedCall,
             charge_transport::{ChargeTransport, QueuedCharge},
-            scripts::CHARGE_BATCH,
+            script_sources::CHARGE_BATCH,
         },
     },
 };

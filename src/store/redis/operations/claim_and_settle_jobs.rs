@@ -11,7 +11,7 @@ use crate::{
         },
         redis::{
             RedisBackend, claim_settle_transport::ClaimSettleCommand, reply_reader::ReplyReader,
-            scripts::CLAIM_SETTLE_BATCH,
+            script_sources::CLAIM_SETTLE_BATCH,
         },
     },
 };

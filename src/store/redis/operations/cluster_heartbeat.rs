@@ -10,17 +10,17 @@ use futures_util::future::join_all;
 use redis::Value;
 
 use super::{
+    heartbeat_and_shard_assignment::{lease_millis, parse_nodes},
     number_arg,
     shard_watch_plan::{ShardWatchOwner, ShardWatchPlan},
-    worker_heartbeat::{lease_millis, parse_nodes},
 };
 use crate::{
     error::Error,
     key::SHARD_COUNT,
     store::{
-        backend::{Heartbeat, NodeId, SHARD_VACANCY_GRACE},
+        backend::{HeartbeatReply, NodeId, SHARD_VACANCY_GRACE},
         key_names::COMMON_SHARD,
-        redis::{RedisBackend, reply_reader::ReplyReader, scripts},
+        redis::{RedisBackend, reply_reader::ReplyReader, script_sources},
     },
 };
 
@@ -55,7 +55,7 @@ struct WorkerRegistryReply {
 
 impl WorkerRegistryReply {
     fn parse(reply: Value) -> Result<Self, Error> {
-        let mut reader = ReplyReader::new("worker_heartbeat_and_shards", reply);
+        let mut reader = ReplyReader::new("heartbeat_and_shard_assignment", reply);
         Ok(Self {
             is_paused: reader.read_number()? == 1,
             live_workers: usize::try_from(reader.read_number()?).unwrap_or(usize::MAX),
@@ -71,14 +71,16 @@ impl RedisBackend {
         &self,
         node: NodeId,
         lease: Duration,
-    ) -> Result<Heartbeat, Error> {
+    ) -> Result<HeartbeatReply, Error> {
         let keys = [self.keys.workers(), self.keys.paused()];
         let args = [node.as_str().into(), number_arg(lease_millis(lease))];
-        let registry =
-            match self.call_script(COMMON_SHARD, &scripts::CLUSTER_HEARTBEAT, &keys, &args).await {
-                Ok(reply) => WorkerRegistryReply::parse(reply)?,
-                Err(error) => return self.keep_current_shards(&node, lease).await.ok_or(error),
-            };
+        let registry = match self
+            .call_script(COMMON_SHARD, &script_sources::CLUSTER_HEARTBEAT, &keys, &args)
+            .await
+        {
+            Ok(reply) => WorkerRegistryReply::parse(reply)?,
+            Err(error) => return self.keep_current_shards(&node, lease).await.ok_or(error),
+        };
         let runs_jobs = !lease.is_zero() && !registry.is_paused;
         let max_shards = if runs_jobs {
             usize::from(SHARD_COUNT).div_ceil(registry.live_workers.max(1))
@@ -96,9 +98,9 @@ impl RedisBackend {
         };
         let owned = self.apply_watch_plan(&node, lease, plan, vacancy_ms).await;
         if has_changed {
-            self.notify_workers().await?;
+            self.notify_membership_change().await?;
         }
-        Ok(Heartbeat {
+        Ok(HeartbeatReply {
             is_paused: registry.is_paused,
             peers: registry.peers,
             peer_expires_in: registry.peer_expires_in,
@@ -163,7 +165,7 @@ impl RedisBackend {
     /// It keeps the watches of this node. A watch that lapsed while unreachable shards delayed this
     /// call is kept too, unless another node has taken it. No shard is taken or vacated. `None` if
     /// there is none to keep.
-    async fn keep_current_shards(&self, node: &NodeId, lease: Duration) -> Option<Heartbeat> {
+    async fn keep_current_shards(&self, node: &NodeId, lease: Duration) -> Option<HeartbeatReply> {
         if lease.is_zero() {
             return None;
         }
@@ -173,11 +175,11 @@ impl RedisBackend {
         });
         let own_shards = own_watches.map(|(shard, _)| shard);
         let owned = self.keep_shards(node, lease, own_shards.collect()).await;
-        (!owned.all.is_empty()).then(|| Heartbeat {
+        (!owned.all.is_empty()).then(|| HeartbeatReply {
             own_shards: owned.all,
             busy_shards: owned.busy,
             peer_expires_in: Some(REGISTRY_RETRY),
-            ..Heartbeat::default()
+            ..HeartbeatReply::default()
         })
     }
 
@@ -193,7 +195,7 @@ impl RedisBackend {
         let keys = ["watch", "due", "late", "exp"].map(|kind| self.keys.shard_key(shard, kind));
         let args = [node.as_str().into(), verb.into(), number_arg(ms)];
         let reply = self
-            .call_script(shard, &scripts::CLUSTER_SHARD_WATCH_LEASE, &keys, &args)
+            .call_script(shard, &script_sources::CLUSTER_SHARD_WATCH_LEASE, &keys, &args)
             .await
             .ok()?;
         let mut reader = ReplyReader::new("cluster_shard_watch_lease", reply);

@@ -8,14 +8,14 @@ use crate::{
     error::{Error, ErrorKind},
     store::{
         backend::{EnqueueCommand, EnqueueOutcome},
-        redis::{RedisBackend, batcher::CallReply, reply_reader::ReplyReader, scripts},
+        redis::{RedisBackend, batcher::CallReply, reply_reader::ReplyReader, script_sources},
     },
 };
 
 impl RedisBackend {
     #[expect(clippy::indexing_slicing, reason = "there is one for each lane")]
     pub(super) async fn enqueue_job(&self, call: EnqueueCommand) -> Result<EnqueueOutcome, Error> {
-        let name = scripts::ENQUEUE_JOBS.name;
+        let name = script_sources::ENQUEUE_JOBS.name;
         let shard = call.key.shard();
         self.check_breaker(shard, name)?;
         let deadline = Instant::now() + self.deadline;
@@ -44,7 +44,7 @@ fn parse_enqueue_reply(reply: Value) -> Result<EnqueueOutcome, Error> {
     if let Value::Int(position) = reply {
         return Ok(EnqueueOutcome::Stored { position: u64::try_from(position).unwrap_or(0) });
     }
-    let mut reader = ReplyReader::new(scripts::ENQUEUE_JOBS.name, reply);
+    let mut reader = ReplyReader::new(script_sources::ENQUEUE_JOBS.name, reply);
     if let Some(error) = reader.item_error() {
         return Err(error);
     }

@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     store::{
         backend::{BeginDirectOutcome, DirectRunCommand, JobId},
-        redis::{RedisBackend, reply_reader::ReplyReader, scripts},
+        redis::{RedisBackend, reply_reader::ReplyReader, script_sources},
     },
 };
 
@@ -84,8 +84,9 @@ impl RedisBackend {
             number_arg(limits.ended_bytes),
             number_arg(limits.owner_records),
         ];
-        let reply =
-            self.call_script(key.shard(), &scripts::IDEMPOTENT_RUN_RECORD, &keys, &args).await?;
-        Ok(ReplyReader::new(scripts::IDEMPOTENT_RUN_RECORD.name, reply))
+        let reply = self
+            .call_script(key.shard(), &script_sources::IDEMPOTENT_RUN_RECORD, &keys, &args)
+            .await?;
+        Ok(ReplyReader::new(script_sources::IDEMPOTENT_RUN_RECORD.name, reply))
     }
 }

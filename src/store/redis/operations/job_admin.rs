@@ -12,7 +12,7 @@ use crate::{
         },
         redis::{
             RedisBackend, operations::job_lookup::parse_job_view, reply_reader::ReplyReader,
-            scripts,
+            script_sources,
         },
     },
 };
@@ -37,7 +37,7 @@ impl RedisBackend {
         let args = [number_arg(after), page_len, self.keys.shard_key(shard, "j:").into_bytes()];
         let mut reader = ReplyReader::new(
             "list_ended_jobs",
-            self.call_script(shard, &scripts::LIST_ENDED_JOBS, &keys, &args).await?,
+            self.call_script(shard, &script_sources::LIST_ENDED_JOBS, &keys, &args).await?,
         );
         let next = reader.read_text()?.parse().ok();
         Ok(JobListPage { jobs: parse_jobs(&mut reader)?, next_mark: next })
@@ -58,7 +58,8 @@ impl RedisBackend {
             number_arg(cursor.after_seq),
             number_arg(max_jobs.clamp(1, MAX_PAGE_LEN) as u64),
         ];
-        let reply = self.call_script(shard, &scripts::LIST_PENDING_JOBS, &keys, &args).await?;
+        let reply =
+            self.call_script(shard, &script_sources::LIST_PENDING_JOBS, &keys, &args).await?;
         let mut reader = ReplyReader::new("list_pending_jobs", reply);
         let next = parse_pending_cursor(&mut reader.read_list()?)?;
         Ok(JobListPage { jobs: parse_jobs(&mut reader)?, next_mark: next })
@@ -72,7 +73,7 @@ impl RedisBackend {
     ) -> Result<Option<JobState>, Error> {
         let args = [id.as_str().into(), number_arg(ceil_millis(retention)), number_arg(began_us)];
         let keys = [self.keys.job(&id)];
-        let reply = self.call_script(id.shard(), &scripts::CANCEL_JOB, &keys, &args).await?;
+        let reply = self.call_script(id.shard(), &script_sources::CANCEL_JOB, &keys, &args).await?;
         Ok(JobState::parse(&ReplyReader::new("cancel_job", reply).read_text()?))
     }
 
@@ -83,7 +84,8 @@ impl RedisBackend {
     ) -> Result<Option<JobState>, Error> {
         let args = [id.as_str().into(), number_arg(ended_us)];
         let keys = [self.keys.job(&id)];
-        let reply = self.call_script(id.shard(), &scripts::REDRIVE_JOB, &keys, &args).await?;
+        let reply =
+            self.call_script(id.shard(), &script_sources::REDRIVE_JOB, &keys, &args).await?;
         Ok(JobState::parse(&ReplyReader::new("redrive_job", reply).read_text()?))
     }
 
@@ -92,7 +94,8 @@ impl RedisBackend {
         let mut keys = self.keys.job_keys(&id).to_vec();
         keys.extend(["done", "dead", "f"].map(|kind| self.keys.shard_key(shard, kind)));
         let args = [id.as_str().into(), number_arg(ended_us)];
-        let reply = self.call_script(shard, &scripts::PURGE_JOB_TO_TOMBSTONE, &keys, &args).await?;
+        let reply =
+            self.call_script(shard, &script_sources::PURGE_JOB_TO_TOMBSTONE, &keys, &args).await?;
         Ok(ReplyReader::new("purge_job_to_tombstone", reply).read_number()? == 1)
     }
 
@@ -100,7 +103,7 @@ impl RedisBackend {
         let keys = ["f", "late", "done", "dead"].map(|kind| self.keys.shard_key(shard, kind));
         let mut reader = ReplyReader::new(
             "shard_stats",
-            self.call_script(shard, &scripts::SHARD_STATS, &keys, &[]).await?,
+            self.call_script(shard, &script_sources::SHARD_STATS, &keys, &[]).await?,
         );
         Ok(ShardStats {
             pending: reader.read_number()?,

@@ -9,7 +9,7 @@ use crate::{
     store::{
         backend::{
             ActiveRun, BeginDirectOutcome, ClaimCommand, ClaimOutcome, DirectRunCommand, DueLocks,
-            EndedJobFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobBackend, JobId,
+            EndedJobFilter, EnqueueCommand, EnqueueOutcome, HeartbeatReply, JobBackend, JobId,
             JobListPage, JobState, JobView, LockToken, NodeId, PendingCursor, SettleCommand,
             SettleOutcome, ShardStats, StoreFuture,
         },
@@ -94,12 +94,12 @@ impl JobBackend for RedisBackend {
         Box::pin(self.undo_claim(key, token, id))
     }
 
-    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, Heartbeat> {
+    fn heartbeat(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, HeartbeatReply> {
         Box::pin(self.send_heartbeat(node, lease))
     }
 
     fn send_wakeup(&self, node: NodeId, message: WakeupMessage) -> StoreFuture<'_, ()> {
-        Box::pin(self.publish_wakeup(node, message))
+        Box::pin(self.send_job_offer(node, message))
     }
 
     fn list_ended(

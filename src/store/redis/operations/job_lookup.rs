@@ -11,7 +11,7 @@ use crate::{
     key::Key,
     store::{
         backend::{ActiveRun, JobHistory, JobId, JobState, JobView},
-        redis::{RedisBackend, reply_reader::ReplyReader, scripts},
+        redis::{RedisBackend, reply_reader::ReplyReader, script_sources},
     },
 };
 
@@ -23,7 +23,7 @@ impl RedisBackend {
         let args = [id.as_str().into()];
         let mut reader = ReplyReader::new(
             "read_job",
-            self.call_script(shard, &scripts::READ_JOB, &keys, &args).await?,
+            self.call_script(shard, &script_sources::READ_JOB, &keys, &args).await?,
         );
         if reader.is_empty() {
             return Ok(None);
@@ -38,7 +38,8 @@ impl RedisBackend {
 
     pub(super) async fn read_active_run(&self, id: JobId) -> Result<Option<ActiveRun>, Error> {
         let (keys, args) = ([self.keys.job(&id)], [id.as_str().into()]);
-        let reply = self.call_script(id.shard(), &scripts::READ_CURRENT_RUN, &keys, &args).await?;
+        let reply =
+            self.call_script(id.shard(), &script_sources::READ_CURRENT_RUN, &keys, &args).await?;
         let mut reader = ReplyReader::new("read_current_run", reply);
         if reader.is_empty() {
             return Ok(None);

@@ -16,7 +16,7 @@ use crate::{
         },
         redis::{
             RedisBackend, lock_command_encoding::LockCommand, lock_transport::RawLockReply,
-            reply_reader::ReplyReader, scripts,
+            reply_reader::ReplyReader, script_sources,
         },
     },
 };
@@ -45,8 +45,8 @@ impl RedisBackend {
         ];
         let tokens = calls.iter().map(|call| call.token.as_str().into());
         let args = Vec::from_iter(options.into_iter().chain(tokens));
-        let reply = self.call_script(shard, &scripts::ACQUIRE_ALL, &keys, &args).await?;
-        let mut reader = ReplyReader::new(scripts::ACQUIRE_ALL.name, reply);
+        let reply = self.call_script(shard, &script_sources::ACQUIRE_ALL, &keys, &args).await?;
+        let mut reader = ReplyReader::new(script_sources::ACQUIRE_ALL.name, reply);
         if reader.is_empty() {
             return Ok(None);
         }
@@ -68,7 +68,7 @@ impl RedisBackend {
                 Ok(Some(GrantRefresh { fence, contenders, server_us }))
             }
             AcquireReply::Busy { .. } | AcquireReply::AlreadyAccepted => {
-                Err(Error::new(ErrorKind::Protocol, scripts::LOCK_BATCH.name))
+                Err(Error::new(ErrorKind::Protocol, script_sources::LOCK_BATCH.name))
             }
         }
     }
@@ -140,7 +140,7 @@ impl RedisBackend {
             let tag = mode.member_tag().into();
             args.extend([token.as_str().into(), lease, key.as_str().into(), job.into(), tag]);
         }
-        let reply = self.call_script(shard, &scripts::RENEW, &keys, &args).await?;
+        let reply = self.call_script(shard, &script_sources::RENEW, &keys, &args).await?;
         let mut reader = ReplyReader::new("renew", reply);
         items.iter().map(|_| Ok(reader.read_number()? == 1)).collect()
     }
@@ -154,8 +154,8 @@ impl RedisBackend {
         let shard = key.shard();
         let keys = [self.keys.holders(&key), self.keys.shard_key(shard, "f")];
         let args = [format!("h{}", token.as_str()).into_bytes(), number_arg(fence)];
-        let reply = self.call_script(shard, &scripts::ADVANCE_FENCE, &keys, &args).await?;
-        Ok(ReplyReader::new(scripts::ADVANCE_FENCE.name, reply).read_number()? == 1)
+        let reply = self.call_script(shard, &script_sources::ADVANCE_FENCE, &keys, &args).await?;
+        Ok(ReplyReader::new(script_sources::ADVANCE_FENCE.name, reply).read_number()? == 1)
     }
 }
 
@@ -166,10 +166,10 @@ fn batch_item_reader(reply: RawLockReply, attempts: u32) -> Result<ReplyReader, 
         RawLockReply::Text(text) => Value::BulkString(text.into()),
         RawLockReply::Value(value) => value,
     };
-    let reader = ReplyReader::new(scripts::LOCK_BATCH.name, reply);
+    let reader = ReplyReader::new(script_sources::LOCK_BATCH.name, reply);
     match reader.item_error() {
         Some(error) if attempts > 1 => {
-            Err(Error::new(ErrorKind::Timeout, scripts::LOCK_BATCH.name).with_source(error))
+            Err(Error::new(ErrorKind::Timeout, script_sources::LOCK_BATCH.name).with_source(error))
         }
         Some(error) => Err(error),
         None => Ok(reader),

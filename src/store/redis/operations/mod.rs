@@ -6,6 +6,7 @@
 mod adjust_and_reset_quota_counters;
 mod backend_impl;
 mod batched_charge;
+mod cancel_redrive_purge_pause_tasks;
 mod claim_and_settle_jobs;
 mod cluster_heartbeat;
 mod enqueue_job;
@@ -15,21 +16,23 @@ mod fsck;
 #[cfg(any(test, feature = "fsck"))]
 #[path = "../../fsck/redis_key_scan_fsck.rs"]
 mod fsck_key_scan;
+mod heartbeat_and_shard_assignment;
 mod idempotent_direct_run;
+mod idle_poll_and_run_renewal;
+mod inspect_tasks;
 mod job_admin;
 mod job_backend_impl;
 mod job_lookup;
 mod lock_operations;
+mod notify_job_workers;
 mod pause_jobs;
 mod ping_and_identify;
 mod poll_due_locks;
-mod publish_wakeups;
 mod push_task;
 mod register_limiter;
 mod settle_and_poll_tasks;
 mod shard_watch_plan;
 mod task_backend_impl;
-mod worker_heartbeat;
 
 use self::backend_impl::{ScriptArgs, number_arg};
 pub(crate) use self::batched_charge::BatchedCharge;

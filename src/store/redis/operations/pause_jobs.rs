@@ -8,7 +8,9 @@ use crate::{
     key::SHARD_COUNT,
     store::{
         key_names::COMMON_SHARD,
-        redis::{RedisBackend, call_execution::ResendPolicy, reply_reader::ReplyReader, scripts},
+        redis::{
+            RedisBackend, call_execution::ResendPolicy, reply_reader::ReplyReader, script_sources,
+        },
     },
 };
 
@@ -19,7 +21,7 @@ impl RedisBackend {
             keys.extend(self.shard_watch_keys());
         }
         let args = [number_arg(paused.into()), self.keys.channel_prefix().into()];
-        self.call_script(COMMON_SHARD, &scripts::PAUSE_JOBS, &keys, &args).await?;
+        self.call_script(COMMON_SHARD, &script_sources::PAUSE_JOBS, &keys, &args).await?;
         if paused && self.keys.is_clustered() { self.delete_shard_watches().await } else { Ok(()) }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     key::Key,
     store::{
         backend::{DueLocks, JobId},
-        redis::{RedisBackend, reply_reader::ReplyReader, scripts},
+        redis::{RedisBackend, reply_reader::ReplyReader, script_sources},
     },
 };
 
@@ -34,8 +34,9 @@ impl RedisBackend {
         }
         let keys: Vec<_> = shards.iter().map(|&shard| self.keys.shard_key(shard, "due")).collect();
         let args = [number_arg(max_locks as u64), number_arg(shards.len() as u64)];
-        let reply =
-            self.call_script(first_shard, &scripts::POLL_DUE_LOCKS_AND_JOBS, &keys, &args).await?;
+        let reply = self
+            .call_script(first_shard, &script_sources::POLL_DUE_LOCKS_AND_JOBS, &keys, &args)
+            .await?;
         let mut reader = ReplyReader::new("poll_due_locks_and_jobs", reply);
         shards.iter().map(|_| parse_due_locks(reader.read_list()?)).collect()
     }
@@ -53,7 +54,8 @@ impl RedisBackend {
             );
             let mut reader = ReplyReader::new(
                 "poll_due",
-                self.call_script(shard, &scripts::POLL_DUE_LOCKS_AND_JOBS, &keys, &args).await?,
+                self.call_script(shard, &script_sources::POLL_DUE_LOCKS_AND_JOBS, &keys, &args)
+                    .await?,
             );
             parse_due_locks(reader.read_list()?)
         };

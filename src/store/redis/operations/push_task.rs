@@ -7,7 +7,9 @@ use tokio::time::Instant;
 use crate::{
     error::{Error, ErrorKind},
     store::{
-        redis::{RedisBackend, batcher::CallReply, scripts, task_push_transport::QueuedTaskPush},
+        redis::{
+            RedisBackend, batcher::CallReply, script_sources, task_push_transport::QueuedTaskPush,
+        },
         tasks::{TaskPushCommand, TaskPushOutcome},
     },
 };
@@ -19,7 +21,7 @@ impl RedisBackend {
         call: TaskPushCommand,
     ) -> Result<TaskPushOutcome, Error> {
         let shard = call.queue.shard();
-        self.check_breaker(shard, scripts::TASKS_PUSH.name)?;
+        self.check_breaker(shard, script_sources::TASKS_PUSH.name)?;
         let deadline = Instant::now() + self.deadline;
         let queued_push =
             QueuedTaskPush::new(call, self.next_push_sequence.fetch_add(1, Ordering::Relaxed));
@@ -32,7 +34,7 @@ impl RedisBackend {
             // An earlier copy may still arrive, and be stored if by then there is room or the
             // unique key is free.
             Ok(TaskPushOutcome::Full | TaskPushOutcome::Duplicate(_)) if attempts > 1 => {
-                Err(Error::new(ErrorKind::Timeout, scripts::TASKS_PUSH.name))
+                Err(Error::new(ErrorKind::Timeout, script_sources::TASKS_PUSH.name))
             }
             outcome => outcome,
         }

@@ -10,7 +10,7 @@ use crate::{
     store::{
         backend::NodeId,
         key_names::COMMON_SHARD,
-        redis::{RedisBackend, reply_reader::ReplyReader, scripts},
+        redis::{RedisBackend, reply_reader::ReplyReader, script_sources},
     },
 };
 
@@ -23,7 +23,7 @@ impl RedisBackend {
         let lease_ms = if lease.is_zero() { 0 } else { ceil_millis(lease) };
         let (keys, args) = ([self.keys.limiters()], [node.as_str().into(), number_arg(lease_ms)]);
         let reply = self
-            .call_script(COMMON_SHARD, &scripts::REGISTER_LIMITER_AND_COUNT, &keys, &args)
+            .call_script(COMMON_SHARD, &script_sources::REGISTER_LIMITER_AND_COUNT, &keys, &args)
             .await?;
         Ok(usize::try_from(ReplyReader::new("register_limiter_and_count", reply).read_number()?)
             .unwrap_or(usize::MAX))

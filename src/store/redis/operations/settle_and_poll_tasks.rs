@@ -7,7 +7,7 @@ use crate::{
     durations::{ceil_millis, saturating_micros},
     error::Error,
     store::{
-        redis::{RedisBackend, reply_reader::ReplyReader, scripts},
+        redis::{RedisBackend, reply_reader::ReplyReader, script_sources},
         tasks::{
             StartedTask, TaskId, TaskOutcome, TaskPollCommand, TaskPollOutcome, TaskSettlement,
         },
@@ -26,10 +26,10 @@ impl RedisBackend {
         let mut args: ScriptArgs = vec![poll_parameters(&call).into()];
         call.settlements.iter().for_each(|settlement| write_settlement(settlement, &mut args));
         let reply = self
-            .call_script(call.queue.shard(), &scripts::TASKS_SETTLE_AND_POLL, &keys, &args)
+            .call_script(call.queue.shard(), &script_sources::TASKS_SETTLE_AND_POLL, &keys, &args)
             .await?;
         parse_poll_reply(
-            ReplyReader::new(scripts::TASKS_SETTLE_AND_POLL.name, reply),
+            ReplyReader::new(script_sources::TASKS_SETTLE_AND_POLL.name, reply),
             call.settlements.len(),
         )
     }

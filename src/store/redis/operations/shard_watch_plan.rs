@@ -25,7 +25,7 @@ pub(super) struct ShardWatchPlan {
 }
 
 impl ShardWatchPlan {
-    /// Plans as the script `WORKER_HEARTBEAT_AND_SHARDS` does: keeps at most `max_shards` and
+    /// Plans as the script `HEARTBEAT_AND_SHARD_ASSIGNMENT` does: keeps at most `max_shards` and
     /// vacates the others.
     ///
     /// `is_last_worker`: this worker leaves, and no other one is live.

@@ -12,12 +12,12 @@ use super::pool_target::ApplicationPool;
 use super::{
     cluster::{ClusterTarget, Endpoint},
     connect_error::ConnectError,
-    connection_settings::ConnectionSettings,
     dedicated_or_pooled_connection::RedisConnection,
     redis_tls_settings::RedisTlsSettings,
     sentinel_target::SentinelTarget,
     single_server::SingleServer,
     store_url::{HostPort, ServerAddresses, StoreUrl},
+    timeout_and_disconnect_flag::TimeoutAndDisconnectFlag,
 };
 use crate::error::Error;
 
@@ -130,7 +130,7 @@ impl ConnectionTarget {
     pub(in super::super) async fn open(
         &self,
         shard: u16,
-        settings: &ConnectionSettings,
+        settings: &TimeoutAndDisconnectFlag,
     ) -> Result<OpenedConnection, ConnectError> {
         let without_endpoint = |connection| OpenedConnection { connection, endpoint: None };
         match self {

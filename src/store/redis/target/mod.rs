@@ -6,7 +6,6 @@
 
 mod cluster;
 mod connect_error;
-mod connection_settings;
 mod connection_target;
 mod dedicated_or_pooled_connection;
 #[cfg(feature = "bb8-redis")]
@@ -15,6 +14,7 @@ mod redis_tls_settings;
 mod sentinel_target;
 mod single_server;
 mod store_url;
+mod timeout_and_disconnect_flag;
 
 pub(super) use self::connection_target::{ConnectionTarget, MessageStream, OpenedConnection};
 #[cfg(feature = "bb8-redis")]
@@ -22,9 +22,9 @@ pub(super) use self::pool_target::ApplicationPool;
 pub(super) use self::{
     cluster::{ClusterTarget, Endpoint},
     connect_error::{ConnectError, missing_permission},
-    connection_settings::ConnectionSettings,
     dedicated_or_pooled_connection::RedisConnection,
     redis_tls_settings::RedisTlsSettings,
     sentinel_target::SentinelTarget,
     store_url::{LoginCredentials, SENTINEL_PORT, ServerAddresses, StoreUrl},
+    timeout_and_disconnect_flag::TimeoutAndDisconnectFlag,
 };

@@ -17,7 +17,9 @@ use futures_util::{StreamExt as _, stream};
 use redis::aio::MultiplexedConnection;
 use tokio::{sync::oneshot, time::sleep};
 
-use super::{ConnectError, ConnectionSettings, ConnectionTarget, MessageStream, RedisConnection};
+use super::{
+    ConnectError, ConnectionTarget, MessageStream, RedisConnection, TimeoutAndDisconnectFlag,
+};
 use crate::durations::MAX_DURATION;
 
 /// Time for which a checkout of the pool continues after its caller was dropped; longer than its
@@ -44,7 +46,7 @@ pub(in super::super) struct PoolTarget {
 impl PoolTarget {
     pub(super) async fn open(
         &self,
-        settings: &ConnectionSettings,
+        settings: &TimeoutAndDisconnectFlag,
     ) -> Result<RedisConnection, ConnectError> {
         let checked_out = self.checkout().await?;
         let mut connection = without_response_timeout((*checked_out).clone());
@@ -112,7 +114,7 @@ impl PoolTarget {
 /// The driver of a pooled connection is a task of the pool and does not report its end. It runs on
 /// the runtime that made the connection, which is this one unless the application has used the pool
 /// on another.
-fn disconnect_with_runtime(settings: &ConnectionSettings) -> Arc<oneshot::Sender<()>> {
+fn disconnect_with_runtime(settings: &TimeoutAndDisconnectFlag) -> Arc<oneshot::Sender<()>> {
     let (sender, dropped) = oneshot::channel::<()>();
     let driver = settings.driver_guard();
     tokio::spawn(async move {

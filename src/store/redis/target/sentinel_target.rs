@@ -41,7 +41,7 @@ use redis::{Msg, aio::MultiplexedConnection};
 
 use self::epoch_guard::EpochGuard;
 use super::{
-    ConnectError, ConnectionSettings, MessageStream, OpenedConnection, redis_tls_settings,
+    ConnectError, MessageStream, OpenedConnection, TimeoutAndDisconnectFlag, redis_tls_settings,
     redis_tls_settings::RedisTlsSettings,
     single_server::SingleServer,
     store_url::{HostPort, LoginCredentials, StoreUrl},
@@ -124,7 +124,7 @@ impl SentinelTarget {
 
     pub(super) async fn open(
         &self,
-        settings: &ConnectionSettings,
+        settings: &TimeoutAndDisconnectFlag,
     ) -> Result<OpenedConnection, ConnectError> {
         let announced_before = self.0.failovers_announced.load(Ordering::Acquire);
         let master = self.current_master().await?;

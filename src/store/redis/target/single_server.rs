@@ -12,7 +12,7 @@ use redis::{
 use tokio::sync::mpsc;
 
 use super::{
-    ConnectError, ConnectionSettings, MessageStream, RedisConnection,
+    ConnectError, MessageStream, RedisConnection, TimeoutAndDisconnectFlag,
     redis_tls_settings::RedisTlsSettings,
     store_url::{LoginCredentials, StoreUrl},
 };
@@ -49,7 +49,7 @@ impl SingleServer {
 
     pub(super) async fn open(
         &self,
-        settings: &ConnectionSettings,
+        settings: &TimeoutAndDisconnectFlag,
     ) -> Result<RedisConnection, ConnectError> {
         self.connect(&settings.to_config()).await.map(RedisConnection::Dedicated)
     }
@@ -92,7 +92,7 @@ impl SingleServer {
         channels: &[String],
     ) -> Result<Option<MessageStream>, ConnectError> {
         let (push_sender, pushes) = mpsc::unbounded_channel();
-        let config = ConnectionSettings::default().to_config().set_push_sender(push_sender);
+        let config = TimeoutAndDisconnectFlag::default().to_config().set_push_sender(push_sender);
         let mut connection = self.connect(&config).await?;
         // One command for each channel: the channels of one command must share a slot, and redis-rs
         // takes each push as the reply to one command.

@@ -15,7 +15,7 @@ use crate::{
         rate::Algorithm,
         redis::{
             msgpack_reader::{MsgpackReader, MsgpackValue},
-            scripts::{CHARGE_BATCH, LuaScript, SETTLE_CHARGE},
+            script_sources::{CHARGE_BATCH, SETTLE_CHARGE, ScriptSource},
         },
     },
 };
@@ -29,7 +29,7 @@ repeat
 until later[1] * 1000000 + later[2] > now_us + 20000 or turns == 1000000
 ";
 
-fn stalled_script(script: &LuaScript) -> String {
+fn stalled_script(script: &ScriptSource) -> String {
     let now = include_str!("../../lua/server_time.lua");
     let rest = script.source.strip_prefix(now).expect("it asks for the time first");
     format!("{now}{STALL_CODE}{rest}")

@@ -14,7 +14,7 @@ use tokio::{
     sync::watch,
 };
 
-use crate::store::{Store, redis::scripts::CHECK_ACL};
+use crate::store::{Store, redis::script_sources::CHECK_ACL};
 
 /// Start of the script that a new connection runs (`advance_fences_after_failover.lua`).
 const FENCE_SCRIPT_START: &[u8] = b"-- Raises the fences of shards";

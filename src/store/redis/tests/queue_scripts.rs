@@ -1,7 +1,7 @@
 //! Queue scripts called directly: a late copy of a push, and keys of a wrong type.
 
 use super::server_process::ServerProcess;
-use crate::store::redis::scripts::{LuaScript, TASKS_PUSH, TASKS_SETTLE_AND_POLL};
+use crate::store::redis::script_sources::{ScriptSource, TASKS_PUSH, TASKS_SETTLE_AND_POLL};
 
 const QUEUE_KEY: &str = "lg:1:x:{0}:z:q";
 const PUSH_NUMBERS_KEY: &str = "lg:1:x:{0}:zp:n";
@@ -17,7 +17,7 @@ const TASK_IDS: [&str; 3] =
 
 async fn eval_script(
     server: &ServerProcess,
-    script: &LuaScript,
+    script: &ScriptSource,
     keys: [&str; 2],
     args: &[&str],
 ) -> redis::RedisResult<redis::Value> {

@@ -13,7 +13,7 @@ use crate::{
         redis::{
             connection_source::{ConnectionOverrides, ConnectionSource},
             server_info::{ServerConcern, ServerInfo},
-            target::ConnectionSettings,
+            target::TimeoutAndDisconnectFlag,
         },
     },
 };
@@ -27,7 +27,7 @@ async fn concerns_at_url(url: String) -> Vec<ServerConcern> {
     let (target, _) = ConnectionSource::Url(url)
         .into_target(ConnectionOverrides::default(), SECOND)
         .expect("a URL");
-    let opened = target.open(COMMON_SHARD, &ConnectionSettings::default()).await;
+    let opened = target.open(COMMON_SHARD, &TimeoutAndDisconnectFlag::default()).await;
     let mut connection = opened.ok().expect("it is there").connection;
     let info = ServerInfo::fetch(&mut connection).await.ok().expect("it can answer");
     assert!(info.check_usable(false).is_ok());

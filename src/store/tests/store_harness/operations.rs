@@ -18,7 +18,7 @@ use crate::{
     store::{
         backend::{
             AcquireCommand, AcquireReply, ChargeCommand, ChargeOutcome, ClaimCommand, ClaimOutcome,
-            EndedJobFilter, EnqueueCommand, EnqueueOutcome, Heartbeat, JobHistory, JobId,
+            EndedJobFilter, EnqueueCommand, EnqueueOutcome, HeartbeatReply, JobHistory, JobId,
             JobListPage, JobState, JobView, LeaseRenewal, LockMode, LockToken, NodeId,
             PendingCursor, QuotaSnapshot, ReleaseOutcome, SettleChargeCommand, SettleCommand,
             SettleOutcome, ShardStats, StoreFuture,
@@ -149,8 +149,8 @@ impl StoreHarness {
         &self,
         node: &NodeId,
         lease: Duration,
-    ) -> Heartbeat {
-        Heartbeat {
+    ) -> HeartbeatReply {
+        HeartbeatReply {
             peer_expires_in: None,
             ..self.backend().heartbeat(node.clone(), lease).await.unwrap()
         }

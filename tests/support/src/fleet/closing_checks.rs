@@ -19,7 +19,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 const IDLE_WINDOW: Duration = Duration::from_millis(1000);
 
 /// Calls of idle workers: heartbeats and due polls.
-const IDLE_WORKER_SCRIPTS: [&str; 2] = ["worker_heartbeat_and_shards", "poll_due_locks_and_jobs"];
+const IDLE_WORKER_SCRIPTS: [&str; 2] =
+    ["heartbeat_and_shard_assignment", "poll_due_locks_and_jobs"];
 
 /// Kinds of the first keys of those calls in a cluster.
 const IDLE_WORKER_KEY_KINDS: [&str; 3] = ["workers", "watch", "due"];

@@ -85,7 +85,8 @@ mod tests {
     /// Task scripts have no steps, and a mere script prelude would match no call.
     #[test]
     fn target_scripts_of_tasks_are_called() {
-        let file = format!("{}/../../src/store/redis/scripts.rs", env!("CARGO_MANIFEST_DIR"));
+        let file =
+            format!("{}/../../src/store/redis/script_sources.rs", env!("CARGO_MANIFEST_DIR"));
         let scripts = std::fs::read_to_string(file).expect("the scripts are listed there");
         for script in TaskDomain::RULES.target_scripts {
             let is_called = scripts.contains(&format!("\"{script}\""));

@@ -61,7 +61,7 @@ impl FleetDomain for JobDomain {
             "release",
             "poll_due_locks_and_jobs",
             "renew",
-            "worker_heartbeat_and_shards",
+            "heartbeat_and_shard_assignment",
         ],
         lease: Duration::from_secs(2),
         pause_ms: (150, 900),

@@ -30,7 +30,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "l19",
         broken_behavior: "actix-web: a busy resource is answered with 500",
         edits: &[edit(
-            "integrations/actix-web/src/reply_response.rs",
+            "integrations/actix-web/src/reply_to_response.rs",
             "let status = StatusCode::from_u16(reply.status)",
             "let status = StatusCode::from_u16(if FAULT && reply.status == 409 { 500 } else { reply.status })",
         )],

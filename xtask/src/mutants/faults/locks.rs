@@ -44,7 +44,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "l11",
         broken_behavior: "a renewal that comes late takes a lost lock again",
         edits: &[edit(
-            "src/store/memory/lock_state.rs",
+            "src/store/memory/lock_holders_and_queue.rs",
             "self.deadline_of(&member).filter(|deadline| *deadline > now.ms)?",
             "(if FAULT { self.deadline_of(&member).unwrap_or(0) } else { ORIGINAL })",
         )],

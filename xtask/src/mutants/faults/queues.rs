@@ -75,7 +75,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "a push that is sent again stores its task again",
         edits: &[
             edit(
-                "src/store/lua/tasks_push_fast.lua",
+                "src/store/lua/tasks_push_one_nonunique.lua",
                 "    if stored_number == own_number then return '1' end\n",
                 "",
             ),

@@ -85,7 +85,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "q1",
         broken_behavior: "policies whose names differ in other letters share a counter",
         edits: &[edit(
-            "src/rate_limit/quota_policy.rs",
+            "src/rate_limit/policy_cost_and_reactions.rs",
             "self.counter_name = escape(name.as_bytes()).into();",
             "ORIGINAL\n        if FAULT {\n            let fold = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };\n            self.counter_name = name.chars().map(fold).collect::<String>().into();\n        }",
         )],

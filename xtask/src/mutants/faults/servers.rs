@@ -92,7 +92,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "l6",
         broken_behavior: "the first call on a new runtime goes to a connection of one that has ended",
         edits: &[edit(
-            "src/store/redis/target/connection_settings.rs",
+            "src/store/redis/target/timeout_and_disconnect_flag.rs",
             "    fn drop(&mut self) {\n        self.mark_disconnected();",
             "    fn drop(&mut self) {\n        if FAULT {\n            return;\n        }\n        self.mark_disconnected();",
         )],

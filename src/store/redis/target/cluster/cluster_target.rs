@@ -13,10 +13,11 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use super::super::{
-    ConnectError, ConnectionSettings, OpenedConnection, single_server::SingleServer,
+    ConnectError, OpenedConnection, TimeoutAndDisconnectFlag, single_server::SingleServer,
 };
 use super::{
-    connection_cache::ConnectionCache, topology_refresh::TopologyRefresh, topology_view::key_slot,
+    topology_query_connections::IdleTopologyConnections, topology_refresh::TopologyRefresh,
+    topology_view::key_slot,
 };
 use crate::{key::SHARD_COUNT, store::redis::server_tracker::ServerTracker};
 
@@ -48,7 +49,7 @@ pub(super) struct ClusterState {
     pub(super) refreshes_done: watch::Sender<u64>,
     /// Starts the next refresh without a pause.
     pub(super) refresh_signal: Notify,
-    pub(super) connections: ConnectionCache,
+    pub(super) connections: IdleTopologyConnections,
     /// False once the nodes refuse `CONFIG GET`.
     pub(super) is_config_readable: AtomicBool,
     pub(super) query_timeout: Duration,
@@ -89,7 +90,7 @@ impl ClusterTarget {
             refresh_state: Mutex::default(),
             refreshes_done: watch::Sender::new(0),
             refresh_signal: Notify::new(),
-            connections: ConnectionCache::default(),
+            connections: IdleTopologyConnections::default(),
             is_config_readable: AtomicBool::new(true),
             query_timeout,
             server_tracker: Arc::default(),
@@ -204,7 +205,7 @@ impl ClusterTarget {
     pub(in crate::store::redis) async fn open(
         &self,
         shard: u16,
-        settings: &ConnectionSettings,
+        settings: &TimeoutAndDisconnectFlag,
     ) -> Result<OpenedConnection, ConnectError> {
         let owner = self.owner(shard).await?;
         let opened = self.server_at(&owner)?.open(settings).await;

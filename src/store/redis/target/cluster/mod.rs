@@ -25,7 +25,7 @@
 //!
 //! - A connection that was silent for half of `cluster-node-timeout` is not used again.
 //! - An answer is rejected if the last sign of life is older than `cluster-node-timeout`
-//!   (`connection_lanes::stale_master_guard`).
+//!   (`connection_lanes::connection_silence_guard`).
 //! - A new connection is used only if most nodes, queried after its first answer, consider the node
 //!   a master.
 //!
@@ -39,9 +39,9 @@
 //! takes longer than a lease ends the locks of its shard, and their holders are notified.
 
 mod cluster_target;
-mod connection_cache;
 mod node_timeout_reply;
 mod query_node;
+mod topology_query_connections;
 mod topology_refresh;
 mod topology_view;
 mod topology_votes;

@@ -9,7 +9,7 @@ use super::{
     node_timeout_reply::{NODE_TIMEOUT_SETTING, is_permanently_refused, parse_node_timeout},
     topology_view::TopologyView,
 };
-use crate::store::redis::target::{ConnectError, ConnectionSettings, RedisConnection};
+use crate::store::redis::target::{ConnectError, RedisConnection, TimeoutAndDisconnectFlag};
 
 /// Replies to the query, and the connection to use again.
 type NodeReply = RedisResult<(Vec<Value>, RedisConnection)>;
@@ -43,9 +43,9 @@ impl ClusterTarget {
         let reply = match reply {
             Some(reply) => reply,
             None => {
-                let settings = ConnectionSettings {
+                let settings = TimeoutAndDisconnectFlag {
                     connect_timeout: Some(self.0.query_timeout),
-                    ..ConnectionSettings::default()
+                    ..TimeoutAndDisconnectFlag::default()
                 };
                 query_over(self.server_at(node)?.open(&settings).await?, reads_config).await
             }

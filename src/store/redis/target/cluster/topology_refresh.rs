@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    ClusterState, ClusterTarget, Endpoint, connection_cache, topology_view::TopologyView,
+    ClusterState, ClusterTarget, Endpoint, topology_query_connections, topology_view::TopologyView,
     topology_votes::TopologyVotes,
 };
 use crate::store::redis::target::ConnectError;
@@ -162,7 +162,7 @@ impl ClusterTarget {
         let (late_answers, state) = (answers.for_each(|_| ready(())), Arc::downgrade(&self.0));
         tokio::spawn(async move {
             late_answers.await;
-            sleep(connection_cache::MAX_IDLE).await;
+            sleep(topology_query_connections::MAX_IDLE).await;
             // Keeps the connections that another refresh has used since.
             if let Some(state) = state.upgrade() {
                 state.connections.close_idle();

@@ -25,7 +25,7 @@ use crate::store::{
     redis::{
         connection_source::{ConnectionOverrides, ConnectionSource},
         server_info::ServerInfo,
-        target::ConnectionSettings,
+        target::TimeoutAndDisconnectFlag,
     },
 };
 
@@ -127,7 +127,7 @@ async fn server_info_fails_while_script_blocks_server() {
     let (target, _) = ConnectionSource::Url(server.url())
         .into_target(ConnectionOverrides::default(), SECOND)
         .expect("a URL");
-    let opened = target.open(COMMON_SHARD, &ConnectionSettings::default()).await;
+    let opened = target.open(COMMON_SHARD, &TimeoutAndDisconnectFlag::default()).await;
     let mut connection = opened.ok().expect("it is there").connection;
     let run_script = async {
         let ended = server.try_query::<redis::Value>(&["EVAL", "while true do end", "0"]).await;

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::{
     super::{cluster::charge_command, wait_for},
-    ConnectionSettings, ConnectionTarget, FakeSentinel, RedisTlsSettings, SECOND, ServerProcess,
-    StoreUrl,
+    ConnectionTarget, FakeSentinel, RedisTlsSettings, SECOND, ServerProcess, StoreUrl,
+    TimeoutAndDisconnectFlag,
 };
 use crate::{key::Key, store::Store};
 
@@ -106,7 +106,7 @@ async fn older_epoch_of_majority_is_accepted_in_the_end() {
     let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), SECOND)
         .expect("the URL is right");
     let master_port = async || {
-        let opened = target.open(0, &ConnectionSettings::default()).await.ok();
+        let opened = target.open(0, &TimeoutAndDisconnectFlag::default()).await.ok();
         opened.and_then(|opened| opened.endpoint).map(|(_, port)| port)
     };
     let [old, new] = [&scenario.old_master, &scenario.new_master].map(|server| Some(server.port()));

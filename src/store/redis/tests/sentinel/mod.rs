@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use self::fake_sentinel::FakeSentinel;
 use super::{
-    super::target::{ConnectionSettings, ConnectionTarget, RedisTlsSettings, StoreUrl},
+    super::target::{ConnectionTarget, RedisTlsSettings, StoreUrl, TimeoutAndDisconnectFlag},
     SECOND, UNUSED_PORT,
     lossy_proxy::LossyProxy,
     server_process::ServerProcess,
@@ -165,7 +165,7 @@ async fn ended_sentinel_connection_is_replaced() {
     let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), SECOND)
         .expect("the URL is right");
     for _ in 0..5 {
-        let opened = target.open(0, &ConnectionSettings::default()).await;
+        let opened = target.open(0, &TimeoutAndDisconnectFlag::default()).await;
         assert!(opened.is_ok());
         proxy.end_connections();
     }

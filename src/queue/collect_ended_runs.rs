@@ -1,0 +1,59 @@
+//! Collects ended runs, and turns them into settlements for the next poll.
+
+use tokio::task::JoinError;
+
+use super::{
+    queue_worker_loop::QueueWorkerLoop,
+    task_failure::FailureAction,
+    task_run::{RunningTask, TaskRunResult, task_outcome},
+};
+use crate::store::{RunToken, TaskSettlement};
+
+impl QueueWorkerLoop {
+    /// Collects an ended run, and others that have ended with it, so that they share a poll.
+    pub(super) async fn collect_ended_runs(
+        &mut self,
+        first: Result<(RunToken, TaskRunResult), JoinError>,
+    ) {
+        self.record_ended_run(first);
+        if !self.running.is_empty() && self.pending_poll.is_none() {
+            tokio::task::yield_now().await;
+        }
+        while let Some(ended) = self.run_tasks.try_join_next() {
+            self.record_ended_run(ended);
+        }
+    }
+
+    pub(super) fn record_ended_run(&mut self, ended: Result<(RunToken, TaskRunResult), JoinError>) {
+        // A cancelled run was lost, or its task is returned by `drain`. (A run catches all panics
+        // but one during its drop.)
+        let Ok((token, result)) = ended else { return };
+        let id = token.id.clone();
+        if self.running.get(&id).is_none_or(|running| running.token != token) {
+            return;
+        }
+        let Some(running) = self.running.remove(&id) else { return };
+        let RunningTask { token, attempt, max_attempts, record_bytes, unique_key, .. } = running;
+        if let Err((fault, failure)) = &result
+            && !matches!(failure.action, FailureAction::ReturnToQueue(_))
+        {
+            let (queue, id) = (self.worker.queue.log_hash(), &token.id);
+            tracing::warn!(
+                %queue, task = ?id, attempt, max_attempts, %fault, reason = failure.reason(),
+                "task failed"
+            );
+        }
+        if let Err((_, failure)) = &result
+            && let FailureAction::ReturnToQueue(delay) = failure.action
+        {
+            self.unreadable_tasks.add(delay);
+        }
+        let outcome = task_outcome(result, attempt, max_attempts, self.worker.backoff);
+        self.pending_settlements.push(TaskSettlement {
+            run: token,
+            record_bytes,
+            unique_key,
+            outcome,
+        });
+    }
+}

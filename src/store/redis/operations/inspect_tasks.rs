@@ -1,0 +1,117 @@
+//! Inspection of a queue: a task, its payload, the dead letters, and the counts.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{ScriptArgs, number_arg};
+use crate::{
+    error::Error,
+    key::Key,
+    store::{
+        redis::{RedisBackend, reply_reader::ReplyReader, script_sources},
+        tasks::{DeadLetterPage, QueueStats, TaskHistory, TaskId, TaskState, TaskView},
+    },
+};
+
+impl RedisBackend {
+    pub(super) async fn read_task_view(
+        &self,
+        queue: Key,
+        id: TaskId,
+    ) -> Result<Option<TaskView>, Error> {
+        let mut reader =
+            self.call_inspect_script(&queue, "task", [id.as_str().into()].into()).await?;
+        reader.read_text()?;
+        if reader.is_empty() { Ok(None) } else { parse_task_view(&mut reader).map(Some) }
+    }
+
+    pub(super) async fn read_task_payload(
+        &self,
+        queue: Key,
+        id: TaskId,
+    ) -> Result<Option<Bytes>, Error> {
+        let mut reader =
+            self.call_inspect_script(&queue, "payload", [id.as_str().into()].into()).await?;
+        if reader.is_empty() { Ok(None) } else { reader.read_bytes().map(Some) }
+    }
+
+    pub(super) async fn read_dead_letters(
+        &self,
+        queue: Key,
+        after: u64,
+        max_letters: usize,
+    ) -> Result<DeadLetterPage, Error> {
+        let args = [number_arg(after), number_arg(max_letters as u64)];
+        let mut reader = self.call_inspect_script(&queue, "dead", args.into()).await?;
+        let next = reader.read_text()?.parse().ok();
+        let mut dead_letters = Vec::new();
+        while !reader.is_empty() {
+            dead_letters.push(parse_task_view(&mut reader)?);
+        }
+        Ok(DeadLetterPage { dead_letters, next })
+    }
+
+    pub(super) async fn read_queue_stats(&self, queue: Key) -> Result<QueueStats, Error> {
+        let mut reader = self.call_inspect_script(&queue, "stats", ScriptArgs::new()).await?;
+        let mut next = || reader.read_number();
+        Ok(QueueStats {
+            waiting: next()?,
+            due: next()?,
+            running: next()?,
+            dead_letters: next()?,
+            bytes: next()?,
+            pushed: next()?,
+            done: next()?,
+            failed: next()?,
+            panicked: next()?,
+            crashed: next()?,
+            dead: next()?,
+            trimmed: next()?,
+            cancelled: next()?,
+            lost: next()?,
+            paused: next()? > 0,
+            dead_bytes: next()?,
+        })
+    }
+
+    async fn call_inspect_script(
+        &self,
+        queue: &Key,
+        verb: &str,
+        args: ScriptArgs,
+    ) -> Result<ReplyReader, Error> {
+        let mut script_args = vec![verb.into()];
+        script_args.extend(args);
+        let keys = self.keys.queue_keys(queue);
+        let reply = self
+            .call_script(queue.shard(), &script_sources::TASKS_INSPECT, &keys, &script_args)
+            .await?;
+        Ok(ReplyReader::new("tasks_inspect", reply))
+    }
+}
+
+pub(super) fn parse_task_state(letter: &str) -> Option<TaskState> {
+    match letter {
+        "w" => Some(TaskState::Waiting),
+        "r" => Some(TaskState::Running),
+        "d" => Some(TaskState::Dead),
+        _ => None,
+    }
+}
+
+fn parse_task_view(reader: &mut ReplyReader) -> Result<TaskView, Error> {
+    let id = TaskId::parse(&reader.read_text()?).ok_or_else(|| reader.protocol_error())?;
+    let state = parse_task_state(&reader.read_text()?).ok_or_else(|| reader.protocol_error())?;
+    let due_in = Duration::from_micros(reader.read_number()?);
+    let record_head = reader.read_text()?;
+    let pushed_us = record_head.split(' ').next().and_then(|time| time.parse().ok()).unwrap_or(0);
+    Ok(TaskView {
+        id,
+        state,
+        due_in,
+        pushed_us,
+        payload_bytes: reader.read_number()?,
+        history: TaskHistory::decode(&reader.read_text()?),
+    })
+}
