@@ -57,7 +57,8 @@ async fn accept_deferred(
     view: &mut FakeGateRequest,
 ) -> Reply {
     let leave_action = defer.leave(ticket, ServiceOutcome::Answered(409)).await;
-    let LeaveAction::Accept { accept_ticket: mut parked, body_budget: mut budget, .. } = leave_action
+    let LeaveAction::Accept { accept_ticket: mut parked, body_budget: mut budget, .. } =
+        leave_action
     else {
         panic!("it was busy")
     };

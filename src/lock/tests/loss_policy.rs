@@ -110,7 +110,9 @@ async fn loss_is_handled_by_the_layers_policy() {
                 if is_stopped { ServiceOutcome::Stopped } else { ServiceOutcome::Answered(200) };
             let leave_action = gate.leave(ticket, outcome).await;
             if policy == OnLoss::Finish {
-                let LeaveAction::AddHeaders(headers) = leave_action else { panic!("{leave_action:?}") };
+                let LeaveAction::AddHeaders(headers) = leave_action else {
+                    panic!("{leave_action:?}")
+                };
                 assert_eq!(headers, [("lock-lost".into(), loss.into())]);
                 continue;
             }

@@ -118,7 +118,8 @@ async fn prefetch_allows_no_additional_overtaking() {
         let names = log.names();
         for (at, name) in names.iter().enumerate() {
             let in_other_process = |other: &&u32| other.is_multiple_of(5) != name.is_multiple_of(5);
-            let overtaking = names[..at].iter().filter(|other| *other > name).filter(in_other_process);
+            let overtaking =
+                names[..at].iter().filter(|other| *other > name).filter(in_other_process);
             assert!(overtaking.count() <= 1, "{name} of {names:?}, {fault:?}");
         }
         log.assert_fences_grow();

@@ -24,10 +24,11 @@
 local apply_refund = {}
 
 function apply_refund.f(counter, charged_window)
-  -- Before Redis 7.0 the end is computed from two readings of the clock, each rounded. The
-  -- tolerance is less than half a window: a refund of a very short window must not hit the next
-  -- one.
-  local tolerance_ms = min(floor((counter.window_ms - 1) / 2), 2)
+  -- Before Redis 7.0 the end is computed from two readings of the clock, and the server may stall
+  -- between them. The tolerance is less than half a window: a refund of a very short window must
+  -- not hit the next one.
+  local max_tolerance_ms = EXPIRY_COMMAND == 'PTTL' and 50 or 2
+  local tolerance_ms = min(floor((counter.window_ms - 1) / 2), max_tolerance_ms)
   if
     counter.is_new_window
     or math.abs(now_ms + counter.remaining_ms - charged_window) > tolerance_ms

@@ -111,7 +111,13 @@ async fn killed_node_does_not_stop_messages_of_other_nodes() {
             live_keys.push(key);
         }
     }
+    let is_sharded = cluster.supports_sharded_pubsub().await;
     cluster.signal_node(1, "-KILL").await;
+    if !is_sharded {
+        // A plain subscription is on one node, perhaps the killed one. It moves, and messages are
+        // lost until then.
+        listener.assert_delivers_for(&store, &live_keys[0]).await;
+    }
     for key in &live_keys {
         send_and_receive(&store, &mut listener, key).await;
     }
