@@ -34,7 +34,7 @@ async fn blocking_handler_does_not_delay_return_of_other_tasks() {
     for payload in ["waits", "ends", "waits", "blocks", "waits"] {
         ids.push(push_text(&queue, payload).await);
     }
-    let (begins, mut begun) = tokio::sync::mpsc::unbounded_channel();
+    let (begins, mut started) = tokio::sync::mpsc::unbounded_channel();
     let (dropped, drops) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let (drops, released) = (Arc::new(Mutex::new(drops)), Arc::new(Mutex::new(released)));
@@ -57,7 +57,7 @@ async fn blocking_handler_does_not_delay_return_of_other_tasks() {
     });
     let all_have_started = async {
         for _ in 0..5 {
-            begun.recv().await.expect("the worker works");
+            started.recv().await.expect("the worker works");
         }
     };
     worker.drain_timeout(Duration::ZERO).run(all_have_started).await;

@@ -1,5 +1,5 @@
--- Step of lock_batch.lua: issues a new fence for a lock held in mode x. It reserves spare fences and
--- reports the state of the queue, as acquire.lua does with a grant. The lease does not change
+-- Step of lock_batch.lua: issues a new fence for a lock held in mode x. It reserves spare fences
+-- and reports the state of the queue, as acquire.lua does with a grant. The lease does not change
 -- (renew.lua extends it).
 --
 -- Input: `refresh_grant(token)`, for the selected lock (wait_queue.lua)
