@@ -16,11 +16,12 @@ mod gcra_rate;
 mod quota_rule;
 mod quota_snapshot;
 
+#[cfg(feature = "redis")]
+pub(crate) use self::charge_command::MAX_ITEMS_PER_CHARGE;
 pub(crate) use self::{
     charge_adjustment::{AdjustmentKind, ChargeAdjustment, SettleChargeCommand},
     charge_command::{
-        ChargeCommand, ChargeItem, ChargeOutcome, CounterName, MAX_ITEMS_PER_CHARGE,
-        QuotaSnapshots, check_item_count,
+        ChargeCommand, ChargeItem, ChargeOutcome, CounterName, QuotaSnapshots, check_item_count,
     },
     counter_value::{CounterValue, scale_ceil},
     gcra_rate::{GcraRate, MAX_DEBT_PARTS},

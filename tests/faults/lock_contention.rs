@@ -136,7 +136,7 @@ async fn thousand_waiters_are_served_in_order_without_leaks() {
     let disturbances: Arc<Mutex<Vec<DisturbedInterval>>> = Arc::default();
     let recorded = Arc::clone(&disturbances);
     let record = move |from, to| {
-        recorded.lock().push(DisturbedInterval { from, to: to + STALL_RECOVERY_NS })
+        recorded.lock().push(DisturbedInterval { from, to: to + STALL_RECOVERY_NS });
     };
     let monitor = tokio::spawn(stalls::report_server_stalls(&fleet.server, record));
     let (mut longest_round, mut resident) = (Duration::ZERO, Vec::new());

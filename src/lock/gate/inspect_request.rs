@@ -96,7 +96,7 @@ impl<R: RequestKind> LockLayer<R> {
                 LockInstruction::WaitFor(_) => {}
                 // A trusted run was deferred before.
                 LockInstruction::ParkOrRefuse if is_trusted_replay => {
-                    parking_slot.mark_reached_lock()
+                    parking_slot.mark_reached_lock();
                 }
                 LockInstruction::ParkOrRefuse if !can_defer => {
                     return InitialVerdict::Answer(not_deferrable_reply());

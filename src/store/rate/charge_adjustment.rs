@@ -50,7 +50,7 @@ pub(crate) enum AdjustmentKind {
 pub(crate) struct SettleChargeCommand {
     /// Tag of the charge.
     pub(crate) tag: Key,
-    /// At most [`MAX_ITEMS_PER_CHARGE`](super::MAX_ITEMS_PER_CHARGE).
+    /// At most [`MAX_ITEMS_PER_CHARGE`](super::charge_command::MAX_ITEMS_PER_CHARGE).
     pub(crate) items: Vec<ChargeAdjustment>,
 }
 

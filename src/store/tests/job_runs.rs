@@ -73,7 +73,7 @@ async fn repeated_claim_behind_older_job_returns_same_run(rig: &StoreHarness) {
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(older.clone())]);
     match rig.claim(claim_command(&key, &id, &run)).await {
         ClaimOutcome::Claimed(repeated) => {
-            assert_eq!((repeated.id, repeated.attempt), (id.clone(), 1))
+            assert_eq!((repeated.id, repeated.attempt), (id.clone(), 1));
         }
         other => panic!("{other:?}"),
     }

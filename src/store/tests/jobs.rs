@@ -100,7 +100,7 @@ async fn claim_on_held_lock_restores_job_offer(rig: &StoreHarness) {
     rig.acquire_exclusive(&key, &a).await;
     match rig.claim(claim_command(&key, &id, &run)).await {
         ClaimOutcome::Busy(lease_remaining) => {
-            assert!(lease_remaining > LONG_TIME / 2 && lease_remaining <= LONG_TIME)
+            assert!(lease_remaining > LONG_TIME / 2 && lease_remaining <= LONG_TIME);
         }
         other => panic!("{other:?}"),
     }

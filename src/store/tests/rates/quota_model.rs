@@ -111,7 +111,7 @@ impl QuotaModel {
                 if touched_ms > now {
                     let jump = u128::from(touched_ms) * 1000 - now_us;
                     arrivals.iter_mut().for_each(|arrival| {
-                        *arrival = arrival.saturating_sub(jump * u128::from(old_limit))
+                        *arrival = arrival.saturating_sub(jump * u128::from(old_limit));
                     });
                 }
                 if arrivals[1] <= now_us * u128::from(old_limit) {

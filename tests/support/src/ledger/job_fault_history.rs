@@ -151,7 +151,7 @@ impl FleetDomain for JobDomain {
         let super::DeferredReport {
             stats,
             cost_summary,
-            violations: mut violations,
+            mut violations,
             lost_requests,
             final_states,
             ..

@@ -165,7 +165,7 @@ impl FaultProxy {
     /// Closes the half-open connections.
     pub fn close_half_open(&self) {
         self.conditions.send_modify(|conditions| {
-            conditions.closed_half_open_epoch = conditions.half_open_epoch
+            conditions.closed_half_open_epoch = conditions.half_open_epoch;
         });
     }
 

@@ -97,7 +97,7 @@ impl QuotaClient {
         log.record(&QuotaEvent::Requested { client, key: name.clone() });
         match self {
             Self::Limiter(limiter) => {
-                log.record(&check_both_keys(limiter, client, name, rng).await)
+                log.record(&check_both_keys(limiter, client, name, rng).await);
             }
             Self::Layer(layered_client) => {
                 layered_client.send_request(client, name, rng, log).await;
