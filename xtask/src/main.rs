@@ -1,6 +1,8 @@
 //! Tasks of this repository, for developers and CI: `cargo xtask <task>`.
 
 mod cargo_tool;
+#[cfg(test)]
+mod document_paths;
 mod faults;
 mod import_direction_check;
 mod language_check;
