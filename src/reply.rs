@@ -37,7 +37,7 @@ impl fmt::Debug for Reply {
         let names: Vec<_> = text_names.chain(binary_names).collect();
         f.debug_struct("Reply")
             .field("status", status)
-            .field("fields", &names)
+            .field("headers", &names)
             .field("body_len", &body.len())
             .finish()
     }
@@ -197,6 +197,6 @@ mod tests {
         let mut reply = Reply::new(200).header("set-cookie", "secret=1").body("a secret");
         reply.binary_headers.push(("x-odd".into(), Bytes::from_static(b"secret")));
         let text = format!("{reply:?}");
-        assert_eq!(text, r#"Reply { status: 200, fields: ["set-cookie", "x-odd"], body_len: 8 }"#);
+        assert_eq!(text, r#"Reply { status: 200, headers: ["set-cookie", "x-odd"], body_len: 8 }"#);
     }
 }

@@ -93,7 +93,7 @@ impl RequestSnapshots {
 
 impl fmt::Debug for RequestSnapshots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Captured({})", self.writers.len())
+        write!(f, "RequestSnapshots({})", self.writers.len())
     }
 }
 

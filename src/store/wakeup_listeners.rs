@@ -149,7 +149,7 @@ impl WakeupListeners {
 impl fmt::Debug for WakeupListeners {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WakeupListeners")
-            .field("places", &self.offers.lock().len())
+            .field("offers", &self.offers.lock().len())
             .finish_non_exhaustive()
     }
 }

@@ -229,14 +229,14 @@ impl<N: ?Sized> Clone for DeferSettings<N> {
 impl<R: RequestKind> fmt::Debug for DeferLayer<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeferLayer")
-            .field("status_at", &self.0.status_path)
+            .field("status_path", &self.0.status_path)
             .field("methods", &self.0.methods)
-            .field("when", &self.0.trigger)
-            .field("what", &self.0.storage)
-            .field("how", &self.0.run)
-            .field("keys", &self.0.idempotency)
-            .field("caps", &self.0.storage_limits)
-            .field("replicas", &self.0.min_replicas)
+            .field("trigger", &self.0.trigger)
+            .field("storage", &self.0.storage)
+            .field("run", &self.0.run)
+            .field("idempotency", &self.0.idempotency)
+            .field("storage_limits", &self.0.storage_limits)
+            .field("min_replicas", &self.0.min_replicas)
             .finish_non_exhaustive()
     }
 }

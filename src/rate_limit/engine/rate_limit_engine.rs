@@ -99,7 +99,7 @@ impl Drop for InvalidateAfterReset<'_> {
 impl fmt::Debug for RateLimitEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitEngine")
-            .field("away", &self.outage.unavailable_shards())
+            .field("unavailable_shards", &self.outage.unavailable_shards())
             .finish_non_exhaustive()
     }
 }
