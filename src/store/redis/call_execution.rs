@@ -9,7 +9,7 @@ use tokio::time::{Instant, error::Elapsed, timeout_at};
 
 use super::{
     RedisBackend,
-    batcher::{CallReply, RETRY_PAUSE},
+    batcher::{CallReply, RETRY_PAUSE, pause_after_refusal},
     call_fault::{CallFault, classify_outcome, classify_reply},
     connection_lanes::TrackedConnection,
     lane_breaker_and_probe::LaneBreaker,
@@ -23,8 +23,8 @@ use crate::{
 };
 
 /// Progress of a call.
-#[derive(Default)]
 struct SendProgress {
+    deadline: Instant,
     /// A copy was lost with its connection, and may have run.
     copy_lost: bool,
     /// Connection on which a reply is awaited.
@@ -32,6 +32,10 @@ struct SendProgress {
 }
 
 impl SendProgress {
+    fn new(deadline: Instant) -> Self {
+        Self { deadline, copy_lost: false, pending_connection: None }
+    }
+
     /// Returns true if the call may have run. Copies that reached no connection, or that the server
     /// refused to run, have not.
     fn may_have_executed(&self) -> bool {
@@ -90,7 +94,8 @@ impl RedisBackend {
         args: &[Vec<u8>],
     ) -> Result<Value, Error> {
         self.check_breaker(shard, script.name)?;
-        let (deadline, mut progress) = (Instant::now() + self.deadline, SendProgress::default());
+        let deadline = Instant::now() + self.deadline;
+        let mut progress = SendProgress::new(deadline);
         let call = self.send_script(shard, script, keys, args, &mut progress);
         let outcome = resolve_outcome(script.name, timeout_at(deadline, call).await, &progress);
         self.record_outcome(shard, &outcome);
@@ -131,7 +136,7 @@ impl RedisBackend {
                 Ok(value) => return Ok(value),
                 // Ends with the deadline around this loop. Each iteration asks for a connection
                 // again.
-                Err((CallFault::NotExecuted, _)) => tokio::time::sleep(RETRY_PAUSE).await,
+                Err((CallFault::NotExecuted, _)) => pause_after_refusal(progress.deadline).await,
                 Err((CallFault::ConnectionLost, _)) if script.repeatable => {
                     progress.copy_lost = true;
                     if was_copy_lost {
@@ -196,7 +201,8 @@ impl RedisBackend {
         pipeline: &redis::Pipeline,
         resend_policy: ResendPolicy,
     ) -> Result<Vec<Value>, Error> {
-        let (deadline, mut progress) = (Instant::now() + self.deadline, SendProgress::default());
+        let deadline = Instant::now() + self.deadline;
+        let mut progress = SendProgress::new(deadline);
         let call = self.send_pipeline(shard, name, pipeline, resend_policy, &mut progress);
         resolve_outcome(name, timeout_at(deadline, call).await, &progress)
     }
@@ -221,7 +227,7 @@ impl RedisBackend {
                 Err((fault, error)) if resend_policy == ResendPolicy::Never => {
                     return Err(fault.into_error(name, error));
                 }
-                Err((CallFault::NotExecuted, _)) => tokio::time::sleep(RETRY_PAUSE).await,
+                Err((CallFault::NotExecuted, _)) => pause_after_refusal(progress.deadline).await,
                 Err((CallFault::ConnectionLost, _)) => {
                     progress.copy_lost = true;
                     tokio::time::sleep(RETRY_PAUSE).await;

@@ -1,11 +1,15 @@
 //! `CallBatcher`: sends calls that arrive together in one command.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::{Future, pending},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{
@@ -24,6 +28,21 @@ pub(super) const STALL_DIVISOR: u32 = 4;
 
 /// Pause before another connection is tried, where the last one did not help.
 pub(in super::super) const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Returns true if the reply to another copy can still be expected before the deadline. A copy
+/// without a reply puts its call in doubt, and a refused call is not in doubt yet.
+pub(super) fn has_time_for_reply(deadline: Instant, now: Instant) -> bool {
+    deadline.saturating_duration_since(now) > RETRY_PAUSE * 2
+}
+
+/// Pauses after a refusal, before another copy is sent. Near the deadline it lasts until the caller
+/// drops it at the deadline.
+pub(in super::super) async fn pause_after_refusal(deadline: Instant) {
+    sleep(RETRY_PAUSE).await;
+    if !has_time_for_reply(deadline, Instant::now()) {
+        pending::<()>().await;
+    }
+}
 
 /// Replies of one call, or its error.
 pub(super) type CallOutcome<F> = Result<CallReply<<F as BatchTransport>::Reply>, Error>;

@@ -47,4 +47,4 @@ mod tests;
 pub(super) use self::batch_transport::{BatchFault, BatchTransport, CallReply, MAX_BATCH_WEIGHT};
 pub(super) use self::batched_call::BatchedCall;
 use self::call_batcher::{BatcherInner, CallOutcome, in_doubt_error};
-pub(super) use self::call_batcher::{CallBatcher, RETRY_PAUSE};
+pub(super) use self::call_batcher::{CallBatcher, RETRY_PAUSE, pause_after_refusal};

@@ -1,10 +1,10 @@
 //! Settlement of a sent batch: its calls get their replies, fail, or are sent again.
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{
     BatchFault, BatchTransport, CallOutcome, CallReply, RETRY_PAUSE, batch_sender::BatchSender,
-    lane_queue::QueuedCall,
+    call_batcher::has_time_for_reply, lane_queue::QueuedCall,
 };
 use crate::error::{Error, ErrorKind};
 
@@ -32,6 +32,7 @@ impl<F: BatchTransport> BatchSender<F> {
             BatchFault::NotExecuted => {
                 self.batch.iter_mut().for_each(QueuedCall::undo_attempt);
                 sleep(RETRY_PAUSE).await;
+                self.fail_refused_before_deadline();
             }
             BatchFault::ConnectionLost if !F::REPEATABLE => {
                 self.fail_all(&Error::new(ErrorKind::Timeout, self.inner.script_name));
@@ -44,6 +45,18 @@ impl<F: BatchTransport> BatchSender<F> {
             BatchFault::Failed(error) => self.fail_all(&error),
         }
         false
+    }
+
+    /// Fails the refused calls whose deadline is too near for another copy.
+    fn fail_refused_before_deadline(&mut self) {
+        let (now, script_name) = (Instant::now(), self.inner.script_name);
+        self.batch.retain(|call| {
+            let may_resend = has_time_for_reply(call.deadline, now);
+            if !may_resend {
+                call.fail(script_name, Error::new(ErrorKind::Unavailable, script_name));
+            }
+            may_resend
+        });
     }
 
     /// Fails all calls of the batch.

@@ -6,12 +6,13 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::{
     BatchFault, BatchTransport, BatcherInner, CallOutcome, RETRY_PAUSE, batch_sender::BatchSender,
-    in_doubt_error, settle_batch::pair_replies,
+    in_doubt_error, pause_after_refusal, settle_batch::pair_replies,
 };
 use crate::error::{Error, ErrorKind};
 
 /// Progress of a call that is sent alone.
 struct SingleCallProgress<P> {
+    deadline: Instant,
     attempts: u32,
     connection: Option<P>,
 }
@@ -24,7 +25,7 @@ impl<F: BatchTransport> BatchSender<F> {
         deadline: Instant,
     ) -> CallOutcome<F> {
         let (transport, script_name) = (&self.inner.transport, self.inner.script_name);
-        let mut progress = SingleCallProgress { attempts: 0, connection: None };
+        let mut progress = SingleCallProgress { deadline, attempts: 0, connection: None };
         match timeout_at(deadline, self.inner.try_send_single(&command, &mut progress)).await {
             Ok(outcome) => outcome,
             Err(_) => {
@@ -75,7 +76,7 @@ impl<F: BatchTransport> BatcherInner<F> {
                 BatchFault::ConnectionLost if !F::REPEATABLE => {
                     return Err(Error::new(ErrorKind::Timeout, self.script_name));
                 }
-                BatchFault::NotExecuted => sleep(RETRY_PAUSE).await,
+                BatchFault::NotExecuted => pause_after_refusal(progress.deadline).await,
                 BatchFault::ConnectionLost if progress.attempts > 1 => sleep(RETRY_PAUSE).await,
                 BatchFault::NoScript | BatchFault::ConnectionLost => {}
             }

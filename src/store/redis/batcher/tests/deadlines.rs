@@ -11,7 +11,7 @@ use super::{
 use crate::{
     error::{Error, ErrorKind},
     store::redis::batcher::{
-        BatchFault,
+        BatchFault, RETRY_PAUSE,
         lane_queue::QueuedCall,
         outcome_cell::{AbandonedCall, OutcomeCell},
     },
@@ -81,6 +81,14 @@ async fn never_executed_call_reports_unavailable() {
         assert_eq!(call.await.unwrap_err().kind(), ErrorKind::Unavailable);
     }
     assert_eq!(transport.timeout_count(), 0);
+    // A copy sent at the end of the deadline could get no reply, and put its call in doubt.
+    let last_copy_at = CALL_TIMEOUT - RETRY_PAUSE * 2;
+    let max_copies = last_copy_at.as_millis().div_ceil(RETRY_PAUSE.as_millis());
+    for call in [1, 2] {
+        let sent = transport.sent_batches();
+        let copies = sent.iter().filter(|batch| batch.contains(&call)).count() as u128;
+        assert!(copies <= max_copies, "{sent:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
