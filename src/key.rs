@@ -25,6 +25,7 @@ pub(crate) use self::{
     embedded_ipv4::canonical_ip,
     encoding::{LogHash, credential_value, digest_parts, escape, hex},
 };
+use crate::error::{Error, expect_setting};
 
 /// Number of shards of a namespace. Part of the wire layout: it is written into the store when the
 /// namespace is first used, and checked at every connect (`connection_lanes::namespace_layout`).
@@ -128,18 +129,29 @@ impl Key {
     ///
     /// # Panics
     ///
-    /// If `n` is outside of 1 to 65,536.
+    /// If `n` is outside of 1 to 65,536. For a number from a configuration use
+    /// [`try_stripe`](Self::try_stripe).
     #[must_use]
-    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
     pub fn stripe(&self, n: u32) -> Self {
-        assert!(
-            (1..=MAX_STRIPES).contains(&n),
-            "Key::stripe: takes 1 to {MAX_STRIPES} stripes, not {n}"
-        );
+        expect_setting(self.try_stripe(n))
+    }
+
+    /// Like [`stripe`](Self::stripe), for a number from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if `n` is outside of 1 to 65,536.
+    #[expect(clippy::indexing_slicing, reason = "a digest has 32 bytes")]
+    pub fn try_stripe(&self, n: u32) -> Result<Self, Error> {
+        if !(1..=MAX_STRIPES).contains(&n) {
+            return Err(Error::setting(format!(
+                "Key::stripe: takes 1 to {MAX_STRIPES} stripes, not {n}"
+            )));
+        }
         let digest = Sha256::digest(self.0.as_bytes());
         let number = digest[..8].iter().fold(0u64, |sum, byte| sum << 8 | u64::from(*byte));
         let [kind, name, scope, _] = self.parts();
-        Self(format!("s:{kind}.{name}:{scope}:{n}.{}", number % u64::from(n)).into())
+        Ok(Self(format!("s:{kind}.{name}:{scope}:{n}.{}", number % u64::from(n)).into()))
     }
 
     /// Combines two keys. Two combinations are equal if both of their parts are.

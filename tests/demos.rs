@@ -203,7 +203,7 @@ async fn check_lock_of_aborted_request(framework: WebFramework) {
     let _ = pending.response().await.expect_status(503);
     assert_eq!(demo.wait_for_exit().await.code(), Some(0));
     let request = store.lock(Key::path_param("id", "7")).wait(Duration::from_secs(4));
-    request.acquire().await.expect("it was given back").release().await;
+    request.acquire().await.expect("the lock is released").release().await;
 }
 
 #[tokio::test]
@@ -221,7 +221,7 @@ async fn health_check_reports_store_outage() {
     let (axum, actix) = start_both_demos(&server.url("health")).await;
     let healthy = async |status: u16| {
         for demo in [&axum, &actix] {
-            eventually("the health to be told", async || {
+            eventually("the health check to answer", async || {
                 demo.get("/healthz").send().await.status == status
             })
             .await;

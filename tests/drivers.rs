@@ -112,8 +112,8 @@ async fn tonic_server_refuses_with_grpc_status() {
     assert_eq!(answer.get_ref(), "hello ada");
     assert!(metadata_value(answer.metadata(), "ratelimit").contains(";r=2;"));
     // Errors of the service pass the gate unchanged.
-    let error = greet(&channel, "").await.expect_err("nobody to greet");
-    assert_eq!((error.code(), error.message()), (Code::InvalidArgument, "nobody to greet"));
+    let error = greet(&channel, "").await.expect_err("the name is empty");
+    assert_eq!((error.code(), error.message()), (Code::InvalidArgument, "the name is empty"));
     greet(&channel, "grace").await.expect("within the quota");
 
     assert_refused(greet(&channel, "ada").await, 3, 3600);
@@ -139,7 +139,7 @@ async fn tonic_client_limits_its_own_calls() {
         assert_eq!(greet(&limited, "ada").await.expect("within").get_ref(), "hello ada");
     }
     assert_refused(greet(&limited, "ada").await, 2, 3600);
-    assert_eq!(calls.load(Ordering::Relaxed), 2, "what is refused is not sent");
+    assert_eq!(calls.load(Ordering::Relaxed), 2, "a refused call is not sent");
     greet(&channel, "ada").await.expect("the server has no such limit");
 }
 

@@ -94,7 +94,7 @@ impl HolderFixture {
     /// first.
     async fn was_released(&mut self) -> bool {
         let mut line = self.next_line().await;
-        if line.starts_with("told ") {
+        if line.starts_with("reports ") {
             line = self.next_line().await;
         }
         line == "Released"
@@ -141,10 +141,10 @@ async fn holder_paused_past_its_lease_does_not_write_again() {
     for _ in 0..4 {
         lines.push(paused.next_line().await);
     }
-    println!("figure: told of the loss after waking {} ms", resumed.elapsed().as_millis());
+    println!("figure: loss reported after resume {} ms", resumed.elapsed().as_millis());
     lines.sort();
     assert_eq!(lines[..3], ["AlreadyLost", "lost", "refused"], "{lines:?}");
-    assert!(lines[3].starts_with("told "), "{lines:?}");
+    assert!(lines[3].starts_with("reports "), "{lines:?}");
     // The late operations of the old holder affect neither the lock nor the data of the next one.
     assert!(paused.store.as_another_process().lock("x").acquire().await.is_err());
     next.holder.send_line("write").await;
@@ -167,7 +167,7 @@ async fn waiters_of_paused_process_are_served_after_resume() {
     let next = next.expect("the lease ends");
     let fence = next.fence();
     paused.holder.resume();
-    assert!(paused.next_line().await.starts_with("told "));
+    assert!(paused.next_line().await.starts_with("reports "));
     assert_eq!(next.release().await, lockgate::ReleaseStatus::Released);
     assert!(paused.read_fence("served").await > fence);
 }

@@ -74,7 +74,7 @@ async fn check_shutdown_during_run(program: &str) {
     let order = || store.lock(Key::path_param("id", "7"));
     let mut program = ExampleProcess::start(program, &url).await;
 
-    let busy = order().acquire().await.expect("nobody has it");
+    let busy = order().acquire().await.expect("the lock is free");
     let accepted =
         request(program.addr, "POST", "/orders/7/refund").send().await.expect_status(202);
     let id = accepted.header("location").rsplit('/').next().expect("an id").to_owned();
@@ -92,7 +92,12 @@ async fn check_shutdown_during_run(program: &str) {
     let status = program.wait_for_exit().await;
     assert_eq!(status.code(), Some(0), "{status}");
     assert_eq!(state().await, Some(JobState::Done));
-    order().acquire().await.expect("it was given back before the process ended").release().await;
+    order()
+        .acquire()
+        .await
+        .expect("the lock was released before the process ended")
+        .release()
+        .await;
 }
 
 #[tokio::test]

@@ -60,19 +60,25 @@ async fn run_with_workers<T>(workers: Vec<QueueWorker>, test: impl Future<Output
 async fn unique_key_is_reserved_for_its_window(case: TestCase) {
     let queue = text_queue(&case).await;
     let push = |key: &str, window| queue.push(&"x".to_owned()).unique_for(key, window);
-    let first = push("long", HOUR).await.expect("there is room").into_id();
+    let first = push("long", HOUR).await.expect("the queue accepts the task").into_id();
     assert_eq!(
-        push("long", HOUR).await.expect("there is room"),
+        push("long", HOUR).await.expect("the queue accepts the task"),
         PushedTask::Duplicate(first.clone())
     );
     // The unique key stays reserved after its task was cancelled.
     assert_eq!(queue.cancel(&first).await.expect("it is there"), Some(TaskState::Waiting));
-    assert_eq!(push("long", HOUR).await.expect("there is room"), PushedTask::Duplicate(first));
+    assert_eq!(
+        push("long", HOUR).await.expect("the queue accepts the task"),
+        PushedTask::Duplicate(first)
+    );
     // The window has ended, so the key is free although its task still waits.
     let moment = Duration::from_millis(1);
-    let brief = push("brief", moment).await.expect("there is room").into_id();
+    let brief = push("brief", moment).await.expect("the queue accepts the task").into_id();
     eventually("the key to be free", async || {
-        matches!(push("brief", moment).await.expect("there is room"), PushedTask::New(_))
+        matches!(
+            push("brief", moment).await.expect("the queue accepts the task"),
+            PushedTask::New(_)
+        )
     })
     .await;
     let info = queue.get(&brief).await.expect("it is there").expect("it waits");
@@ -83,12 +89,12 @@ async fn scheduled_task_runs_at_its_time(case: TestCase) {
     let queue = text_queue(&case).await;
     let push = |text: &str, time| queue.push(&text.to_owned()).run_at(time);
     let now = SystemTime::now();
-    let later = push("later", now + HOUR).await.expect("there is room").into_id();
-    let past = push("past", now - HOUR).await.expect("there is room").into_id();
+    let later = push("later", now + HOUR).await.expect("the queue accepts the task").into_id();
+    let past = push("past", now - HOUR).await.expect("the queue accepts the task").into_id();
     let info = queue.get(&later).await.expect("it is there").expect("it waits");
     assert!(HOUR / 2 < info.due_in && info.due_in <= HOUR, "{info:?}");
     let decade = HOUR * 24 * 3650;
-    let distant = push("far", now + decade).await.expect("there is room").into_id();
+    let distant = push("far", now + decade).await.expect("the queue accepts the task").into_id();
     let info = queue.get(&distant).await.expect("it is there").expect("it waits");
     assert!(decade - HOUR < info.due_in && info.due_in <= decade, "{info:?}");
     let completed = Arc::new(Mutex::new(Vec::new()));
@@ -109,7 +115,7 @@ async fn scheduled_task_runs_at_its_time(case: TestCase) {
 async fn queue_concurrency_of_one_holds_across_workers(case: TestCase) {
     let (first_queue, second_queue) = (text_queue(&case).await, text_queue(&case).await);
     for n in 0..12 {
-        let _ = first_queue.push(&n.to_string()).await.expect("there is room");
+        let _ = first_queue.push(&n.to_string()).await.expect("the queue accepts the task");
     }
     let (running, max_running) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let worker = |queue: &Queue<String>| {
@@ -143,11 +149,11 @@ async fn queue_concurrency_of_one_holds_across_workers(case: TestCase) {
 async fn waiting_payload_bytes_are_limited(case: TestCase) {
     let queue = text_queue(&case).await.capacity_bytes(1_500);
     let kilobyte = "x".repeat(1_000);
-    let first = queue.push(&kilobyte).await.expect("there is room").into_id();
+    let first = queue.push(&kilobyte).await.expect("the queue accepts the task").into_id();
     assert!(matches!(queue.push(&kilobyte).await, Err(PushError::Full)));
-    let _ = queue.push(&"x".to_owned()).await.expect("there is room for a little");
+    let _ = queue.push(&"x".to_owned()).await.expect("the queue accepts a small task");
     let _ = queue.cancel(&first).await.expect("it is there");
-    let _ = queue.push(&kilobyte).await.expect("there is room again");
+    let _ = queue.push(&kilobyte).await.expect("the queue accepts a large task again");
 }
 
 /// Payloads are measured as JSON, with the quotation marks. An oversized push stores nothing, not
@@ -174,7 +180,7 @@ async fn payload_size_is_limited(case: TestCase) {
 async fn dead_letter_bytes_are_limited(case: TestCase) {
     let queue = text_queue(&case).await.once();
     for _ in 0..3 {
-        let _ = queue.push(&"x".repeat(1_000)).await.expect("there is room");
+        let _ = queue.push(&"x".repeat(1_000)).await.expect("the queue accepts the task");
     }
     let worker = queue.worker(|_| async { Err(TaskFailure::dead_letter("hopeless")) });
     run_with_workers(vec![worker.concurrency(1).max_dead_bytes(2_500)], async {
@@ -195,12 +201,12 @@ async fn handler_sees_attempt_number(case: TestCase) {
         recorded.lock().push((task.attempt(), task.is_last_attempt(), task.pushed_at()));
         async { Err(TaskFailure::new("as it should")) }
     });
-    let id = queue.push(&"x".to_owned()).await.expect("there is room").into_id();
+    let id = queue.push(&"x".to_owned()).await.expect("the queue accepts the task").into_id();
     let pushed = queue.get(&id).await.expect("it is there").expect("it waits").pushed_at;
     let backoff = Duration::from_millis(1);
     run_with_workers(vec![worker.backoff(backoff, backoff)], async {
         eventually("it to die", async || {
-            let info = queue.get(&id).await.expect("it is there").expect("it is kept");
+            let info = queue.get(&id).await.expect("it is there").expect("it is stored");
             info.state == TaskState::Dead
         })
         .await;
@@ -214,7 +220,7 @@ async fn purge_waiting_keeps_dead_letters(case: TestCase) {
     let queue = text_queue(&case).await.once();
     let mut ids = Vec::new();
     for _ in 0..3 {
-        ids.push(queue.push(&"x".to_owned()).await.expect("there is room").into_id());
+        ids.push(queue.push(&"x".to_owned()).await.expect("the queue accepts the task").into_id());
     }
     let worker = queue.worker(|_| async { Err(TaskFailure::dead_letter("hopeless")) });
     run_with_workers(vec![worker.concurrency(1)], async {
@@ -224,8 +230,8 @@ async fn purge_waiting_keeps_dead_letters(case: TestCase) {
         .await;
     })
     .await;
-    let _ = queue.push(&"now".to_owned()).await.expect("there is room");
-    let _ = queue.push(&"later".to_owned()).delay(HOUR).await.expect("there is room");
+    let _ = queue.push(&"now".to_owned()).await.expect("the queue accepts the task");
+    let _ = queue.push(&"later".to_owned()).delay(HOUR).await.expect("the queue accepts the task");
     assert_eq!(queue.purge_waiting().await.expect("it is there"), 2);
     let (mut after, mut dead) = (None, Vec::new());
     loop {
@@ -246,7 +252,7 @@ async fn sealed_task_runs_only_with_its_key(case: TestCase) {
         (case.new_store().await, case.new_store().await.with_keyring(ring()));
     let (queue_without_key, queue): (Queue<String>, Queue<String>) =
         (store.queue("texts"), sealing_store.queue("texts"));
-    let id = queue.push(&"secret".to_owned()).await.expect("there is room").into_id();
+    let id = queue.push(&"secret".to_owned()).await.expect("the queue accepts the task").into_id();
     assert!(queue_without_key.payload(&id).await.is_err(), "it is sealed");
     let payload = queue.payload(&id).await.expect("it is there");
     assert_eq!(payload.as_deref(), Some("secret"));

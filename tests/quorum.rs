@@ -95,7 +95,7 @@ async fn quorum_survives_two_dead_nodes_and_fails_with_three() {
     // Long before the leases of the failed attempts would have ended.
     cluster.wait_until_clean(&[1, 3]).await;
     let clean_after = started.elapsed();
-    println!("figure: votes given back after {} ms", clean_after.as_millis());
+    println!("figure: votes released after {} ms", clean_after.as_millis());
     assert!(clean_after < QUORUM_LEASE * 5, "{clean_after:?}");
 }
 
@@ -270,10 +270,10 @@ async fn holds_never_overlap_while_nodes_restart() {
     }
     let mut holds = Vec::new();
     for task in tasks {
-        holds.extend(with_timeout("the last turn", task).await.expect("no holder panics"));
+        holds.extend(with_timeout("the last hold", task).await.expect("no holder panics"));
     }
-    println!("figure: fewest turns while nodes come and go {}", holds.len());
-    assert!(holds.len() > 10, "only {} turns", holds.len());
+    println!("figure: fewest holds while stores restart {}", holds.len());
+    assert!(holds.len() > 10, "only {} holds", holds.len());
     holds.sort_by_key(|hold| hold.from);
     for pair in holds.windows(2) {
         assert!(pair[0].to <= pair[1].from, "two at once: {} and {}", pair[0].fence, pair[1].fence);

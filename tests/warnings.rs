@@ -123,7 +123,7 @@ async fn unsuitable_server_settings_are_warned_once_per_start() {
     // data.
     server.kill();
     server.restart().await;
-    eventually("the new one to be told of", async || {
+    eventually("the new server to be warned of", async || {
         use_all_connections(&store).await;
         log.count_warnings(PERSISTENCE_WARNING) > 1
     })
@@ -146,7 +146,7 @@ async fn send_through_misconfigured_layers(case: TestCase) {
     let site = case.start_site().await;
     let before = misconfiguration_counts();
     let _ = site.get("/quota/three").send().await.expect_status(200);
-    assert_eq!(misconfiguration_counts(), before, "there is nothing to be told");
+    assert_eq!(misconfiguration_counts(), before, "no warning is logged");
     for _ in 0..2 {
         let forwarded = site.get("/quota/three").header("x-forwarded-for", "192.0.2.1");
         let _ = forwarded.send().await.expect_status(200);

@@ -273,11 +273,11 @@ mod tests {
             body_status: StoredBodyStatus::Full,
         };
         let answer = encode_response(at, &response, b"body");
-        for elsewhere in
+        for other_binding in
             [EnvelopeBinding { id: &two, ..at }, EnvelopeBinding { lock: &other, ..at }]
         {
-            assert_eq!(decode_request(elsewhere, &bytes), Err(EnvelopeError::Corrupted));
-            assert_eq!(decode_response(elsewhere, &answer), Err(EnvelopeError::Corrupted));
+            assert_eq!(decode_request(other_binding, &bytes), Err(EnvelopeError::Corrupted));
+            assert_eq!(decode_response(other_binding, &answer), Err(EnvelopeError::Corrupted));
         }
         assert_eq!(decode_request(at, &answer), Err(EnvelopeError::Corrupted));
         assert_eq!(decode_response(at, &bytes), Err(EnvelopeError::Corrupted));

@@ -24,11 +24,11 @@
 //! worker, status resource, and an orderly shutdown.
 
 mod abort_run;
-mod busy_lock_gate;
 mod claim_and_settle;
 mod envelope;
 mod execute_run;
 mod extension_snapshot;
+mod gate;
 mod idempotency_key;
 mod job_backoff;
 mod job_chain;
@@ -62,8 +62,8 @@ pub(crate) use self::job_stepper::JobStepper;
 #[cfg(feature = "webhook")]
 pub use self::webhook::Webhooks;
 pub use self::{
-    busy_lock_gate::{DeferCandidate, DeferLayer, DeferTicket},
     extension_snapshot::ExtensionSnapshot,
+    gate::{DeferCandidate, DeferLayer, DeferTicket},
     jobs::{
         DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
         ParseCursorError, RetainedRequest,

@@ -234,7 +234,7 @@ async fn send_enqueue(store: &Store, call: EnqueueCommand) -> JobId {
 
 async fn get_job(store: &Store, id: &JobId) -> JobView {
     let job = store.backend().job_view(id.clone()).await;
-    job.expect("the store is there").expect("it is kept")
+    job.expect("the store is there").expect("it is stored")
 }
 
 /// Waits until the job has ended and returns its state.
@@ -264,6 +264,21 @@ fn invalid_queue_rate_is_a_config_error() {
         let error = worker.try_queue_rate(requests, per).expect_err("it is refused");
         assert_eq!(error.kind(), crate::ErrorKind::Config);
     }
+}
+
+#[test]
+fn invalid_header_name_is_a_config_error() {
+    let defer_layer = super::DeferLayer::<()>::new;
+    let worker = DeferWorker::new(&Store::memory(), CountingReplayer::default());
+    let refused = [
+        defer_layer().try_keep_header("x pass").map(drop),
+        defer_layer().try_credential_header("x pass").map(drop),
+        worker.try_keep_response_header("x pass").map(drop),
+    ];
+    for result in refused {
+        assert_eq!(result.expect_err("it is refused").kind(), crate::ErrorKind::Config);
+    }
+    assert!(defer_layer().try_keep_header("X-Pass").is_ok());
 }
 
 #[test]

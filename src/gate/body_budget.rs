@@ -178,7 +178,7 @@ mod tests {
         assert!(second.try_grow_to(MUCH / 2));
         assert!(!second.try_grow_to(MUCH / 2 + (1 << 31)));
         drop(first);
-        assert!(second.try_grow_to(MUCH / 2 + (1 << 31)), "what is dropped is given back");
+        assert!(second.try_grow_to(MUCH / 2 + (1 << 31)), "a dropped share returns its bytes");
     }
 
     /// 1,300 idle requests of one client, and the largest body of another client.
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!((first.reserved_head, first.reserved_body), (102, 10));
         assert!(
             !new_budget(10, 0).try_reserve_head(&head_of_len(0), Key::custom("a")),
-            "the budget is both of theirs"
+            "both layers share the budget"
         );
     }
 

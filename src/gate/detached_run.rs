@@ -243,9 +243,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn started_run_leaves_its_gate_after_a_disconnect() {
         let store = Store::memory();
-        for has_begun in [true, false] {
+        for has_started in [true, false] {
             let slot = ParkingSlot::new(LockInstruction::ParkImmediately, None);
-            if has_begun {
+            if has_started {
                 slot.set_run(begin_run(&store, &acquire_for_direct_run(&store).await).await);
             }
             let has_left = AtomicBool::new(false);
@@ -256,7 +256,7 @@ mod tests {
                 has_left.store(true, Ordering::Relaxed);
             };
             let _ = DetachedRun::new(slot.clone()).leave_gate(leaving, ready(())).await;
-            assert_eq!(has_left.load(Ordering::Relaxed), has_begun);
+            assert_eq!(has_left.load(Ordering::Relaxed), has_started);
         }
     }
 }

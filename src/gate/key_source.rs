@@ -87,23 +87,26 @@ impl<R: RequestKind> KeySource<R> {
     /// `to`. Each gives a key: [`Key::path_param`](crate::Key::path_param), named by the parameter
     /// names, sorted and joined by commas.
     ///
-    /// # Panics
+    /// # Errors
     ///
     /// If `param_names` is empty.
-    pub(crate) fn path_params<S: AsRef<str>>(param_names: impl IntoIterator<Item = S>) -> Self {
-        Self(KeySourceKind::PathParams(ParamGroup::new(param_names, None)))
+    pub(crate) fn try_path_params<S: AsRef<str>>(
+        param_names: impl IntoIterator<Item = S>,
+    ) -> Result<Self, Error> {
+        Ok(Self(KeySourceKind::PathParams(ParamGroup::try_new(param_names, None)?)))
     }
 
-    /// Like [`path_params`](Self::path_params), for parameters of type `T`: see
+    /// Like [`try_path_params`](Self::try_path_params), for parameters of type `T`: see
     /// [`path_param_as`](Self::path_param_as).
     ///
-    /// # Panics
+    /// # Errors
     ///
     /// If `param_names` is empty.
-    pub(crate) fn path_params_as<T: FromStr + fmt::Display>(
+    pub(crate) fn try_path_params_as<T: FromStr + fmt::Display>(
         param_names: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Self {
-        Self(KeySourceKind::PathParams(ParamGroup::new(param_names, Some(canonicalize::<T>))))
+    ) -> Result<Self, Error> {
+        let group = ParamGroup::try_new(param_names, Some(canonicalize::<T>))?;
+        Ok(Self(KeySourceKind::PathParams(group)))
     }
 
     /// A header, which must occur exactly once: [`Key::header`](crate::Key::header). Without a
@@ -154,17 +157,18 @@ impl<R: RequestKind> KeySource<R> {
 
     /// Returns this source if every request that passes has a key.
     ///
-    /// # Panics
+    /// # Errors
     ///
     /// If a request could pass without one: with
     /// [`MissingAddress::Skip`](super::MissingAddress::Skip), it would bypass the lock.
-    pub(crate) fn require_key(self) -> Self {
-        assert!(
-            !self.may_lack_key(),
-            "MissingAddress::Skip: a request without an address would pass without the lock; use \
-             another MissingAddress"
-        );
-        self
+    pub(crate) fn require_key(self) -> Result<Self, Error> {
+        if self.may_lack_key() {
+            return Err(Error::setting(
+                "MissingAddress::Skip: a request without an address would pass without the lock; \
+                 use another MissingAddress",
+            ));
+        }
+        Ok(self)
     }
 
     fn may_lack_key(&self) -> bool {

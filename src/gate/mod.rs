@@ -43,7 +43,7 @@ pub(crate) use self::{
     layer_context::UnderLockMark,
     method_filter::MethodFilter,
     parking_slot_for_busy_lock::LockInstruction,
-    parse_header_name::{parse_header_name, try_parse_header_name},
+    parse_header_name::try_parse_header_name,
     remove_from_connection_header::remove_from_connection,
     replay_marker::{REPLAY_HEADER, current_replay, is_replay},
     request_kind::find_extension,

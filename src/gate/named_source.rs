@@ -9,7 +9,7 @@ use super::{
     gate_request::{GateRequest, PathParamError, RouteMatch},
     key_error::KeyError,
 };
-use crate::key::Key;
+use crate::{error::Error, key::Key};
 
 /// Converts a value to its canonical form; `None` if it does not parse.
 ///
@@ -56,18 +56,26 @@ pub(super) struct ParamGroup {
 }
 
 impl ParamGroup {
-    pub(super) fn new(
+    /// Creates a group of the parameters with these names.
+    ///
+    /// # Errors
+    ///
+    /// If there are no names.
+    pub(super) fn try_new(
         names: impl IntoIterator<Item = impl AsRef<str>>,
         canonicalize: Option<CanonicalizeFn>,
-    ) -> Arc<Self> {
+    ) -> Result<Arc<Self>, Error> {
         let names: Vec<_> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
-        assert!(!names.is_empty(), "by_path_params: name at least one parameter");
+        if names.is_empty() {
+            return Err(Error::setting("by_path_params: name at least one parameter"));
+        }
         // A comma in a name must not read as two names.
         let escape = |name: &String| name.replace('%', "%25").replace(',', "%2C");
         let mut sorted: Vec<_> = names.iter().map(escape).collect();
         sorted.sort();
         sorted.dedup();
-        Arc::new(Self { param_names: names, canonicalize, joined_name: sorted.join(",") })
+        let joined_name = sorted.join(",");
+        Ok(Arc::new(Self { param_names: names, canonicalize, joined_name }))
     }
 }
 

@@ -212,11 +212,11 @@ async fn remote_run_is_verified_only_while_it_runs() {
         assert!(seen.headers.contains_key("lockgate-held"), "the lock is the worker's");
     }
     assert!(marker.has_passed_lock());
-    let facts = hold.state();
+    let hold_state = hold.state();
     let call = SettleCommand {
-        key: facts.key().clone(),
+        key: hold_state.key().clone(),
         id: marker.job().id.clone(),
-        token: facts.lease.token.clone(),
+        token: hold_state.lease.token.clone(),
         settlement: Settlement::Dead { reason: "failed", retention: LEASE },
         next_claim: None,
     };
@@ -298,7 +298,7 @@ async fn connect_timeout_is_not_a_failed_run() {
     while let Ok(connected) =
         tokio::time::timeout(soon, tokio::net::TcpStream::connect(silent)).await
     {
-        connections.push(connected.expect("there was room"));
+        connections.push(connected.expect("the accept queue has space"));
     }
     let mut bases = vec![format!("http://{silent}")];
     let mute = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -358,11 +358,11 @@ async fn requeued_run_is_not_running_beside_its_successor() {
     let clock = Clock::manual();
     let store = Store::memory_with_clock(clock.clone());
     let (hold, marker) = start_run(&store).await;
-    let facts = hold.state();
+    let hold_state = hold.state();
     let call = SettleCommand {
-        key: facts.key().clone(),
+        key: hold_state.key().clone(),
         id: marker.job().id.clone(),
-        token: facts.lease.token.clone(),
+        token: hold_state.lease.token.clone(),
         settlement: Settlement::ReturnToQueue {
             delay: Duration::from_millis(1),
             reason: "drained",

@@ -86,7 +86,7 @@ fn addresses_are_normalised() {
     assert_eq!(ip("64:ff9b::192.0.2.1"), ip("192.0.2.1"), "NAT64");
     assert_ne!(ip("64:ff9b::192.0.2.1"), ip("64:ff9b::192.0.2.2"));
     assert_ne!(ip("64:ff9b:1::192.0.2.1"), ip("64:ff9b:1::192.0.2.2"));
-    assert_ne!(ip("64:ff9b:1::192.0.2.1"), ip("192.0.2.1"), "nobody knows its format");
+    assert_ne!(ip("64:ff9b:1::192.0.2.1"), ip("192.0.2.1"), "the format is not defined");
     assert_eq!(ip("64:ff9b:0:0:1::1"), ip("64:ff9b:0:0:2::1"), "neither of them");
 }
 
@@ -128,9 +128,11 @@ fn stripes_are_used_evenly() {
 }
 
 #[test]
-fn invalid_stripe_count_panics() {
+fn invalid_stripe_count_is_refused() {
     for n in [0, 65_537, u32::MAX] {
         assert!(std::panic::catch_unwind(|| Key::custom("a").stripe(n)).is_err());
+        let error = Key::custom("a").try_stripe(n).expect_err("out of range");
+        assert_eq!(error.kind(), crate::ErrorKind::Config);
     }
 }
 

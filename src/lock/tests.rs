@@ -26,13 +26,16 @@ mod unpolled_waiters;
 
 use std::time::Duration;
 
-use super::{AcquireError, LockBusy, LockGuard};
-use crate::store::{LockLease, Store};
+use super::{AcquireError, LockBusy, LockGuard, LockLayer};
+use crate::{
+    gate::{ClientAddress, KeySource, MissingAddress},
+    store::{LockLease, Store},
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn acquire_after_shutdown(store: &Store) -> LockGuard {
-    assert!(store.shutdown(SECOND).await, "something was not given back");
+    assert!(store.shutdown(SECOND).await, "a lock or a queue entry is left");
     // Another process, which shares neither the local queues nor the nonces of this one.
     store.as_another_process().lock("x").acquire().await.expect("the lock is free")
 }
@@ -59,7 +62,7 @@ async fn timed_out_waiter_reports_the_holder_and_the_queue() {
     for wait in (1..20).map(|n| n * SECOND / 10) {
         let busy = expect_busy(store.lock("x").wait(wait).acquire().await);
         // The waiter's own lease is 10 s.
-        assert!(busy.lease_remaining > 20 * SECOND, "not what is known, after {wait:?}: {busy:?}");
+        assert!(busy.lease_remaining > 20 * SECOND, "wrong lease after {wait:?}: {busy:?}");
         assert!(busy.waited.is_some_and(|waited| waited >= wait), "{busy:?}");
     }
     // Waiters of one process share a queue entry. Each of them reports the queue, while others
@@ -73,4 +76,27 @@ async fn timed_out_waiter_reports_the_holder_and_the_queue() {
             "{timed_out} have gone: {busy:?}"
         );
     }
+}
+
+#[test]
+fn invalid_layer_settings_are_config_errors() {
+    let client = ClientAddress::peer().on_missing(MissingAddress::Skip);
+    let layer = || LockLayer::<()>::by_header("x-order");
+    let refused = [
+        LockLayer::<()>::try_by(KeySource::client(client.clone())),
+        LockLayer::<()>::try_by_client(client),
+        LockLayer::<()>::try_by_extension::<u64>(""),
+        LockLayer::<()>::try_by_path_params([""; 0]),
+        LockLayer::<()>::try_by_path_params_as::<u64>([""; 0]),
+        LockLayer::<()>::try_by_keys("", |()| Vec::new()),
+        layer().try_and_header("x pass"),
+        layer().try_and_key("", |()| None),
+        layer().try_stripes(0),
+        layer().try_stripes(65_537),
+    ];
+    for (n, result) in refused.into_iter().enumerate() {
+        let error = result.map(drop).expect_err("it is refused");
+        assert_eq!(error.kind(), crate::ErrorKind::Config, "{n}: {error}");
+    }
+    assert!(layer().try_and_header("X-Tenant").is_ok_and(|layer| layer.try_stripes(16).is_ok()));
 }

@@ -123,6 +123,18 @@ impl<T: Serialize + DeserializeOwned> Queue<T> {
     /// where it is pushed. A service that only pushes, with a type of its own for that, converts it
     /// to a [`serde_json::Value`].
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # use lockgate::{Store, queue::Queue};
+    /// let emails: Queue<String> = Store::memory().queue("emails");
+    /// let email = "ada@example.org".to_owned();
+    /// let pushed = emails.push(&email).delay(Duration::from_secs(60)).await?;
+    /// assert!(emails.get(pushed.id()).await?.is_some());
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// When awaited: [`PushError`](super::PushError). With debug assertions also

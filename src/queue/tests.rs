@@ -63,10 +63,10 @@ fn scripted_worker(queue: &Queue<String>, log: &TaskRunLog) -> QueueWorker {
         assert!(task.payload != "panic outside", "outside of the future");
         async move {
             match task.payload.split(' ').collect::<Vec<_>>()[..] {
-                ["fail"] => Err(TaskFailure::new("as it was told")),
+                ["fail"] => Err(TaskFailure::new("requested by the test")),
                 ["later"] => Err(TaskFailure::new("not now").retry_after(SECOND * 100)),
                 ["dead"] => Err(TaskFailure::dead_letter("hopeless")),
-                ["panic"] => panic!("as it was told"),
+                ["panic"] => panic!("requested by the test"),
                 ["sleep", ms] => {
                     sleep(Duration::from_millis(ms.parse().unwrap())).await;
                     Ok(())
@@ -101,7 +101,7 @@ impl SpawnedQueueWorker {
 }
 
 async fn push_text(queue: &Queue<String>, payload: &str) -> TaskId {
-    queue.push(&payload.to_owned()).await.expect("there is room").into_id()
+    queue.push(&payload.to_owned()).await.expect("the queue accepts the task").into_id()
 }
 
 async fn task_state(queue: &Queue<String>, id: &TaskId) -> Option<TaskState> {

@@ -110,7 +110,7 @@ impl TestQuorum {
     /// Asserts that all undos are done and all nodes are free.
     async fn assert_all_free(&self) {
         for store in &self.stores {
-            assert!(store.shutdown(LEASE * 2).await, "something is left to give back");
+            assert!(store.shutdown(LEASE * 2).await, "a vote is left");
         }
         assert_eq!(self.busy_nodes().await, [0; 0]);
     }

@@ -266,7 +266,7 @@ mod tests {
         hold.close();
         let mut lost = pin!(hold.wait_for_loss());
         let mut cx = Context::from_waker(Waker::noop());
-        assert!(lost.as_mut().poll(&mut cx).is_pending(), "it is being given back");
+        assert!(lost.as_mut().poll(&mut cx).is_pending(), "the hold is being released");
         hold.report_loss_on_release();
         assert_eq!(lost.as_mut().poll(&mut cx), Poll::Ready(LockLoss::Taken));
     }
@@ -283,7 +283,7 @@ mod tests {
     #[test]
     fn concurrent_loss_wakes_waiting_task() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        for turn in 0..3000 {
+        for round in 0..3000 {
             let _timers = runtime.enter();
             let (hold, barrier) = (new_hold_state(), Barrier::new(2));
             let woken = Arc::new(WakeFlag::default());
@@ -293,16 +293,16 @@ mod tests {
                 scope.spawn(|| {
                     barrier.wait();
                     // Somewhere in the other's one poll.
-                    (0..turn % 300).for_each(|_| std::hint::spin_loop());
+                    (0..round % 300).for_each(|_| std::hint::spin_loop());
                     hold.lease.mark_lost(LockLoss::Taken);
                 });
                 barrier.wait();
                 lost.as_mut().poll(&mut Context::from_waker(&waker))
             });
             if first.is_pending() {
-                assert!(woken.0.load(Ordering::Acquire), "turn {turn}: lost, and no task woken");
+                assert!(woken.0.load(Ordering::Acquire), "round {round}: lost without a wake-up");
                 let again = lost.as_mut().poll(&mut Context::from_waker(&waker));
-                assert_eq!(again, Poll::Ready(LockLoss::Taken), "turn {turn}");
+                assert_eq!(again, Poll::Ready(LockLoss::Taken), "round {round}");
             }
         }
     }

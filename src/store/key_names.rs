@@ -349,15 +349,15 @@ mod tests {
     fn event_channels_are_recognized() {
         let (keys, node) = (KeyNames::new("e"), NodeId::new());
         for jobs in [false, true] {
-            for heard in
+            for channels in
                 [keys.subscriptions(&node, jobs), keys.shard_subscriptions(63, &node, jobs)]
             {
-                let events = heard.iter().map(|channel| KeyNames::is_event_channel(channel));
+                let events = channels.iter().map(|channel| KeyNames::is_event_channel(channel));
                 assert_eq!(
                     Vec::from_iter(events),
                     [&[false, true][..], &[true][..jobs.into()]].concat()
                 );
-                assert!(heard.iter().all(|channel| channel.starts_with(keys.channel_prefix())));
+                assert!(channels.iter().all(|channel| channel.starts_with(keys.channel_prefix())));
             }
         }
         assert!(

@@ -29,6 +29,17 @@ use crate::{clock::Clock, error::Error};
 ///
 /// [`Store::connect`] takes the URL of a Redis or Valkey server. [`Store::memory`] is the embedded
 /// default, with the same semantics inside one process.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use lockgate::Store;
+/// let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
+/// let guard = store.lock("import").acquire().await?;
+/// store.queue::<String>("emails").push(&"ada@example.org".to_owned()).await?;
+/// guard.release().await;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<StoreInner>,
@@ -60,6 +71,17 @@ impl WeakStore {
 impl Store {
     /// Creates an empty store inside this process. It lives as long as its handles. Its locks,
     /// quotas and deferred requests are lost when the process ends.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockgate::AcquireError> {
+    /// # use lockgate::Store;
+    /// let store = Store::memory();
+    /// let _guard = store.lock("import").acquire().await?;
+    /// assert!(store.clone().lock("import").acquire().await.is_err()); // the same locks
+    /// assert!(Store::memory().lock("import").acquire().await.is_ok()); // another store
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn memory() -> Self {
         Self::memory_with_clock(Clock::system())
@@ -84,6 +106,15 @@ impl Store {
     ///
     /// Cancel safe: it changes nothing.
     ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// # let store = lockgate::Store::memory();
+    /// let status = if store.ping().await.is_ok() { 200 } else { 503 };
+    /// # assert_eq!(status, 200);
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`](crate::ErrorKind) or `Timeout` while the store is unavailable,
@@ -105,6 +136,17 @@ impl Store {
     ///
     /// Cancel safe: the background agent continues to release dropped locks while there is a
     /// runtime.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockgate::AcquireError> {
+    /// # use std::time::Duration;
+    /// # let store = lockgate::Store::memory();
+    /// let guard = store.lock("import").acquire().await?;
+    /// drop(guard); // is released in the background
+    /// assert!(store.shutdown(Duration::from_secs(1)).await);
+    /// # Ok(()) }
+    /// ```
     pub async fn shutdown(&self, deadline: Duration) -> bool {
         let drained = async {
             // Concurrently: a long run must not keep the engines from releasing their locks.

@@ -193,12 +193,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn held_lock_survives_clock_advances() {
         let kit = TestKit::new();
-        let somebody = kit.hold_lock("x").await.expect("it is free");
+        let held_lock = kit.hold_lock("x").await.expect("it is free");
         for _ in 0..23 {
             kit.advance(DAY / 24);
             tokio::time::sleep(DAY / 24).await;
         }
-        assert_eq!(somebody.loss(), None);
+        assert_eq!(held_lock.loss(), None);
         assert!(kit.store().lock("x").acquire().await.is_err());
     }
 }

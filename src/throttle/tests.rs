@@ -24,7 +24,7 @@ async fn throttled_kinds_are_bounded() {
     }
     assert_eq!(written, MAX_KINDS + 1, "those beyond are one kind");
     assert!(kinds.0.len() <= MAX_KINDS + 1);
-    assert_eq!(kinds.admit("7", Instant::now()), None, "a known kind stays one");
+    assert_eq!(kinds.admit("7", Instant::now()), None, "a listed kind is still throttled");
 }
 
 #[test]

@@ -39,7 +39,7 @@ async fn drain_finishes_active_run_and_starts_no_other() {
         assert_eq!(fleet.wait_for_outcome(web, &queued).await.state, "done");
         println!("figure: all done after SIGTERM {} ms", terminated.elapsed().as_millis());
         let queued_delay = ended.elapsed();
-        assert!(queued_delay < 5 * SECOND, "{queued_delay:?} after what it stood behind");
+        assert!(queued_delay < 5 * SECOND, "{queued_delay:?} after the job before it");
         for (id, process) in [(active, worker), (queued, other), (other_job, other)] {
             assert_eq!(fleet.runs_of(&id)[0].incarnation.process, process, "{id}");
         }
@@ -120,7 +120,7 @@ async fn run_that_fails_during_drain_is_retried() {
         fleet.terminate(worker);
         fleet.wait_for_worker_stop(worker).await;
         let ended = |id| fleet.runs_of(id).iter().any(|run| run.end.is_some());
-        assert!(!ended(&failing) && !ended(&panicking), "it was told to stop while they ran");
+        assert!(!ended(&failing) && !ended(&panicking), "the worker was stopped during the runs");
         let other = fleet.start_node(long_lease_setup(framework.other())).await;
         for id in [&failing, &panicking] {
             assert_eq!(fleet.wait_for_outcome(web, id).await.state, "done");

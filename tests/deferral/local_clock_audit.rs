@@ -10,60 +10,44 @@ use std::{
 /// leases or due times. Counted are [`CLOCK_READS`] and, in files that contain one, [`AGE_READS`].
 /// All other code uses the server time of the scripts, and durations.
 const ALLOWED_USES: [(&str, usize, &str); 18] = [
-    ("clock.rs", 9, "the clock of the store in memory, which is its server"),
-    ("defer/job_backoff.rs", 3, "how far away the moment is that an answer's `Retry-After` names"),
-    ("defer/webhook/deliver_webhook.rs", 1, "when the server has accepted a job, as a time"),
+    ("clock.rs", 9, "clock of the embedded store, which is the server time"),
+    ("defer/job_backoff.rs", 3, "delay until the date of a handler's `Retry-After`"),
+    ("defer/webhook/deliver_webhook.rs", 1, "conversion: server time of a job's acceptance"),
     (
         "defer/webhook/webhooks.rs",
         5,
-        "when a callback was signed, which its receiver may refuse as old",
+        "signature time of a webhook; the receiver may refuse an old one",
     ),
-    ("defer/jobs/job_info.rs", 9, "when the server says that things happened, as times"),
-    (
-        "defer/settlement_rules.rs",
-        7,
-        "the pause of a job that no route takes, between a second and a minute",
-    ),
-    ("defer/execute_run.rs", 3, "when the server has accepted a job, as a time"),
-    ("gate/replay_marker.rs", 2, "the same, for handlers"),
+    ("defer/jobs/job_info.rs", 9, "conversion: server times of a job's events"),
+    ("defer/settlement_rules.rs", 7, "pause of an unrouted job, from a second to a minute"),
+    ("defer/execute_run.rs", 3, "conversion: server time of a job's acceptance"),
+    ("gate/replay_marker.rs", 2, "conversion: server time of a job's acceptance, for handlers"),
     (
         "lock/delegation_header.rs",
         10,
-        "how long a token that is handed to another process is good for",
+        "validity of a delegation, at most the validity of its lease",
     ),
-    ("queue/admin.rs", 3, "when the server says that a task was pushed, and has ended"),
-    (
-        "queue/push_request.rs",
-        4,
-        "how far away the moment is that `run_at` is given: whoever pushes has named it",
-    ),
+    ("queue/admin.rs", 3, "conversion: server times of a task's push and end"),
+    ("queue/push_request.rs", 4, "delay until the caller's `run_at`"),
     (
         "queue/task_run.rs",
         1,
-        "from when on, an hour, it is a failure like any that a task's payload can't be read here",
+        "end of the hour after which an unreadable payload counts as a failure",
     ),
     (
         "queue/sealed_payload.rs",
         1,
-        "the pause of a task whose key is not here, between a second and a minute",
+        "pause of a task whose key is missing, from a second to a minute",
     ),
-    ("queue/task.rs", 5, "when the server says that a task was pushed, as a time"),
-    (
-        "http_replay/sign_replay_request.rs",
-        6,
-        "until when a run that was sent to another process may begin there",
-    ),
+    ("queue/task.rs", 5, "conversion: server time of a task's push"),
+    ("http_replay/sign_replay_request.rs", 6, "latest start of a run sent to another process"),
     (
         "http_replay/replay_verifier.rs",
         6,
-        "the same, looked at there; whether the run goes on is asked of the store",
+        "check of the latest start; the store decides whether the run is active",
     ),
-    (
-        "store/backend.rs",
-        5,
-        "what a server's time is without asking; who asks for that is counted too",
-    ),
-    ("testing/test_kit.rs", 4, "the clock of the test kit, as a time"),
+    ("store/backend.rs", 5, "estimate of the server time; its callers are counted too"),
+    ("testing/test_kit.rs", 4, "conversion: time of the manual clock"),
 ];
 
 const CLOCK_READS: [&str; 8] = [

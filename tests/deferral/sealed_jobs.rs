@@ -63,7 +63,7 @@ async fn sealing_key_missing_at_worker_leaves_job_queued() {
             tokio::time::sleep(SECOND / 50).await;
         }
     };
-    lockgate_tests::with_timeout("a worker to look at it", no_key_status).await;
+    lockgate_tests::with_timeout("a worker to claim the job", no_key_status).await;
     assert_eq!(fleet.query_status(web, &ids[0]).await.state, "queued");
     let worker_with_key = fleet.start_node(sealing_setup(WebFramework::Axum, &[2, 1])).await;
     fleet.terminate(worker_without_key);
@@ -125,7 +125,7 @@ async fn check_swapped_responses() {
     };
     for id in &ids {
         let text = response(id).await.expect_status(200).text();
-        assert!(text.contains(&**id), "what is looked for below would be seen: {text}");
+        assert!(text.contains(&**id), "the monitor records plain text: {text}");
     }
     swap_stored_values(&fleet, "r").await;
     for (id, other) in [(&ids[0], &ids[1]), (&ids[1], &ids[0])] {

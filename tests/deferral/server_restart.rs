@@ -50,13 +50,13 @@ async fn restarted_server_without_data_accepts_new_jobs() {
     fleet.server.kill();
     fleet.server.restart().await;
     drop(held);
-    eventually("the status to be told", async || {
+    eventually("the status to be available", async || {
         fleet.query_status(0, &lost_job).await.state.is_empty()
     })
     .await;
     let held = fleet.hold_lock("7").await;
     let mut outcome = SendOutcome::NoResponse;
-    eventually("new requests to be taken", async || {
+    eventually("new requests to be accepted", async || {
         outcome = fleet.deferrable_request(0, "7").put().send().await;
         matches!(outcome, SendOutcome::Accepted(_))
     })

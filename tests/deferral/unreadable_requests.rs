@@ -48,7 +48,7 @@ async fn request_of_newer_version_waits_for_newer_worker() {
             }
         };
         let status =
-            lockgate_tests::with_timeout("a worker to look at it", newer_version_status).await;
+            lockgate_tests::with_timeout("a worker to claim the job", newer_version_status).await;
         assert_eq!(status.state, "queued");
         // A worker that polls the job again holds the lock for a moment.
         let direct_outcome = fleet.deferrable_request(web, "7").waiting_if_busy().send().await;

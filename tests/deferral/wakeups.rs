@@ -73,7 +73,7 @@ async fn wait_for_first_wakeup(fleet: &JobFleet, web: usize, worker: usize) -> u
         lock.release().await;
         assert_eq!(fleet.wait_for_outcome(web, &id).await.state, "done");
     }
-    panic!("the worker is told of nothing");
+    panic!("the worker receives no wake-up");
 }
 
 /// All wake-ups are lost: the owner of a shard polls by timer, and no other worker does.
@@ -166,7 +166,7 @@ async fn shards_of_dead_worker_are_taken_over_in_time() {
         }
         delays.push(delay);
     }
-    panic!("looked after by others after {delays:?}");
+    panic!("shards taken over after {delays:?}");
 }
 
 /// Waits until both workers have run a job, so the shards are divided. Returns the number of runs
@@ -221,7 +221,7 @@ async fn closed_subscription_delays_run_until_next_poll() {
     let lock = fleet.hold_lock("7").await;
     let id = fleet.deferrable_request(web, "7").send_accepted().await;
     // A started worker may not have subscribed yet.
-    eventually("somebody to be cut off", async || {
+    eventually("a subscriber to be disconnected", async || {
         let killed = fleet.send_server_command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
         matches!(killed, Some(redis::Value::Int(1..)))
     })

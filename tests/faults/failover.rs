@@ -95,21 +95,21 @@ async fn check_failover(mut topology: FailoverTopology, plan: FailoverPlan) {
     println!("figure: longest of {} {longest_wait} ms", plan.request_label());
     load.check_history(&logs);
     for store in stores {
-        assert!(store.shutdown(Duration::from_secs(20)).await, "something could not be given back");
+        assert!(store.shutdown(Duration::from_secs(20)).await, "a lock or a queue entry is left");
     }
     let leftovers = leftovers_of_locks(topology.successor(), failover_topology::NAMESPACE).await;
     assert!(leftovers.is_empty(), "{leftovers:#?}");
-    assert!(load.failed_count.load(Ordering::Relaxed) > 0, "nobody has noticed");
+    assert!(load.failed_count.load(Ordering::Relaxed) > 0, "no request met the outage");
     // Calls do not wait for an unavailable server; a queue wait is 2 s, and a call in it 250 ms.
     let longest_stall = longest_stall.load(Ordering::Relaxed);
     assert!(
         longest_call < 4000 + longest_stall,
-        "{longest_call} ms, and this process stood still for {longest_stall} ms"
+        "{longest_call} ms; this process stalled for {longest_stall} ms"
     );
     // A client is served once a master is available and leases of lost holders have ended.
     let max_wait = outage + Duration::from_secs(12);
     assert!(
         longest_wait < u64::try_from(max_wait.as_millis()).unwrap(),
-        "{longest_wait} ms, away for {outage:?}"
+        "{longest_wait} ms, outage of {outage:?}"
     );
 }

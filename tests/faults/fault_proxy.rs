@@ -31,7 +31,7 @@ async fn stalled_connection_delivers_pending_call_when_resumed() {
     let mut ping = Box::pin(replies_to_ping(&mut connection));
     assert!(tokio::time::timeout(MAX_REPLY_TIME, &mut ping).await.is_err(), "nothing passes");
     proxy.set_stalled(false);
-    assert!(with_timeout("what was on its way", ping).await);
+    assert!(with_timeout("the delayed reply", ping).await);
 }
 
 /// Half-open connections are silent and report no error. Closing them ends those of subscribers
@@ -45,7 +45,7 @@ async fn half_open_connections_last_until_clients_close_them() {
     let url = proxy.url();
     let client = redis::Client::open(url.split('?').next().unwrap()).expect("a URL");
     let mut subscriber = client.get_async_pubsub().await.expect("the proxy listens");
-    subscriber.subscribe("x").await.expect("it hears");
+    subscriber.subscribe("x").await.expect("the subscription starts");
     proxy.half_open_connections();
     let mut new_connection = connect_through(&proxy).await;
     let mut all_abandoned = Box::pin(proxy.wait_until_half_open_abandoned());

@@ -169,7 +169,7 @@ impl JobFailover {
             ended.unwrap();
         }
         let (accepted, refused) = (log.accepted.lock().clone(), log.refused.lock().len());
-        assert!(refused > 0, "nobody has noticed");
+        assert!(refused > 0, "no request met the outage");
         Self {
             _deployment: deployment,
             store,

@@ -161,8 +161,8 @@ async fn thousand_waiters_are_served_in_order_without_leaks() {
     }
     monitor.abort();
     let LockCheckStats { checked_waits, max_overtakes, .. } = stats;
-    println!("figure: passed by {max_overtakes} who asked later, of one process at most");
-    println!("figure: fewest waits whose order was judged {checked_waits}");
+    println!("figure: overtaken by {max_overtakes} later acquires of one process at most");
+    println!("figure: fewest waits checked for order {checked_waits}");
     // Only waits that are longer than the enqueue count; on a fast machine they are few.
     assert!(
         checked_waits > MIN_JUDGED_WAITS,
@@ -172,7 +172,7 @@ async fn thousand_waiters_are_served_in_order_without_leaks() {
     let (first, last) = (&resident[1], &resident[resident.len() - 1]);
     let growth = first.iter().zip(last).map(|(first, last)| last.saturating_sub(*first)).max();
     let growth = growth.unwrap_or(0);
-    println!("figure: a process grown from the second round to the last by {growth} KiB");
+    println!("figure: growth of a process from the second round to the last {growth} KiB");
     assert!(growth < MAX_MEMORY_GROWTH_KIB, "{resident:?}");
     eventually("nothing to be left", async || {
         fleet.server.leftover_lock_keys("lg:*").await.is_empty()

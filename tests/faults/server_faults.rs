@@ -49,9 +49,9 @@ async fn promoting_lagging_replica_loses_grant_but_not_fence_order() {
     let redirected = Instant::now();
     let next = acquire_lock(&other).await;
     assert!(next.fence() > lost.fence(), "{} after {}", next.fence(), lost.fence());
-    with_timeout("the holder to be told", lost.lost()).await;
+    with_timeout("the loss to be reported", lost.lost()).await;
     let detection_time = redirected.elapsed();
-    println!("figure: told of the loss after {} ms", detection_time.as_millis());
+    println!("figure: loss reported after {} ms", detection_time.as_millis());
     assert!(detection_time <= HOLD_LEASE + Duration::from_secs(5), "{detection_time:?}");
     assert_eq!(lost.release().await, ReleaseStatus::AlreadyLost);
     assert_eq!(next.release().await, ReleaseStatus::Released);
@@ -89,7 +89,7 @@ async fn loading_server_is_unavailable_until_loaded() {
             Err(busy) => panic!("{busy}"),
         }
         longest_refusal = longest_refusal.max(call_start.elapsed());
-        assert!(started.elapsed() < Duration::from_secs(20), "it is not taken back");
+        assert!(started.elapsed() < Duration::from_secs(20), "the store does not recover");
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     println!("figure: longest refused call {} ms", longest_refusal.as_millis());
@@ -126,9 +126,9 @@ async fn holder_learns_of_evicted_lock_at_next_renewal() {
         unreachable!()
     })
     .await;
-    with_timeout("the holder to be told", guard.lost()).await;
+    with_timeout("the loss to be reported", guard.lost()).await;
     let detection_time = evicted.elapsed();
-    println!("figure: told of the eviction after {} ms", detection_time.as_millis());
+    println!("figure: eviction reported after {} ms", detection_time.as_millis());
     assert!(detection_time <= HOLD_LEASE + Duration::from_secs(5), "{detection_time:?}");
     send_command(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;
     // The shard's fence key may be evicted too: the server clock still makes the fence larger.

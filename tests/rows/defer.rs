@@ -214,5 +214,5 @@ pub(crate) async fn namespaces_share_nothing(case: TestCase) {
     let _ = stranger.post("/orders/7/refund").send().await.expect_status(200);
     let _ = hold.finish().await.expect_status(200);
     let document = job.status_document(&site).await;
-    assert_eq!(document["reason"], "no worker", "the stranger's is not ours: {document}");
+    assert_eq!(document["reason"], "no worker", "the other job has its own reason: {document}");
 }

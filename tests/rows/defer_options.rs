@@ -104,11 +104,11 @@ pub(crate) async fn always_deferred_request_without_lock_is_refused(case: TestCa
 pub(crate) async fn required_worker_must_be_alive_to_defer(case: TestCase) {
     let mut site = case.site_builder().await.without_worker().start().await;
     let hold = site.post_held("/orders/7/pay").await;
-    expect_busy(site.post("/manned/7").send().await);
+    expect_busy(site.post("/worker-required/7").send().await);
     let job = expect_accepted(site.post("/orders/7/refund").send().await);
     site.start_worker();
-    let accepted = async || site.post("/manned/7").send().await.status.as_u16() == 202;
-    eventually("a worker to be seen", accepted).await;
+    let accepted = async || site.post("/worker-required/7").send().await.status.as_u16() == 202;
+    eventually("a worker to be registered", accepted).await;
     let _ = hold.finish().await.expect_status(200);
     let _ = job.wait_until_done(&site).await;
 }
@@ -116,11 +116,11 @@ pub(crate) async fn required_worker_must_be_alive_to_defer(case: TestCase) {
 pub(crate) async fn body_beyond_buffer_budget_is_not_deferred(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
-    expect_busy(site.post("/no-room/7").body(vec![b'x'; 4_096]).send().await);
+    expect_busy(site.post("/small-budget/7").body(vec![b'x'; 4_096]).send().await);
     // The buffer budget is shared with other tests of this process.
     let answer = Mutex::new(None);
-    eventually("as much room as a head takes", async || {
-        let sent = site.post("/no-room/7").send().await;
+    eventually("space in the buffer budget for a request head", async || {
+        let sent = site.post("/small-budget/7").send().await;
         let is_deferred = sent.status == StatusCode::ACCEPTED;
         *answer.lock() = Some(sent);
         is_deferred
@@ -160,7 +160,7 @@ pub(crate) async fn first_wins_merges_equal_requests(case: TestCase) {
     let _ = second_empty.wait_until_done(&site).await;
     assert_eq!(case.handler.run_tags(), ["hold", "a", "b", "c", "c"]);
     let again = put_directly(&site).await;
-    assert_eq!(again["body"], "three", "what has run merges nothing");
+    assert_eq!(again["body"], "three", "an ended job merges no request");
 }
 
 async fn put_directly(site: &TestSite) -> Value {
@@ -213,7 +213,7 @@ pub(crate) async fn delayed_job_runs_after_its_delay(case: TestCase) {
     let hold = site.post_held("/orders/7/pay").await;
     let started = Instant::now();
     let answer = site.post("/delayed/7").send().await;
-    assert!(answer.json()["position"].is_null(), "not in line yet: {answer:?}");
+    assert!(answer.json()["position"].is_null(), "a delayed job has no position: {answer:?}");
     let job = expect_accepted(answer);
     let _ = hold.finish().await.expect_status(200);
     let _ = job.wait_until_done(&site).await;

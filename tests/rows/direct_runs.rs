@@ -307,7 +307,7 @@ pub(crate) async fn client_disconnect_does_not_stop_keyed_run(case: TestCase) {
         expect_busy(sent().send().await);
     }
     case.handler.sync_points.open("slow");
-    eventually("its answer to be kept", async || sent().send().await.status == 202).await;
+    eventually("its response to be stored", async || sent().send().await.status == 202).await;
     let job = expect_accepted(sent().send().await);
     let response = site.get(&format!("{}/response", job.location)).send().await.expect_status(200);
     assert_eq!(response.body, "paid");

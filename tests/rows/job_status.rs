@@ -48,7 +48,7 @@ pub(crate) async fn long_poll_ends_when_state_changes(case: TestCase) {
     }
     let _ = job.wait_until_done(&site).await;
     let elapsed = started.elapsed();
-    assert!(elapsed < MAX_RELEASE_DELAY, "told after {elapsed:?}");
+    assert!(elapsed < MAX_RELEASE_DELAY, "answered after {elapsed:?}");
     // The state is final, so the response is immediate.
     assert_eq!(wait(&site).response().await.expect_status(200).json()["state"], "done");
 }
@@ -73,7 +73,7 @@ pub(crate) async fn long_poll_ends_when_run_ends(case: TestCase) {
     let answer = response.response().await.expect_status(200);
     assert_eq!(answer.json()["deferred"]["id"], job.id);
     let elapsed = started.elapsed();
-    assert!(elapsed < MAX_RELEASE_DELAY, "told after {elapsed:?}");
+    assert!(elapsed < MAX_RELEASE_DELAY, "answered after {elapsed:?}");
 }
 
 pub(crate) async fn zero_or_invalid_wait_returns_at_once(case: TestCase) {
@@ -157,9 +157,9 @@ pub(crate) async fn state_changes_are_sent_as_events(case: TestCase) {
         assert!(reconnect.send().await.expect_status(204).body.is_empty());
     }
     let elapsed = ended.elapsed();
-    assert!(elapsed < MAX_RELEASE_DELAY, "told after {elapsed:?}");
+    assert!(elapsed < MAX_RELEASE_DELAY, "answered after {elapsed:?}");
     let (_, documents) = parse_events(&stream(&site).send().await.expect_status(200));
-    assert_eq!(documents.len(), 1, "one that has ended is told once: {documents:?}");
+    assert_eq!(documents.len(), 1, "an ended job has one event: {documents:?}");
 }
 
 pub(crate) async fn event_stream_ends_with_its_client(case: TestCase) {
@@ -205,7 +205,7 @@ pub(crate) async fn unchanged_document_is_304(case: TestCase) {
     let answer = conditional_get(&site).header("prefer", "wait=15").send().await.expect_status(200);
     assert_eq!(answer.json()["state"], "running");
     let elapsed = started.elapsed();
-    assert!(elapsed < MAX_RELEASE_DELAY, "told after {elapsed:?}");
+    assert!(elapsed < MAX_RELEASE_DELAY, "answered after {elapsed:?}");
     case.handler.sync_points.open("run");
     let _ = job.wait_until_done(&site).await;
 }
@@ -277,10 +277,10 @@ pub(crate) async fn job_is_visible_only_to_its_owner(case: TestCase) {
     let hold = site.post_held("/orders/7/pay").await;
     let sent = site.post("/owned/7").header("x-user", "ada");
     let job = expect_accepted(sent.send().await);
-    assert_eq!(job.location, format!("/mine/{}", job.id));
+    assert_eq!(job.location, format!("/own-jobs/{}", job.id));
     let response = format!("{}/response", job.location);
     let found = format!("/found/{}", job.id);
-    let unknown = site.get("/mine/00112233445566778899aabbccddeeff00").send().await;
+    let unknown = site.get("/own-jobs/00112233445566778899aabbccddeeff00").send().await;
     for target in [&job.location, &response, &found] {
         let stream = || site.get(target).header("accept", "text/event-stream");
         for request in [site.get(target), stream()] {
@@ -329,7 +329,7 @@ pub(crate) async fn dead_letters_can_be_redriven_and_purged(case: TestCase) {
     let page = jobs.dead(JobCursor::default(), 10).await.expect("the store is there");
     let [dead] = &page.jobs[..] else { panic!("one: {page:?}") };
     assert_eq!((dead.id.as_str(), dead.attempts, page.next), (&*job.id, 1, None));
-    let head = jobs.peek(&dead.id).await.expect("the store is there").expect("it is kept");
+    let head = jobs.peek(&dead.id).await.expect("the store is there").expect("it is stored");
     assert_eq!((&*head.method, &*head.path), ("POST", "/orders/7/refund"));
     let stats = jobs.stats().await.expect("the store is there");
     assert_eq!((stats.dead, stats.pending), (1, 0), "{stats:?}");

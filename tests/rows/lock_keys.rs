@@ -79,7 +79,7 @@ pub(crate) async fn lock_set_locks_both_accounts(case: TestCase) {
     let _ = site.post("/orders/3/pay").send().await.expect_status(200);
     let reverse_transfer = other.post("/transfer/1/2").spawn();
     // The request waits for the first of its locks and holds none.
-    eventually("it to stand in line", async || {
+    eventually("it to join the queue", async || {
         queue_length(&store, "1").await + queue_length(&store, "2").await == 1
     })
     .await;

@@ -48,11 +48,7 @@ pub(crate) async fn client_disconnect_releases_lock(case: TestCase) {
         delays.push(measure_acquire(&site, "7").await);
     }
     assert_median_delay("the lock is free", delays);
-    assert_eq!(
-        case.handler.run_tags(),
-        [""; ROUND_COUNT],
-        "the handlers were dropped where they stood"
-    );
+    assert_eq!(case.handler.run_tags(), [""; ROUND_COUNT], "the handlers were dropped");
 }
 
 pub(crate) async fn client_disconnect_during_body_releases_lock(case: TestCase) {

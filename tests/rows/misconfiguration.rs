@@ -26,7 +26,7 @@ pub(crate) async fn missing_store_is_server_error(case: TestCase) {
     expect_server_error(site.get("/deferred/00112233445566778899aabbccddeeff00").send().await);
     let _ = site.get("/orders/7/pay").send().await.expect_status(200);
     let _ = site.post("/nothing").send().await.expect_status(404);
-    assert_eq!(case.handler.completed_runs().len(), 1, "only what needs no store has run");
+    assert_eq!(case.handler.completed_runs().len(), 1, "only the request without a store has run");
 }
 
 pub(crate) async fn unknown_path_parameter_is_server_error(case: TestCase) {

@@ -102,7 +102,7 @@ impl JobReceipt {
     /// Polls until the status document fulfils the condition.
     async fn wait_for_status(&self, site: &TestSite, condition: impl Fn(&Value) -> bool) -> Value {
         let document = Mutex::new(Value::Null);
-        eventually("the job to become what it should", async || {
+        eventually("the job to reach the expected state", async || {
             *document.lock() = self.status_document(site).await;
             condition(&document.lock())
         })
@@ -154,8 +154,8 @@ async fn measure_queue_leave(store: &Store, order: &str, length: u64) -> Duratio
     let started = Instant::now();
     wait_for_queue_length(store, order, length).await;
     let elapsed = started.elapsed();
-    println!("figure: longest until a place is given back {} ms", elapsed.as_millis());
-    assert!(elapsed < MAX_RELEASE_DELAY, "the place was there for {elapsed:?}");
+    println!("figure: longest until a queue entry is removed {} ms", elapsed.as_millis());
+    assert!(elapsed < MAX_RELEASE_DELAY, "the queue entry was there for {elapsed:?}");
     elapsed
 }
 

@@ -51,17 +51,18 @@ pub(crate) async fn head_over_the_limit_is_not_deferred(case: TestCase) {
     assert_eq!(case.handler.completed_runs().len(), 2, "none of the others has run");
 }
 
-/// `/shared-room/{id}` has a budget of 4 MiB for all bodies. One client declares the longest bodies
+/// `/shared-budget/{id}` has a budget of 4 MiB for all bodies. One client declares the longest bodies
 /// and sends one byte of each.
 pub(crate) async fn one_client_cannot_exhaust_the_body_budget(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;
-    let body = || site.post("/shared-room/7").body(vec![b'x'; 64 * 1024]);
+    let body = || site.post("/shared-budget/7").body(vec![b'x'; 64 * 1024]);
     let idle = Mutex::new(Vec::new());
-    eventually("that client to have no more room", async || {
+    eventually("the client's share of the buffer budget to be used up", async || {
         for _ in 0..10 {
             let mut raw = site.raw_connection().await;
-            let head = "POST /shared-room/7 HTTP/1.1\r\nhost: x\r\ncontent-length: 65536\r\n\r\nx";
+            let head =
+                "POST /shared-budget/7 HTTP/1.1\r\nhost: x\r\ncontent-length: 65536\r\n\r\nx";
             raw.write(head).await;
             idle.lock().push(raw);
         }

@@ -13,7 +13,7 @@ pub(super) fn expect_lock_lost(answer: TestResponse, loss: &str) -> TestResponse
     let problem = answer.problem_document();
     assert_eq!(problem["type"], "urn:lockgate:problem:lock-lost");
     assert!(is_loss(problem["loss"].as_str(), loss), "{problem}");
-    assert!(problem["detail"].is_string(), "what has become of the change: {problem}");
+    assert!(problem["detail"].is_string(), "the problem has a detail: {problem}");
     answer
 }
 
@@ -33,7 +33,7 @@ pub(crate) async fn handler_is_stopped_on_loss_by_default(case: TestCase) {
         assert!(!answer.has_header("lock-lost") && !answer.has_header("location"), "{answer:?}");
         measure_acquire(&site, order).await;
     }
-    assert_eq!(case.handler.run_tags(), ["", ""], "the handlers were dropped where they stood");
+    assert_eq!(case.handler.run_tags(), ["", ""], "the handlers were dropped");
     // The connection, the worker thread and the routes remain usable.
     let _ = site.post("/brief/7").send().await.expect_status(200);
 }

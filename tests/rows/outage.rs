@@ -44,7 +44,7 @@ async fn send_timed(request: TestRequest) -> (TestResponse, Duration) {
     let sent = Instant::now();
     let answer = request.send().await;
     let elapsed = sent.elapsed();
-    println!("figure: longest answer while the store is away {} ms", elapsed.as_millis());
+    println!("figure: longest answer while the store is unavailable {} ms", elapsed.as_millis());
     (answer, elapsed)
 }
 

@@ -35,15 +35,15 @@ fn assert_legacy_values(answer: &TestResponse) {
 pub(crate) async fn configured_rate_headers_are_sent(case: TestCase) {
     let site = case.start_site().await;
     let get = |target| site.get(target).header("x-api-key", target);
-    for answer in send_admitted_and_refused(|| get("/told/draft")).await {
+    for answer in send_admitted_and_refused(|| get("/rate-headers/draft")).await {
         assert_rate_headers(&answer, &DRAFT_HEADERS);
         assert!(!answer.has_header("access-control-expose-headers"), "{answer:?}");
     }
-    for answer in send_admitted_and_refused(|| get("/told/legacy")).await {
+    for answer in send_admitted_and_refused(|| get("/rate-headers/legacy")).await {
         assert_rate_headers(&answer, &LEGACY_HEADERS);
         assert_legacy_values(&answer);
     }
-    for answer in send_admitted_and_refused(|| get("/told/off")).await {
+    for answer in send_admitted_and_refused(|| get("/rate-headers/off")).await {
         assert_rate_headers(&answer, &[]);
         assert_eq!(answer.has_header("retry-after"), answer.status == 429, "{answer:?}");
     }
@@ -51,8 +51,11 @@ pub(crate) async fn configured_rate_headers_are_sent(case: TestCase) {
 
 pub(crate) async fn rate_headers_are_exposed_to_other_origins(case: TestCase) {
     let site = case.start_site().await;
-    let get =
-        || site.get("/told/both").header("x-api-key", "a").header("origin", "https://a.example");
+    let get = || {
+        site.get("/rate-headers/both")
+            .header("x-api-key", "a")
+            .header("origin", "https://a.example")
+    };
     for answer in send_admitted_and_refused(get).await {
         assert_rate_headers(&answer, &[&DRAFT_HEADERS[..], &LEGACY_HEADERS].concat());
         assert_legacy_values(&answer);
@@ -61,7 +64,7 @@ pub(crate) async fn rate_headers_are_exposed_to_other_origins(case: TestCase) {
             assert!(exposed.split(", ").any(|name| name == *field), "{field}: {answer:?}");
         }
         if answer.status != 200 {
-            expect_quota_exceeded(answer, "told");
+            expect_quota_exceeded(answer, "header-test");
         }
     }
 }
@@ -72,27 +75,27 @@ pub(crate) async fn preflight_is_not_charged(case: TestCase) {
     let preflight = |target| options(target).header("access-control-request-method", "POST");
     for _ in 0..3 {
         // A preflight carries no API key.
-        let answer = preflight("/told/draft").send().await.expect_status(200);
+        let answer = preflight("/rate-headers/draft").send().await.expect_status(200);
         assert_rate_headers(&answer, &[]);
     }
     // OPTIONS without `Access-Control-Request-Method` is no preflight, nor is another method.
-    let _ = options("/told/draft").send().await.expect_status(400);
-    let get = site.get("/told/draft").header("origin", "https://a.example");
+    let _ = options("/rate-headers/draft").send().await.expect_status(400);
+    let get = site.get("/rate-headers/draft").header("origin", "https://a.example");
     let _ = get.header("access-control-request-method", "POST").send().await.expect_status(400);
-    let charged = || preflight("/told/preflights").header("x-api-key", "a");
+    let charged = || preflight("/rate-headers/preflights").header("x-api-key", "a");
     let [first, second] = send_admitted_and_refused(charged).await;
     assert_eq!(list_members(&first, "ratelimit")[0].1, 0, "{first:?}");
-    expect_quota_exceeded(second, "told");
+    expect_quota_exceeded(second, "header-test");
 }
 
 pub(crate) async fn custom_refusal_response_is_sent(case: TestCase) {
     let site = case.start_site().await;
     let [_, answer] =
-        send_admitted_and_refused(|| site.get("/told/own").header("x-api-key", "a")).await;
+        send_admitted_and_refused(|| site.get("/rate-headers/own").header("x-api-key", "a")).await;
     let answer = answer.expect_status(420);
     assert_eq!(
         (answer.header("content-type"), &*answer.text()),
-        ("text/plain", "QuotaExceeded: [\"told\"]")
+        ("text/plain", "QuotaExceeded: [\"header-test\"]")
     );
     assert_rate_headers(&answer, &[]);
 }
@@ -100,7 +103,8 @@ pub(crate) async fn custom_refusal_response_is_sent(case: TestCase) {
 pub(crate) async fn grpc_refusal_response_is_sent(case: TestCase) {
     let site = case.start_site().await;
     let [_, answer] =
-        send_admitted_and_refused(|| site.post("/told/grpc").header("x-api-key", "a")).await;
+        send_admitted_and_refused(|| site.post("/rate-headers/grpc").header("x-api-key", "a"))
+            .await;
     let answer = answer.expect_status(200);
     assert_eq!(answer.header("content-type"), "application/grpc");
     assert_eq!(answer.header("grpc-status"), "8", "RESOURCE_EXHAUSTED");

@@ -24,7 +24,7 @@ fn remaining_units(answer: TestResponse, policy: &str) -> u64 {
     let answer = answer.expect_status(200);
     let header = answer.header_list("ratelimit");
     let (_, parameters) =
-        header.split_once(&format!("\"{policy}\";r=")).expect("the policy is told");
+        header.split_once(&format!("\"{policy}\";r=")).expect("the header names the policy");
     parameters.split(';').next().and_then(|n| n.parse().ok()).expect("a number")
 }
 
@@ -35,7 +35,10 @@ pub(crate) async fn all_policies_of_one_key_are_enforced(case: TestCase) {
         assert!(
             answer.header("ratelimit-policy").contains("\"burst\";q=3;w=60, \"sliding\";q=4;w=60")
         );
-        assert!(answer.json()["remaining"] == n, "the handler sees who leaves least: {answer:?}");
+        assert!(
+            answer.json()["remaining"] == n,
+            "the handler sees the least remaining units: {answer:?}"
+        );
         assert_eq!(remaining_units(answer, "sliding"), n + 1);
     }
     let refused = get_with_api_key(&site, "/limits/alike").send().await;
@@ -108,7 +111,7 @@ pub(crate) async fn quota_lookup_selects_quota_by_plan(case: TestCase) {
     for _ in 0..5 {
         let answer =
             site.get("/limits/plans").header("x-api-key", "c").send().await.expect_status(200);
-        assert!(!answer.has_header("ratelimit"), "there is nothing to tell: {answer:?}");
+        assert!(!answer.has_header("ratelimit"), "an unlimited quota adds no header: {answer:?}");
     }
 }
 

@@ -74,16 +74,12 @@ pub(crate) async fn lock_of_another_database_is_acquired(case: TestCase) {
     let live = site.post("/two-stores/7").send().await.expect_status(200).json();
     let hold = site.post_held("/orders/7/pay").await;
     let job = expect_accepted(site.post("/two-stores/7").send().await);
-    let theirs = second.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
+    let other_guard = second.lock(Key::path_param("id", "7")).acquire().await.expect("it is free");
     let _ = hold.finish().await.expect_status(200);
     // The job returns to the queue, uncharged, while the other lock is held.
     let _ = job.wait_for_status(&site, |document| document["reason"] == "busy").await;
-    assert_eq!(
-        case.handler.completed_runs().len(),
-        2,
-        "the one that was live, and the one that held"
-    );
-    theirs.release().await;
+    assert_eq!(case.handler.completed_runs().len(), 2, "the direct run and the holder have run");
+    other_guard.release().await;
     let deferred = job.wait_until_done(&site).await;
     for seen in [live, deferred] {
         let locks = seen["locks"].as_array().expect("locks");
@@ -116,7 +112,11 @@ pub(crate) async fn fence_header_replaces_forged_values(case: TestCase) {
     let answer = forged("POST").send().await.expect_status(200);
     assert_eq!(received_header(&answer, "x-fence"), [response_fence(&answer).to_string()]);
     let answer = forged("GET").send().await.expect_status(200);
-    assert_eq!(received_header(&answer, "x-fence"), [""; 0], "it takes no lock: {answer:?}");
+    assert_eq!(
+        received_header(&answer, "x-fence"),
+        [""; 0],
+        "a request without a lock has no fence: {answer:?}"
+    );
 }
 
 pub(crate) async fn delegation_shares_lock_with_called_service(case: TestCase) {
@@ -137,7 +137,10 @@ pub(crate) async fn delegation_shares_lock_with_called_service(case: TestCase) {
     let answer = call("/called/7").send().await.expect_status(200);
     assert_eq!(response_fence(&answer), guard.fence());
     assert_eq!(answer.json()["inner"], guard.fence(), "{answer:?}");
-    assert!(answer.json()["word"].is_string(), "for services further on: {answer:?}");
+    assert!(
+        answer.json()["delegation"].is_string(),
+        "the handler can delegate the lock again: {answer:?}"
+    );
     assert_eq!(received_header(&answer, "lockgate-held"), [""; 0], "it is not for the handler");
     // The caller still holds the lock.
     expect_busy(site.post("/orders/7/pay").send().await);

@@ -88,7 +88,7 @@ pub(crate) async fn retry_after_of_handler_is_capped(case: TestCase) {
     assert_eq!((&document["state"], &document["attempts"]), (&"queued".into(), &1.into()));
     let id = JobId::parse(&job.id).expect("an id");
     let info =
-        site.store().deferred_jobs().get(&id).await.expect("it is there").expect("it is kept");
+        site.store().deferred_jobs().get(&id).await.expect("it is there").expect("it is stored");
     let due = info.due_in.expect("it waits");
     assert!(due <= MAX_RETRY_AFTER + Duration::from_secs(1), "not an hour: {due:?}");
     let _ = site.delete(&job.location).send().await.expect_status(204);

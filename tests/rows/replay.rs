@@ -177,7 +177,7 @@ pub(crate) async fn user_snapshot_is_replayed_without_credential(case: TestCase)
     let hold = site.post_held("/orders/7/pay").await;
     let job =
         expect_accepted(site.post("/carried/7").header("authorization", "Bearer ann").send().await);
-    let nobody = expect_accepted(site.post("/carried/7").send().await);
+    let without_user = expect_accepted(site.post("/carried/7").send().await);
     let with_credentials = site.post("/carried/7").header("authorization", "Bearer bob");
     let with_credentials =
         with_credentials.header("x-api-key", "k").header("x-forwarded-access-token", "t");
@@ -188,7 +188,7 @@ pub(crate) async fn user_snapshot_is_replayed_without_credential(case: TestCase)
     let seen = job.wait_until_done(&site).await;
     assert_eq!(seen["user"], "ann", "{seen}");
     assert!(replayed_header(&seen, "authorization").is_empty(), "{seen}");
-    assert!(nobody.wait_until_done(&site).await["user"].is_null());
+    assert!(without_user.wait_until_done(&site).await["user"].is_null());
     let seen = with_credentials.wait_until_done(&site).await;
     assert_eq!(seen["user"], "bob", "{seen}");
     for name in ["x-api-key", "x-forwarded-access-token"] {
@@ -230,7 +230,10 @@ pub(crate) async fn missing_idempotency_key_is_generated(case: TestCase) {
         ["\"mine\""]
     );
     let seen = site.post("/orders/7/refund").send().await.expect_status(200).json();
-    assert!(replayed_header(&seen, "idempotency-key").is_empty(), "only for runs: {seen}");
+    assert!(
+        replayed_header(&seen, "idempotency-key").is_empty(),
+        "a direct request has no injected key: {seen}"
+    );
 }
 
 /// Neither the worker nor the next job waits for the end of the stream.
@@ -465,7 +468,7 @@ pub(crate) async fn jobs_without_worker_do_not_block_requests(case: TestCase) {
     let jobs = [defer_refund(&site, "tag=1").await, defer_refund(&site, "tag=2").await];
     let _ = hold.finish().await.expect_status(200);
     let answer = site.get(&jobs[0].location).send().await.expect_status(200);
-    assert!(answer.retry_after_seconds() >= 10, "nobody will run it in a second");
+    assert!(answer.retry_after_seconds() >= 10, "a blocked job is not expected within a second");
     let document = answer.json();
     assert_eq!(document["state"], "queued", "{document}");
     assert_eq!(document["reason"], "no worker", "{document}");

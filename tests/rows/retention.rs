@@ -51,8 +51,11 @@ pub(crate) async fn evicted_job_is_gone_for_its_owner_and_unknown_to_others(case
             let answer = expect_gone(request.send().await);
             assert_eq!(answer.problem_document()["state"], "done", "{answer:?}");
         }
-        let unknown =
-            site.get("/mine/00112233445566778899aabbccddeeff00").send().await.expect_status(404);
+        let unknown = site
+            .get("/own-jobs/00112233445566778899aabbccddeeff00")
+            .send()
+            .await
+            .expect_status(404);
         for request in ["bob", ""].into_iter().flat_map(|user| status_requests(site, &first, user))
         {
             assert_eq!(request.send().await.expect_status(404).body, unknown.body);

@@ -41,7 +41,7 @@ pub(crate) async fn idempotency_keys_are_scoped_by_user(case: TestCase) {
     let (ada, bob) = (sent("ada.1").await, sent("bob.1").await);
     assert_ne!(ada.id, bob.id);
     for token in ["ada.1", "ada.2"] {
-        assert_eq!(sent(token).await.id, ada.id, "{token}: one user, whichever token");
+        assert_eq!(sent(token).await.id, ada.id, "{token}: both tokens are of one user");
     }
     assert_eq!(job_state_for(&site, &ada, "ada").await, "queued");
     assert_eq!(job_state_for(&site, &bob, "bob").await, "queued");
@@ -130,7 +130,10 @@ pub(crate) async fn kept_credentials_share_neither_keys_nor_merges(case: TestCas
         let (first, second) = (put("a").await, put("b").await);
         assert_ne!(first, second, "{path}");
         let retried = put("a").await;
-        assert!(retried != first && retried != second, "{path}: nothing names whose it is");
+        assert!(
+            retried != first && retried != second,
+            "{path}: requests without a user are not merged"
+        );
     }
     // An identified user has scoped keys and merges, whichever API key the request carries.
     let path = "/named-or-key/7";

@@ -49,7 +49,7 @@ pub(crate) async fn wait_timeout_is_reported(case: TestCase) {
     let problem = expect_busy(site.post("/orders/7/hurry").send().await);
     assert!(problem["waited_ms"].as_u64().is_some_and(|ms| ms >= 100), "{problem}");
     let problem = expect_busy(site.post("/orders/7/pay").send().await);
-    assert!(problem["waited_ms"].is_null(), "nobody waited: {problem}");
+    assert!(problem["waited_ms"].is_null(), "the request did not wait: {problem}");
     let _ = hold.finish().await.expect_status(200);
     let _ = site.post("/orders/7/hurry").send().await.expect_status(200);
 }
@@ -65,7 +65,7 @@ pub(crate) async fn cancelled_waiter_leaves_the_queue(case: TestCase) {
         waiter.disconnect().await;
         delays.push(measure_queue_leave(&store, "7", 0).await);
     }
-    assert_median_delay("a place is given back", delays);
+    assert_median_delay("a queue entry is removed", delays);
     let _ = hold.finish().await.expect_status(200);
     let _ = site.post("/orders/7/pay").send().await.expect_status(200);
     assert_eq!(case.handler.run_tags(), ["", ""]);

@@ -85,7 +85,7 @@ fn main() -> ExitCode {
             let _ = writeln!(io::stdout(), "{report}");
             if report.is_namespace_empty() {
                 print_error(
-                    "nobody has used this namespace; is it the URL of the service, with its `?ns=`?",
+                    "the namespace is empty; is it the URL of the service, with its `?ns=`?",
                 );
                 return ExitCode::from(EXIT_EMPTY_NAMESPACE);
             }

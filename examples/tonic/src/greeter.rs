@@ -50,7 +50,7 @@ impl Service<Request<Body>> for Greeter {
 async fn greet(request: tonic::Request<String>) -> Result<tonic::Response<String>, Status> {
     let name = request.into_inner();
     if name.is_empty() {
-        return Err(Status::invalid_argument("nobody to greet"));
+        return Err(Status::invalid_argument("the name is empty"));
     }
     Ok(tonic::Response::new(format!("hello {name}")))
 }

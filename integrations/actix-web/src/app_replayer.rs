@@ -355,7 +355,7 @@ mod tests {
                     .get(&job)
                     .await
                     .expect("it is there")
-                    .expect("it is kept");
+                    .expect("it is stored");
                 if job.reason.is_some() {
                     break job;
                 }

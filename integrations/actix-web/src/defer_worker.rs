@@ -14,6 +14,24 @@ use crate::{actix_framework::ActixFramework, app_replayer::AppReplayer};
 ///
 /// Each method but [`new`](Self::new) and [`try_new`](Self::try_new) is that of the
 /// [core's type](lockgate::defer::DeferWorker), which documents it.
+///
+/// ```
+/// # use actix_web::web;
+/// # use lockgate_actix_web::{DeferLayer, DeferWorker, LockLayer, Store};
+/// fn orders(config: &mut web::ServiceConfig) {
+///     let refund = web::resource("/orders/{id}/refund")
+///         .post(async || "refunded")
+///         .wrap(LockLayer::by_path_param_as::<u64>("id"))
+///         .wrap(DeferLayer::new());
+///     config.service(refund);
+/// }
+///
+/// # #[actix_web::main]
+/// # async fn main() {
+/// let worker = DeferWorker::new(&Store::memory(), orders).concurrency(4);
+/// worker.run(std::future::ready(())).await; // until the shutdown signal
+/// # }
+/// ```
 #[derive(Debug)]
 #[must_use = "a worker does nothing until `run` is awaited or spawned"]
 pub struct DeferWorker {
@@ -187,6 +205,18 @@ impl DeferWorker {
     /// See the core's [`keep_response_header`](lockgate::defer::DeferWorker::keep_response_header).
     pub fn keep_response_header(self, name: &str) -> Self {
         Self { inner: self.inner.keep_response_header(name) }
+    }
+
+    /// Like [`keep_response_header`](Self::keep_response_header), for a name from a configuration.
+    ///
+    /// See the core's
+    /// [`try_keep_response_header`](lockgate::defer::DeferWorker::try_keep_response_header).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if `name` is not a valid header name.
+    pub fn try_keep_response_header(self, name: &str) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: self.inner.try_keep_response_header(name)? })
     }
 
     /// Time for which finished requests and their responses are kept.

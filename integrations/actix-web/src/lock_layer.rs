@@ -71,6 +71,17 @@ impl LockLayer {
     pub fn by(keys: impl Into<KeyPart>) -> Self {
         Self { inner: lockgate::lock::LockLayer::by(keys) }
     }
+
+    /// Like [`by`](Self::by), for an address from a configuration.
+    ///
+    /// See the core's [`try_by`](lockgate::lock::LockLayer::try_by).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if a request may have no key.
+    pub fn try_by(keys: impl Into<KeyPart>) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: lockgate::lock::LockLayer::try_by(keys)? })
+    }
 }
 
 impl<S, B> Transform<S, ServiceRequest> for LockLayer

@@ -19,6 +19,13 @@ use lockgate::{
 use crate::{reply_to_response::response_from_reply, request_view::RequestView};
 
 /// Routes of the status resource of deferred requests. Created by [`deferred_routes`].
+///
+/// ```
+/// # use actix_web::App;
+/// # use lockgate_actix_web::{Store, deferred_routes};
+/// let app = App::new().service(deferred_routes("/deferred").store(&Store::memory()));
+/// # drop(app);
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "the routes must be mounted"]
 pub struct DeferredRoutes {

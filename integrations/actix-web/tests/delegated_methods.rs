@@ -61,7 +61,7 @@ fn the_lock_layer_has_all_methods_of_the_core() {
 fn the_defer_layer_has_all_methods_of_the_core() {
     let actix =
         ["integrations/actix-web/src/defer_layer.rs", "integrations/actix-web/src/defer_layer"];
-    let core = public_methods("DeferLayer", &["src/defer/busy_lock_gate"]);
+    let core = public_methods("DeferLayer", &["src/defer/gate"]);
     assert_eq!(public_methods("DeferLayer", &actix), core);
 }
 

@@ -92,7 +92,7 @@ async fn wait_for_job_state(store: &Store, id: &JobId, fits: impl Fn(JobState) -
     let polling = async {
         loop {
             let job =
-                store.deferred_jobs().get(id).await.expect("it is there").expect("it is kept");
+                store.deferred_jobs().get(id).await.expect("it is there").expect("it is stored");
             if fits(job.state) {
                 return;
             }

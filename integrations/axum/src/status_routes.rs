@@ -14,6 +14,13 @@ use lockgate::{
 use crate::axum_framework::AxumFramework;
 
 /// Routes of the status resource of deferred requests. Created by [`deferred_routes`].
+///
+/// ```
+/// # use axum::Router;
+/// # use lockgate_axum::{Store, deferred_routes};
+/// let app: Router = Router::new().merge(deferred_routes("/deferred").store(&Store::memory()));
+/// # drop(app);
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "the routes must be mounted"]
 pub struct DeferredRoutes {

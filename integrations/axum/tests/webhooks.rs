@@ -89,7 +89,7 @@ async fn send_request(
 async fn each_job_end_is_delivered_until_the_receiver_accepts() {
     let (store, (addr, sent)) = (Store::memory(), start_receiver().await);
     let receiver_url = |head: &lockgate::HttpRequestHead| {
-        let (_, value) = head.headers.iter().find(|(name, _)| name == "x-callback")?;
+        let (_, value) = head.headers.iter().find(|(name, _)| name == "x-webhook")?;
         String::from_utf8(value.clone()).ok()
     };
     let app = Router::new()
@@ -106,9 +106,9 @@ async fn each_job_end_is_delivered_until_the_receiver_accepts() {
 
     let mut ends = Vec::new();
     for (order, headers) in [
-        ("7", vec![("x-callback", format!("http://{addr}/hook"))]),
-        ("lame", vec![("x-callback", format!("http://{addr}/hook"))]),
-        ("gone", vec![("x-callback", format!("http://{addr}/hook"))]),
+        ("7", vec![("x-webhook", format!("http://{addr}/hook"))]),
+        ("lame", vec![("x-webhook", format!("http://{addr}/hook"))]),
+        ("gone", vec![("x-webhook", format!("http://{addr}/hook"))]),
         ("quiet", vec![]),
     ] {
         let held = store.lock(Key::path_param("id", order)).acquire().await.expect("it is free");

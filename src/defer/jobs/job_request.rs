@@ -18,7 +18,7 @@ use crate::{
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct JobRequest {
-    /// Method of the request; `:callback` for a webhook job (`DeferLayer::webhook`).
+    /// Method of the request; `:webhook` for a webhook job (`DeferLayer::webhook`).
     pub method: String,
     /// Path and query.
     pub target: String,

@@ -26,7 +26,7 @@ use crate::{
 
 async fn enter_gate<G: Gate<()>>(gate: &G, view: &mut FakeGateRequest) -> Verdict<G::Ticket> {
     match gate.inspect(view) {
-        InitialVerdict::Enter(facts) => gate.enter(facts).await,
+        InitialVerdict::Enter(context) => gate.enter(context).await,
         InitialVerdict::PassLight(quick) => Verdict::Pass(gate.full_ticket(quick)),
         _ => panic!("it is a request like any other"),
     }
@@ -62,11 +62,16 @@ async fn preferred_wait_is_bounded_by_the_server() {
             panic!("it was busy")
         };
         let head = HttpRequestHead::new("POST", "/x", Vec::new(), None);
-        let reply =
-            defer.accept_parked(parked, head, Some(Bytes::new())).await.expect("there is room");
+        let reply = defer
+            .accept_parked(parked, head, Some(Bytes::new()))
+            .await
+            .expect("the limits allow another job");
         assert_eq!(reply.status, 202);
         let applied = reply.headers.iter().find(|(name, _)| name == "preference-applied");
-        assert_eq!(applied.expect("it is told").1, format!("wait={waited}"));
+        assert_eq!(
+            applied.expect("the applied preference is in the response").1,
+            format!("wait={waited}")
+        );
     }
 }
 

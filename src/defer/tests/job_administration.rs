@@ -32,7 +32,7 @@ async fn peek_shows_no_values() {
     let head = HttpRequestHead::new("POST", "/x?token=hush", headers, None);
     let id = enqueue_request(&store, head, b"hush hush").await;
     let jobs = store.deferred_jobs();
-    let head = jobs.peek(&id).await.expect("it is there").expect("it is kept");
+    let head = jobs.peek(&id).await.expect("it is there").expect("it is stored");
     assert_eq!((&*head.method, &*head.path, head.body_len), ("POST", "/x", 9));
     assert_eq!(head.header_names, ["x-secret"]);
     assert!(!format!("{head:?}").contains("hush"), "{head:?}");
@@ -240,7 +240,7 @@ async fn jobs_that_ran_are_listed_and_others_only_counted() {
     assert_eq!(listed(jobs.done(from(), 100).await.expect("it is there")), [done]);
     assert_eq!(listed(jobs.dead(from(), 100).await.expect("it is there")), [dead]);
     for (id, state) in [(&cancelled, JobState::Cancelled), (&expired, JobState::Expired)] {
-        let job = jobs.get(id).await.expect("it is there").expect("it is kept");
+        let job = jobs.get(id).await.expect("it is there").expect("it is stored");
         assert_eq!(job.state, state);
     }
     let stats = jobs.stats().await.expect("it is there");

@@ -47,7 +47,7 @@ async fn job_on_its_own_lock_costs_one_claim_and_settlement() {
         );
         assert!(
             faults.call_count("due") <= 3 * LOCK_COUNT / 100,
-            "{} looks",
+            "{} polls",
             faults.call_count("due")
         );
         worker.stop().await;

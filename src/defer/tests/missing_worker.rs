@@ -19,7 +19,7 @@ async fn missing_worker_is_reported_once_per_occurrence() {
     let other = store.as_another_process();
     let worker = SpawnedWorker::spawn_on(&other, &CountingReplayer::default());
     wait_until_ended(&store, &first).await;
-    assert!(!workers.check_workers(&store, &first).await, "somebody has run it");
+    assert!(!workers.check_workers(&store, &first).await, "another worker has run it");
     worker.stop().await;
 
     tokio::time::sleep(SECOND * 11).await;

@@ -103,7 +103,7 @@ async fn queue_rate_bounds_the_starts() {
     let starts = recorded.lock().clone();
     for (n, start) in starts.iter().enumerate() {
         let recent = starts[..n].iter().filter(|other| **other + SECOND > *start).count();
-        assert!(recent <= 10, "{recent} before the one of number {n}");
+        assert!(recent <= 10, "{recent} starts in the second before start {n}");
     }
     let took = *starts.last().expect("they ran") - starts[0];
     let all = Duration::from_millis(2_900);

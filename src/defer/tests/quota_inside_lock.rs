@@ -43,10 +43,10 @@ impl QuotaInsideLock {
     }
 
     async fn enter_run(&mut self) -> RateLimitTicket {
-        let InitialVerdict::Enter(facts) = self.rate_gate.inspect(&mut self.view) else {
+        let InitialVerdict::Enter(context) = self.rate_gate.inspect(&mut self.view) else {
             panic!("it was not charged yet")
         };
-        let Verdict::Pass(ticket) = self.rate_gate.enter(facts).await else {
+        let Verdict::Pass(ticket) = self.rate_gate.enter(context).await else {
             panic!("it was accepted")
         };
         let Err(ticket) = self.rate_gate.try_light_ticket(ticket) else {

@@ -102,10 +102,10 @@ async fn enter_nested_lock_in_outage(outage: LockOutage) -> (bool, ReplayMarker,
     let lock = LockLayer::by(source).store(&store).on_outage(outage);
     let mut view = FakeGateRequest::new("PUT");
     view.insert_extension(marker.clone());
-    let InitialVerdict::Enter(facts) = lock.inspect(&mut view) else {
+    let InitialVerdict::Enter(context) = lock.inspect(&mut view) else {
         panic!("it has a key");
     };
-    let passed = matches!(lock.enter(facts).await, GateVerdict::Pass(_));
+    let passed = matches!(lock.enter(context).await, GateVerdict::Pass(_));
     assert_eq!(faults.remaining("acquire"), 0);
     (passed, marker, hold)
 }
@@ -123,8 +123,10 @@ async fn busy_nested_lock_postpones_a_run_for_any_status() {
         let lock = LockLayer::by(source).store(&other).busy_status(status);
         let mut view = FakeGateRequest::new("POST");
         view.insert_extension(marker.clone());
-        let InitialVerdict::Enter(facts) = lock.inspect(&mut view) else { panic!("it has a key") };
-        let GateVerdict::Busy(reply, _) = lock.enter(facts).await else { panic!("it is held") };
+        let InitialVerdict::Enter(context) = lock.inspect(&mut view) else {
+            panic!("it has a key")
+        };
+        let GateVerdict::Busy(reply, _) = lock.enter(context).await else { panic!("it is held") };
         let verdict = classify_status(&marker, reply.status);
         assert!(
             matches!(verdict, Settlement::Postpone { reason: "busy", .. }),
@@ -149,7 +151,7 @@ async fn run_admitted_in_an_outage_counts() {
 
 /// Reply of a `DeferLayer` to a request whose lock is busy.
 async fn defer_busy_request(gate: &DeferLayer<()>, store: &Store, view: FakeGateRequest) -> Reply {
-    try_defer_busy_request(gate, store, view).await.expect("there is room")
+    try_defer_busy_request(gate, store, view).await.expect("the limits allow another job")
 }
 
 async fn try_defer_busy_request(
@@ -161,7 +163,7 @@ async fn try_defer_busy_request(
         panic!("it may be deferred");
     };
     gate.annotate_request(&ticket, &mut view);
-    let slot = ParkingSlot::take_from(&mut view).expect("there is a place for it");
+    let slot = ParkingSlot::take_from(&mut view).expect("the gate has left a parking slot");
     let (store, key) = (store.clone(), lock_key_of("/x"));
     slot.set_parking(BusyLockContext {
         store,

@@ -190,7 +190,7 @@ async fn requests_beyond_the_waiter_limit_are_answered_at_once() {
     }
     let started = Instant::now();
     let items: Vec<_> = open_event_stream(&store, &id).await.collect().await;
-    let [one] = &items[..] else { panic!("it is told, and ends: {items:?}") };
+    let [one] = &items[..] else { panic!("the stream has one event: {items:?}") };
     let (seen, _) = parse_event(one).expect("an event");
     assert!(one.windows(14).any(|field| field == b"\nretry: 10000\n"), "{one:?}");
     let headers = [("accept", "text/event-stream"), ("last-event-id", &*seen)];
@@ -247,7 +247,7 @@ async fn reconnecting_client_receives_only_new_events() {
     };
     let retry_hint = silent.next().now_or_never().flatten().expect("when to come back");
     assert_eq!(retry_hint, "retry: 1000\n\n");
-    assert!(silent.next().now_or_never().is_none(), "it is known already");
+    assert!(silent.next().now_or_never().is_none(), "the client has this event");
     let worker = SpawnedWorker::spawn_on(&store, &CountingReplayer::default());
     let mut last = None;
     while let Some(item) = silent.next().await {
@@ -270,5 +270,9 @@ async fn dropped_event_stream_unsubscribes() {
     assert!(stream.next().now_or_never().is_none());
     assert!(Arc::strong_count(&store.wakeups().subscribe_job(&id)) > 1, "the stream listens");
     drop(stream);
-    assert_eq!(Arc::strong_count(&store.wakeups().subscribe_job(&id)), 1, "nobody does");
+    assert_eq!(
+        Arc::strong_count(&store.wakeups().subscribe_job(&id)),
+        1,
+        "the dropped stream unsubscribed"
+    );
 }

@@ -206,7 +206,7 @@ async fn waiting_deliveries_do_not_hide_due_retries() {
     }
     let id = enqueue_with_attempts(&store, "/x/fails", 5, Vec::new()).await;
     let end = tokio::time::timeout(60 * SECOND, wait_until_ended(&store, &id)).await;
-    assert_eq!(end.expect("it is seen"), JobState::Done);
+    assert_eq!(end.expect("the end is published"), JobState::Done);
     assert_eq!(*attempts.lock(), 3);
     worker.abort();
 }
@@ -365,7 +365,7 @@ async fn delivery_waits_for_an_unavailable_store() {
     let calls = sender.calls();
     assert_eq!((calls.len(), faults.remaining("job")), (1, 0), "{calls:?}");
     let call = super::get_job(&store, &first_delivery_job(&sender)).await;
-    assert_eq!((call.state, call.attempts), (JobState::Done, 1), "nobody was called in vain");
+    assert_eq!((call.state, call.attempts), (JobState::Done, 1), "the delivery needed one attempt");
     worker.abort();
 }
 

@@ -135,7 +135,7 @@ async fn snapshot_waits_for_a_restoring_worker() {
         .restore_with::<RestoredUser, _>(|user| user);
     let new = SpawnedWorker::spawn_worker(new);
     assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
-    let response = get_job(&store, &id).await.response.expect("it is kept");
+    let response = get_job(&store, &id).await.response.expect("the response is stored");
     assert_eq!((response[0], response[9]), (1, 200), "the user was there: {response:?}");
     old.stop().await;
     new.stop().await;

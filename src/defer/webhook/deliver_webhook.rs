@@ -77,7 +77,7 @@ pub(in crate::defer) async fn deliver_webhook(
     let end = match read_job_end(binding).await {
         Ok(Some(end)) => end,
         Ok(None) => return Some(dead("forgotten")),
-        Err(_) => return Some(postpone(Duration::from_secs(1), "store away")),
+        Err(_) => return Some(postpone(Duration::from_secs(1), "store unavailable")),
     };
     // A redriven job ends again, which is another webhook.
     let id = format!("{}-{}", run.id, end.ended_us);
@@ -129,7 +129,7 @@ fn classify_delivery(
                 retention: rules.done_retention,
             }
         }
-        DeliveryOutcome::Answered(410) => dead("nobody wants it"),
+        DeliveryOutcome::Answered(410) => dead("receiver gone"),
         DeliveryOutcome::Answered(status) => {
             tracing::warn!(job = ?run.id, status, "webhook rejected");
             retry("not accepted")
@@ -191,7 +191,7 @@ impl JobEnd {
 }
 
 /// Reason of a postponement: the receiver has no free slot.
-pub(in crate::defer) const NO_RECEIVER_SLOT: &str = "no turn";
+pub(in crate::defer) const NO_RECEIVER_SLOT: &str = "no free receiver slot";
 
 /// Reason of a postponement: this worker sends no webhooks.
-pub(in crate::defer) const NO_WEBHOOK_SENDER: &str = "no callbacks";
+pub(in crate::defer) const NO_WEBHOOK_SENDER: &str = "no webhook sender";

@@ -7,6 +7,8 @@
 //! failures as a deferred request, no end goes without one, and it is sent at least once. Workers
 //! without `Webhooks` leave webhooks to workers that have it.
 //!
+//! `Webhooks` has an example of the layer and the worker together.
+//!
 //! All ends are reported: `done`, `dead`, `cancelled` (also by a later request that supersedes it)
 //! and `expired`. A dead request that is redriven ends again, and that end is reported too. An end
 //! that could not be reported before the next one is dropped: a webhook reports the latest end.

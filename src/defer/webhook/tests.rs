@@ -59,7 +59,7 @@ async fn deliver(webhooks: &Webhooks, url: &str) -> DeliveryOutcome {
         body: Bytes::from_static(b"{\"id\":\"x\"}"),
         // Not the first attempt, which has less time.
         attempt: 12,
-        receiver_slot: Arc::new(slot.expect("nobody else is called")),
+        receiver_slot: Arc::new(slot.expect("the receiver has no other call")),
     };
     webhooks.deliver(call).await
 }
@@ -149,7 +149,7 @@ async fn host_is_resolved_once_and_all_addresses_are_checked() {
     assert_eq!(times.swap(0, Ordering::SeqCst), 4);
     let webhooks = resolving(local_webhooks(), vec![address]);
     assert_eq!(deliver(&webhooks, "http://example.com/").await, DeliveryOutcome::Answered(200));
-    assert_eq!(times.load(Ordering::SeqCst), 1, "what was checked is what is connected to");
+    assert_eq!(times.load(Ordering::SeqCst), 1, "the host was resolved once");
     assert_eq!(header_value(&request.await.expect("it was asked"), "host"), "example.com");
 }
 
@@ -165,7 +165,7 @@ async fn silent_address_leaves_time_for_the_next() {
     let mut connections = Vec::new();
     let soon = Duration::from_millis(100);
     while let Ok(connected) = tokio::time::timeout(soon, TcpStream::connect(silent)).await {
-        connections.push(connected.expect("there was room"));
+        connections.push(connected.expect("the accept queue has space"));
     }
     let mut webhooks = local_webhooks().timeout(Duration::from_secs(5));
     webhooks.resolver = Arc::new(move |_, _| Box::pin(async move { Ok(vec![silent, address]) }));
@@ -192,7 +192,7 @@ async fn forbidden_targets_are_not_called() {
         let answer = deliver(&strict, &url).await;
         assert!(matches!(answer, DeliveryOutcome::AddressRefused(_)), "{url}: {answer:?}");
     }
-    assert!(!request.is_finished(), "nobody came");
+    assert!(!request.is_finished(), "no connection was made");
     request.abort();
 }
 

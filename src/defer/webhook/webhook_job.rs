@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Stored method of a webhook job. No request can have it.
-pub(in crate::defer) const WEBHOOK_METHOD: &str = ":callback";
+pub(in crate::defer) const WEBHOOK_METHOD: &str = ":webhook";
 
 /// Attempts of a webhook before it becomes a dead letter. With the default backoff they span at
 /// most 19 minutes, besides the calls.
@@ -39,6 +39,6 @@ pub(in crate::defer) fn new_webhook_job(
 /// Returns the id of the webhook job with this lock, in the lock's shard.
 pub(in crate::defer) fn webhook_job_id(key: &Key) -> JobId {
     debug_assert!(key.shard() < SHARD_COUNT, "the shard of a key is below SHARD_COUNT");
-    let digest = hex(&digest_parts(&[b"callback", key.as_str().as_bytes()])[..16]);
+    let digest = hex(&digest_parts(&[b"webhook", key.as_str().as_bytes()])[..16]);
     JobId::parse(&format!("{:02x}{digest}", key.shard())).unwrap_or_else(|| JobId::new(key))
 }

@@ -39,6 +39,31 @@ const MIN_SECRET_LEN: usize = 24;
 
 /// Sender of the webhooks of `DeferLayer::webhook`; pass it to a worker. See [the
 /// module](crate::defer::webhook) for the request and the allowed addresses.
+///
+/// ```
+/// # use std::{convert::Infallible, time::Duration};
+/// # use http::{Request, Response};
+/// # use lockgate::{Store, lock::LockLayer, middleware::PlainHttp};
+/// # use lockgate::defer::{DeferLayer, DeferWorker, Webhooks};
+/// # use tower::{Layer, ServiceExt, service_fn};
+/// # type Body = http_body_util::Full<bytes::Bytes>;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let handler = service_fn(async |_: Request<Body>| {
+/// #     Ok::<_, Infallible>(Response::new(Body::default()))
+/// # });
+/// # let store = Store::memory();
+/// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+/// let defer = DeferLayer::<PlainHttp>::new()
+///     .webhook(|_| Some("https://shop.example/hooks/refunds".to_owned()));
+/// let service = defer.layer(lock.layer(handler));
+///
+/// let webhooks = Webhooks::new("at least 24 random bytes from a secret store")
+///     .timeout(Duration::from_secs(5));
+/// let worker = DeferWorker::<PlainHttp>::new(&store, service).webhooks(webhooks);
+/// # drop(worker);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Webhooks {
     secrets: Vec<Arc<[u8]>>,
@@ -80,7 +105,7 @@ impl Webhooks {
                     tokio::net::lookup_host((host, port)).await.map(Iterator::collect)
                 })
             }),
-            tls: system_tls_config(true, "callbacks"),
+            tls: system_tls_config(true, "webhooks"),
         })
     }
 

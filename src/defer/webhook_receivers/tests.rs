@@ -22,7 +22,7 @@ async fn complete_call(
     duration: Duration,
     answered: bool,
 ) {
-    let slot = try_slot(receivers, url, DEFAULT_LIMITS).expect("it has a turn");
+    let slot = try_slot(receivers, url, DEFAULT_LIMITS).expect("the receiver has a free slot");
     assert!(slot.try_claim_addresses(&[address.parse().expect("an address")]));
     tokio::time::advance(duration).await;
     slot.record_result(answered);
@@ -86,7 +86,7 @@ async fn silent_address_counts_once_across_ports_and_hosts() {
         assert_eq!(
             count_concurrent_calls(&receivers, DEFAULT_LIMITS, &url),
             4,
-            "nothing is known of {address} yet"
+            "{address} has no record yet"
         );
         complete_call(&receivers, "https://first.example", address, 3 * SLOW_THRESHOLD, false)
             .await;
@@ -156,9 +156,10 @@ async fn proven_host_keeps_half_of_a_silent_address() {
 async fn rejected_call_is_remembered_until_it_gets_a_slot() {
     let receivers = new_receivers();
     let limits = WebhookLimits { max_calls: 2, contended: true };
-    let first = try_slot(&receivers, "https://a.example/", limits).expect("nobody else is called");
+    let first =
+        try_slot(&receivers, "https://a.example/", limits).expect("the receiver has no other call");
     let key = Key::custom("b");
-    assert!(receivers.free_slots(limits).allows(&key), "its host is not known");
+    assert!(receivers.free_slots(limits).allows(&key), "the host has no record");
     assert!(receivers.try_acquire_slot(&key, "https://b.example/", limits).is_none());
     let by_age = 60 * SLOW_THRESHOLD;
     assert_eq!(receivers.retry_delay(&key, by_age), NO_SLOT_RETRY_DELAY);
@@ -181,17 +182,17 @@ async fn call_rejected_by_address_is_due_when_a_slot_frees() {
     let filling: Vec<_> = (0..2)
         .map(|n| {
             let slot = try_slot(&receivers, &format!("https://{n}.example/"), DEFAULT_LIMITS)
-                .expect("a turn");
+                .expect("the receiver has a free slot");
             assert!(claims_address(&slot));
             slot
         })
         .collect();
     let url = "https://late.example/";
-    let slot = try_slot(&receivers, url, DEFAULT_LIMITS).expect("its address is not known");
+    let slot = try_slot(&receivers, url, DEFAULT_LIMITS).expect("the host has no record");
     assert!(!claims_address(&slot));
     drop(slot);
     let key = Key::custom(url);
-    assert!(!receivers.free_slots(DEFAULT_LIMITS).allows(&key), "it would be claimed in vain");
+    assert!(!receivers.free_slots(DEFAULT_LIMITS).allows(&key), "a claim would find no slot");
     drop(filling);
     assert!(receivers.free_slots(DEFAULT_LIMITS).allows(&key));
     assert!(try_slot(&receivers, url, DEFAULT_LIMITS).is_some_and(|slot| claims_address(&slot)));
@@ -200,14 +201,16 @@ async fn call_rejected_by_address_is_due_when_a_slot_frees() {
 #[tokio::test(start_paused = true)]
 async fn unproven_host_gets_more_time_with_each_attempt() {
     let receivers = new_receivers();
-    let slot = try_slot(&receivers, "https://a.example/", DEFAULT_LIMITS).expect("it has a turn");
+    let slot = try_slot(&receivers, "https://a.example/", DEFAULT_LIMITS)
+        .expect("the receiver has a free slot");
     assert_eq!(
         [0, 1, 2, 4].map(|n| slot.attempt_timeout(n)),
         [1, 1, 2, 4].map(|n| Some(FIRST_ATTEMPT_TIMEOUT * n))
     );
     slot.record_result(true);
     drop(slot);
-    let slot = try_slot(&receivers, "https://a.example/", DEFAULT_LIMITS).expect("it has a turn");
+    let slot = try_slot(&receivers, "https://a.example/", DEFAULT_LIMITS)
+        .expect("the receiver has a free slot");
     assert_eq!(slot.attempt_timeout(1), None);
 }
 
@@ -224,5 +227,5 @@ async fn remembered_hosts_are_bounded() {
     assert!(state.receivers.len() <= MAX_RECORDED + 1, "{}", state.receivers.len());
     assert!(state.rejected_hosts.len() <= MAX_RECORDED && state.unproven_calls == 0);
     let last = HostOrNetwork::Host(format!("{}.example", 2 * MAX_RECORDED - 1).into());
-    assert!(state.receivers.contains_key(&last), "the one that was called last");
+    assert!(state.receivers.contains_key(&last), "the latest receiver is recorded");
 }

@@ -14,6 +14,29 @@ impl<R> DeferWorker<R> {
     /// run at once.
     ///
     /// Default: 16, beside the clients' requests that the process serves.
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Store, lock::LockLayer, middleware::PlainHttp};
+    /// # use lockgate::defer::{DeferLayer, DeferWorker};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// # let store = Store::memory();
+    /// # let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+    /// # let service = DeferLayer::<PlainHttp>::new().layer(lock.layer(handler));
+    /// // At most 4 requests at once here, and 10 in all workers together.
+    /// let worker = DeferWorker::<PlainHttp>::new(&store, service)
+    ///     .concurrency(4)
+    ///     .queue_concurrency(10);
+    /// # drop(worker);
+    /// # Ok(()) }
+    /// ```
     pub fn concurrency(mut self, max_runs: usize) -> Self {
         self.settings.concurrency = max_runs.max(1);
         self

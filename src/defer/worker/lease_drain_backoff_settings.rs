@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{DeferWorker, MIN_LEASE};
+use super::{DeferWorker, worker_settings::MIN_LEASE};
 use crate::durations::MAX_DURATION;
 
 impl<R> DeferWorker<R> {
@@ -18,6 +18,27 @@ impl<R> DeferWorker<R> {
     /// - A run that has not reached its lock yet returns to its queue uncharged too.
     /// - All other runs become dead letters.
     /// - A run in another process is left to its lease, as if this worker had crashed.
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Store, lock::LockLayer, middleware::PlainHttp};
+    /// # use lockgate::defer::{DeferLayer, DeferWorker};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// # let store = Store::memory();
+    /// # let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+    /// # let service = DeferLayer::<PlainHttp>::new().layer(lock.layer(handler));
+    /// let worker = DeferWorker::<PlainHttp>::new(&store, service)
+    ///     .drain_timeout(Duration::from_secs(20));
+    /// worker.run(std::future::ready(())).await; // the shutdown signal came at once
+    /// # Ok(()) }
+    /// ```
     pub fn drain_timeout(mut self, timeout: Duration) -> Self {
         self.settings.drain_timeout = timeout.min(MAX_DURATION);
         self

@@ -11,6 +11,16 @@ use crate::{
     store::Store,
 };
 
+/// Shortest lease and shortest `max_run_time`. Below it, a slow moment of the store looks like a
+/// crash.
+pub(super) const MIN_LEASE: Duration = Duration::from_millis(100);
+
+/// Shortest retention of an ended job.
+///
+/// An enqueue with a lost reply is sent again, possibly after the job has ended. Only the retained
+/// job shows that the request must not be stored and run a second time.
+pub(in crate::defer) const MIN_RETENTION: Duration = Duration::from_secs(60);
+
 /// Settings of a [`DeferWorker`](super::DeferWorker), and the means of its runs.
 pub(in crate::defer) struct WorkerSettings {
     pub(in crate::defer) store: Store,

@@ -21,6 +21,34 @@ impl ClientAddress {
     /// Trusts proxies of these networks (CIDR, or single addresses), which append to
     /// `X-Forwarded-For`.
     ///
+    /// ```
+    /// # use std::{convert::Infallible, net::SocketAddr, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{ClientAddress, Quota, Store};
+    /// # use lockgate::{middleware::PlainHttp, rate_limit::RateLimitLayer};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let quota = Quota::requests(1).per(Duration::from_secs(60));
+    /// let client = ClientAddress::behind_proxies(["10.0.0.0/8"]);
+    /// let limit = RateLimitLayer::<PlainHttp>::by_client(client, quota).store(&Store::memory());
+    /// let service = limit.layer(handler);
+    ///
+    /// let proxy: SocketAddr = "10.0.0.1:4711".parse()?;
+    /// let request = |client: &str| {
+    ///     let request = Request::get("/").extension(proxy);
+    ///     request.header("x-forwarded-for", client).body(Body::default())
+    /// };
+    /// assert_eq!(service.clone().oneshot(request("192.0.2.1")?).await?.status(), 200);
+    /// assert_eq!(service.clone().oneshot(request("192.0.2.1")?).await?.status(), 429);
+    /// assert_eq!(service.oneshot(request("192.0.2.2")?).await?.status(), 200);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Panics
     ///
     /// If the list is empty, or if an item is not a network. For networks from a configuration use

@@ -18,13 +18,13 @@ pub(super) fn warn_ignored_forwarding<V: GateRequest>(view: &V) {
     }
     CHECKED.fetch_add(1, Ordering::Relaxed);
     let names = ["x-forwarded-for", "forwarded"];
-    let Some(field) = names.into_iter().find(|name| !view.header_values(name).is_empty()) else {
+    let Some(header) = names.into_iter().find(|name| !view.header_values(name).is_empty()) else {
         return;
     };
     CHECKED.store(MAX_CHECKED, Ordering::Relaxed);
     if !WARNED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            field,
+            header,
             "forwarding header found, but no proxy is trusted, so by_ip() ignores it: behind a \
              proxy of yours all clients count as one; name the trusted proxies by \
              by_client(ClientAddress::behind_proxies([..]))"

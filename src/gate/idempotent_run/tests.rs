@@ -105,7 +105,7 @@ async fn begin_arriving_after_its_undo_is_undone() {
     begin_with_late_call(&store, &faults, &call).await;
     tokio::time::sleep(UNDO_TIMEOUT).await;
     assert_eq!(faults.remaining("end_direct"), 0);
-    assert_retry_runs(&store, &call, "the store is away at first").await;
+    assert_retry_runs(&store, &call, "the store is unavailable at first").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -144,12 +144,12 @@ async fn shutdown_does_not_wait_for_copy_of_an_unstarted_run() {
     assert_prompt_shutdown(&store).await;
     tokio::time::sleep(UNDO_TIMEOUT).await;
     assert_eq!(faults.call_count("begin_direct"), 1);
-    assert!(faults.call_count("end_direct") > 0, "what may come is undone");
+    assert!(faults.call_count("end_direct") > 0, "the late call is undone");
 }
 
 async fn assert_prompt_shutdown(store: &Store) {
     let started = Instant::now();
-    assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for what may never come");
+    assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for a call that may never arrive");
     assert!(started.elapsed() < SECOND / 2, "{:?}", started.elapsed());
 }
 
@@ -179,7 +179,7 @@ async fn run_response_reaches_a_recovered_store() {
     started_run.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
     assert!(store.shutdown(UNDO_TIMEOUT).await, "it waits for that");
     assert_eq!(release_and_retry(&store, &call).await, AcquireReply::AlreadyAccepted);
-    let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is kept");
+    let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is stored");
     assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
 }
 
@@ -217,7 +217,7 @@ async fn run_dropped_midway_may_have_run() {
             continue;
         }
         assert_eq!(release_and_retry(&store, &call).await, AcquireReply::AlreadyAccepted);
-        let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is kept");
+        let job = store.backend().job_view(call.id.clone()).await.unwrap().expect("it is stored");
         let reason = job.reason.as_deref();
         assert_eq!((job.state, reason), (JobState::Dead, Some("stopped, may have run")));
     }
@@ -260,5 +260,8 @@ async fn concurrent_runs_are_bounded_and_awaited() {
         first.record_response(600 * SECOND, Bytes::from_static(b"answer"), None).await;
     });
     assert!(store.wait_for_direct_runs(2 * SECOND).await);
-    assert!(matches!(begin_another().await, Ok(BeginOutcome::Taken)), "there is room");
+    assert!(
+        matches!(begin_another().await, Ok(BeginOutcome::Taken)),
+        "the limit allows another run"
+    );
 }

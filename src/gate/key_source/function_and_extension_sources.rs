@@ -44,29 +44,41 @@ impl<R: RequestKind> KeySource<R> {
     ///
     /// # Panics
     ///
-    /// If the name is empty.
+    /// If the name is empty. For a name from a configuration use
+    /// [`try_extension`](Self::try_extension).
     #[must_use]
     pub fn extension<T: fmt::Display + Send + Sync + 'static>(name: &str) -> Self {
+        expect_setting(Self::try_extension::<T>(name))
+    }
+
+    /// Like [`extension`](Self::extension), for a name from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_extension<T: fmt::Display + Send + Sync + 'static>(
+        name: &str,
+    ) -> Result<Self, Error> {
         let read_value = |request: &R::Native| R::read_extension(request, T::to_string);
-        Self(KeySourceKind::Extension {
-            key_prefix: expect_setting(named_key_prefix("by_extension", "e", name)),
+        Ok(Self(KeySourceKind::Extension {
+            key_prefix: named_key_prefix("by_extension", "e", name)?,
             read_value: Arc::new(read_value),
             missing_message: missing_extension_message::<T>(name).into(),
-        })
+        }))
     }
 
     /// Each of the values that the function returns: [`Key::custom`], [named](Key::named). An empty
     /// list, or more than 32 values, gets 400.
     ///
-    /// # Panics
+    /// # Errors
     ///
     /// If the name is empty.
-    pub(crate) fn list_from_fn(
+    pub(crate) fn try_list_from_fn(
         name: &str,
         keys: impl Fn(&R::Native) -> Vec<String> + Send + Sync + 'static,
-    ) -> Self {
-        let key_prefix = expect_setting(named_key_prefix("by_keys", "c", name));
-        Self(KeySourceKind::Functions { key_prefix, read_values: Arc::new(keys) })
+    ) -> Result<Self, Error> {
+        let key_prefix = named_key_prefix("by_keys", "c", name)?;
+        Ok(Self(KeySourceKind::Functions { key_prefix, read_values: Arc::new(keys) }))
     }
 
     /// Like [`from_fn`](Self::from_fn), with the value as the whole key: [`Key::custom`].
@@ -78,7 +90,7 @@ impl<R: RequestKind> KeySource<R> {
         Self(KeySourceKind::Function { key_prefix, read_value: Arc::new(key) })
     }
 
-    /// Like `list_from_fn`, with each value as a whole key.
+    /// Like `try_list_from_fn`, with each value as a whole key.
     #[cfg(test)]
     pub(crate) fn functions(
         keys: impl Fn(&R::Native) -> Vec<String> + Send + Sync + 'static,
@@ -106,14 +118,19 @@ mod tests {
     /// The source is refused when the layer is built, not at its first request.
     #[test]
     fn a_source_without_a_name_is_refused() {
-        let makes: [fn() -> KeySource<()>; 3] = [
-            || KeySource::extension::<u64>(""),
-            || KeySource::from_fn("", |()| None),
-            || KeySource::list_from_fn("", |()| Vec::new()),
-        ];
+        let makes: [fn() -> KeySource<()>; 2] =
+            [|| KeySource::extension::<u64>(""), || KeySource::from_fn("", |()| None)];
         for make in makes {
             assert!(std::panic::catch_unwind(make).is_err());
         }
-        assert!(KeySource::<()>::try_from_fn("", |()| None).is_err());
+        let refused = [
+            KeySource::<()>::try_extension::<u64>(""),
+            KeySource::<()>::try_from_fn("", |()| None),
+            KeySource::<()>::try_list_from_fn("", |()| Vec::new()),
+        ];
+        for source in refused {
+            let error = source.expect_err("it has no name");
+            assert_eq!(error.kind(), crate::ErrorKind::Config);
+        }
     }
 }

@@ -110,8 +110,8 @@ fn read_header<V: GateRequest>(named: &NamedSource, view: &mut V) -> Result<Key,
                 None => Key::with_value(&named.key_prefix, value),
             });
         }
-        Ok(None) => "A required header field is missing",
-        Err(DuplicateHeader) => "A header field was sent more than once",
+        Ok(None) => "A required header is missing",
+        Err(DuplicateHeader) => "A header was sent more than once",
     };
     match view.route() {
         RouteMatch::Unmatched => Err(KeyError::Unmatched),

@@ -156,7 +156,7 @@ async fn wait_for_job(store: &Store, id: &JobId, condition: impl Fn(&JobView) ->
     let polls = async {
         loop {
             let job = store.backend().job_view(id.clone()).await;
-            let job = job.expect("the store is there").expect("it is kept");
+            let job = job.expect("the store is there").expect("it is stored");
             if condition(&job) {
                 return job;
             }

@@ -97,10 +97,20 @@ impl<R: RequestKind> LockLayer<R> {
     ///
     /// # Panics
     ///
-    /// If a request may have no key: see [`MissingAddress::Skip`](crate::MissingAddress).
+    /// If a request may have no key: see [`MissingAddress::Skip`](crate::MissingAddress). For an
+    /// address from a configuration use [`try_by_client`](Self::try_by_client).
     #[must_use]
     pub fn by_client(address: ClientAddress) -> Self {
-        Self::by(KeySource::client(address))
+        expect_setting(Self::try_by_client(address))
+    }
+
+    /// Like [`by_client`](Self::by_client), for an address from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if a request may have no key.
+    pub fn try_by_client(address: ClientAddress) -> Result<Self, Error> {
+        Self::try_by(KeySource::client(address))
     }
 
     /// One lock for each route.
@@ -119,13 +129,26 @@ impl<R: RequestKind> LockLayer<R> {
     ///
     /// # Panics
     ///
-    /// If the name is empty.
+    /// If the name is empty. For a name from a configuration use
+    /// [`try_by_extension`](Self::try_by_extension).
     #[must_use]
     pub fn by_extension<T>(name: &str) -> Self
     where
         T: fmt::Display + Send + Sync + 'static,
     {
-        Self::by(KeySource::extension::<T>(name))
+        expect_setting(Self::try_by_extension::<T>(name))
+    }
+
+    /// Like [`by_extension`](Self::by_extension), for a name from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_by_extension<T>(name: &str) -> Result<Self, Error>
+    where
+        T: fmt::Display + Send + Sync + 'static,
+    {
+        Ok(Self::by(KeySource::try_extension::<T>(name)?))
     }
 
     /// One lock for each value that the function returns. `None` gets 400.
@@ -156,134 +179,5 @@ impl<R: RequestKind> LockLayer<R> {
         key: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         Ok(Self::by(KeySource::try_from_fn(name, key)?))
-    }
-}
-
-// Several locks.
-impl<R: RequestKind> LockLayer<R> {
-    /// Several locks: one for each of these parameters, which identify resources of one kind, such
-    /// as the two accounts of a transfer.
-    ///
-    /// Each value is a text, so `7` and `07` are two locks; use
-    /// [`by_path_params_as`](Self::by_path_params_as) for numbers and UUIDs.
-    ///
-    /// - All processes acquire the locks in the same order, so requests that name them in another
-    ///   order cannot deadlock.
-    /// - A wait covers all of the locks together.
-    /// - Two parameters with the same value are one lock; the parameter that a value came from does
-    ///   not count.
-    /// - The locks are named by all parameter names, sorted and joined by commas.
-    ///   [`named`](Self::named) replaces that by the name of another route's parameter.
-    /// - A request with more than one lock is never deferred.
-    ///
-    /// # Panics
-    ///
-    /// If there are no names.
-    #[must_use]
-    pub fn by_path_params<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
-        Self::by(KeySource::path_params(names))
-    }
-
-    /// Like [`by_path_params`](Self::by_path_params), for parameters that the handler parses as a
-    /// `T`: see [`by_path_param_as`](Self::by_path_param_as).
-    ///
-    /// # Panics
-    ///
-    /// If there are no names.
-    #[must_use]
-    pub fn by_path_params_as<T>(names: impl IntoIterator<Item = impl AsRef<str>>) -> Self
-    where
-        T: FromStr + fmt::Display,
-    {
-        Self::by(KeySource::path_params_as::<T>(names))
-    }
-
-    /// Several locks: one for each value that the function returns, at most 32. No value or more
-    /// than 32 values get 400.
-    ///
-    /// The name is part of each key: see [`by_key`](Self::by_key). Everything else is as in
-    /// [`by_path_params`](Self::by_path_params).
-    ///
-    /// ```
-    /// # use std::{convert::Infallible, time::Duration};
-    /// # use http::{Request, Response};
-    /// # use lockgate::{HeldLocks, Store, lock::LockLayer, middleware::PlainHttp};
-    /// # use tower::{Layer, ServiceExt, service_fn};
-    /// # type Body = http_body_util::Full<bytes::Bytes>;
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let handler = service_fn(async |request: Request<Body>| {
-    ///     let locks = request.extensions().get::<HeldLocks>().expect("a LockLayer is outside");
-    ///     assert_eq!(locks.len(), 2);
-    ///     Ok::<_, Infallible>(Response::new(Body::default()))
-    /// });
-    /// let lock = LockLayer::<PlainHttp>::by_keys("account", |parts| {
-    ///     let accounts = parts.headers.get_all("account").iter();
-    ///     accounts.filter_map(|account| account.to_str().ok()).map(str::to_owned).collect()
-    /// });
-    /// let service = lock.store(&Store::memory()).layer(handler);
-    ///
-    /// let transfer = Request::post("/transfers").header("account", "7").header("account", "8");
-    /// assert_eq!(service.oneshot(transfer.body(Body::default())?).await?.status(), 200);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Panics
-    ///
-    /// If the name is empty.
-    #[must_use]
-    pub fn by_keys(
-        name: &str,
-        keys: impl Fn(&R::Native) -> Vec<String> + Send + Sync + 'static,
-    ) -> Self {
-        Self::by(KeySource::list_from_fn(name, keys))
-    }
-}
-
-// Further parts of the key.
-impl<R: RequestKind> LockLayer<R> {
-    /// Adds a parameter of the route to the key: another value of either part is another lock.
-    ///
-    /// The value is a text, so `7` and `07` are two locks; use
-    /// [`and_path_param_as`](Self::and_path_param_as) for numbers and UUIDs.
-    #[must_use]
-    pub fn and_path_param(self, name: &str) -> Self {
-        self.and(KeySource::path_param(name))
-    }
-
-    /// Like [`and_path_param`](Self::and_path_param), for a parameter that the handler parses as a
-    /// `T`: see [`by_path_param_as`](Self::by_path_param_as).
-    #[must_use]
-    pub fn and_path_param_as<T>(self, name: &str) -> Self
-    where
-        T: FromStr + fmt::Display,
-    {
-        self.and(KeySource::path_param_as::<T>(name))
-    }
-
-    /// Adds a header to the key, such as the one that names a tenant. A request without the header
-    /// gets 400.
-    ///
-    /// # Panics
-    ///
-    /// If `name` is not a valid header name.
-    #[must_use]
-    pub fn and_header(self, name: &str) -> Self {
-        self.and(KeySource::header(name))
-    }
-
-    /// Adds the value that the function returns to the key. `None` gets 400. The name is part of
-    /// the key: see [`by_key`](Self::by_key).
-    ///
-    /// # Panics
-    ///
-    /// If the name is empty.
-    #[must_use]
-    pub fn and_key(
-        self,
-        name: &str,
-        key: impl Fn(&R::Native) -> Option<String> + Send + Sync + 'static,
-    ) -> Self {
-        self.and(KeySource::from_fn(name, key))
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use super::lock_policy::LockPolicy;
 use crate::{
+    error::{Error, expect_setting},
     gate::{GateId, KeySource, RequestKind},
     lock::{average_hold_time::AverageHoldTime, release_settings::ReleaseSettings},
 };
@@ -58,21 +59,31 @@ impl<R: RequestKind> LockLayer<R> {
     ///
     /// # Panics
     ///
-    /// If a request may have no key: see [`MissingAddress::Skip`](crate::MissingAddress::Skip).
+    /// If a request may have no key: see [`MissingAddress::Skip`](crate::MissingAddress::Skip). For
+    /// an address from a configuration use [`try_by`](Self::try_by).
     #[must_use]
     pub fn by(keys: impl Into<KeySource<R>>) -> Self {
-        Self {
-            key_source: keys.into().require_key(),
+        expect_setting(Self::try_by(keys))
+    }
+
+    /// Like [`by`](Self::by), for an address from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if a request may have no key.
+    pub fn try_by(keys: impl Into<KeySource<R>>) -> Result<Self, Error> {
+        Ok(Self {
+            key_source: keys.into().require_key()?,
             policy: Arc::default(),
             release_settings: ReleaseSettings::default(),
             average_hold_time: Arc::default(),
             unlocked_success_logged: Arc::default(),
-        }
+        })
     }
 
-    /// Adds a part to the key.
+    /// Adds a part to the key. It is a source of which every admitted request has a value.
     pub(super) fn and(mut self, source: KeySource<R>) -> Self {
-        self.key_source = self.key_source.and(source.require_key());
+        self.key_source = self.key_source.and(source);
         self
     }
 

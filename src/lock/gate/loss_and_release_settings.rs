@@ -15,6 +15,28 @@ impl<R: RequestKind> LockLayer<R> {
     ///
     /// If layers with the same key are nested, each of them reacts to the loss of the one lock. A
     /// deferred request that loses its lock is always abandoned.
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{OnLoss, Store, lock::LockLayer, middleware::PlainHttp};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let handler = service_fn(async |_: Request<Body>| {
+    ///     tokio::time::sleep(Duration::from_millis(300)).await; // longer than `max_hold`
+    ///     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// });
+    /// let lock = LockLayer::<PlainHttp>::by_header("order").on_loss(OnLoss::Finish);
+    /// let lock = lock.max_hold(Duration::from_millis(100)).store(&Store::memory());
+    ///
+    /// let request = Request::post("/refund").header("order", "7").body(Body::default())?;
+    /// let response = lock.layer(handler).oneshot(request).await?;
+    /// assert_eq!(response.status(), 200);
+    /// assert_eq!(response.headers()["lock-lost"], "too-long");
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
         self.release_settings.on_loss = on_loss;

@@ -50,6 +50,29 @@ impl<R: RequestKind> LockLayer<R> {
     /// Layers with and without this setting exclude each other correctly, since a layer without it
     /// acquires exclusively. An exclusive layer inside a layer with the same key that holds the
     /// lock shared gets 500 and a log message.
+    ///
+    /// ```
+    /// # use std::convert::Infallible;
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Key, Store, lock::LockLayer, middleware::PlainHttp};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let store = Store::memory();
+    /// let lock = LockLayer::<PlainHttp>::by_header("order").read_write().store(&store);
+    /// let service = lock.layer(handler);
+    ///
+    /// let _reader = store.lock(Key::header("order", b"7")).shared().acquire().await?;
+    /// let get = Request::get("/order").header("order", "7").body(Body::default())?;
+    /// assert_eq!(service.clone().oneshot(get).await?.status(), 200);
+    /// let put = Request::put("/order").header("order", "7").body(Body::default())?;
+    /// assert_eq!(service.oneshot(put).await?.status(), 409);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn read_write(self) -> Self {
         self.with_policy(|policy| {
@@ -69,6 +92,30 @@ impl<R: RequestKind> LockLayer<R> {
     /// - A request under a permit is never deferred.
     /// - Inside a layer with the same key, a layer with fewer permits gets 500 and a log message,
     ///   because it would admit as many requests as the outer one.
+    ///
+    /// ```
+    /// # use std::convert::Infallible;
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Key, Store, lock::LockLayer, middleware::PlainHttp};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let store = Store::memory();
+    /// let lock = LockLayer::<PlainHttp>::by_header("printer").permits(2).store(&store);
+    /// let service = lock.layer(handler);
+    /// let request = || Request::post("/print").header("printer", "7").body(Body::default());
+    ///
+    /// let permit = || store.lock(Key::header("printer", b"7")).permits(2).acquire();
+    /// let (_first, second) = (permit().await?, permit().await?);
+    /// assert_eq!(service.clone().oneshot(request()?).await?.status(), 409);
+    /// second.release().await;
+    /// assert_eq!(service.oneshot(request()?).await?.status(), 200);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Panics
     ///

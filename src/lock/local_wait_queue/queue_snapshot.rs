@@ -193,7 +193,7 @@ mod tests {
         assert!(snapshot.merged_with_newer(newer).has_contenders());
         assert!(
             !snapshot.merged_with_newer(newer).is_first(arrived_at),
-            "what it was told of is remembered"
+            "the announced join is in the snapshot"
         );
         tokio::time::advance(10 * MS).await;
         assert!(

@@ -40,14 +40,14 @@ async fn retry_makes_exactly_the_configured_attempts() {
         assert_eq!(calls() - before, 1 + times as usize);
         assert_eq!(started.elapsed(), pauses * SECOND);
         assert_eq!(busy.waited, (times > 0).then_some(pauses * SECOND));
-        assert_eq!(busy.queue_length, 0, "it holds no place");
+        assert_eq!(busy.queue_length, 0, "it has no queue entry");
     }
     let waiter = crate::store::spawn(store.lock("x").retry(3, SECOND).acquire());
     tokio::time::sleep(SECOND / 2).await;
     held.release().await;
     let started = Instant::now();
     drop(waiter.await.unwrap().expect("it came free before the second attempt"));
-    assert_eq!(started.elapsed(), SECOND / 2, "nobody woke it");
+    assert_eq!(started.elapsed(), SECOND / 2, "it polled without a wake-up");
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,7 +111,7 @@ async fn every_busy_status_can_be_deferred() {
         let started = Instant::now();
         let refused = enter_gate(&lock.retry(9, SECOND), &mut view).await;
         assert!(matches!(refused, Verdict::Busy(reply, _) if reply.status == code));
-        assert_eq!(started.elapsed(), Duration::ZERO, "somebody takes it over");
+        assert_eq!(started.elapsed(), Duration::ZERO, "an outer layer handles the wait");
         let leave_action = defer.leave(deferral, ServiceOutcome::Answered(code)).await;
         assert!(matches!(leave_action, LeaveAction::Accept { .. }), "{code}");
     }

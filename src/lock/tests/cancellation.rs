@@ -23,14 +23,14 @@ pub(crate) const REAL_CLOCK_UNDO_TIMEOUT: Duration = Duration::from_secs(25);
 /// Asserts that the undos end within `timeout`, the lock is free for another process, and its queue
 /// is empty.
 pub(crate) async fn assert_nothing_left(store: &Store, timeout: Duration, context: &str) {
-    assert!(store.shutdown(timeout).await, "{context}: not given back");
+    assert!(store.shutdown(timeout).await, "{context}: the lock is not released");
     let other = store.as_another_process();
     let wait = Duration::from_millis(700);
     let guard = other.lock("x").wait(wait).acquire().await;
     let guard = guard.unwrap_or_else(|error| panic!("{context}: {error:?}"));
     let probe = store.as_another_process();
     let busy = super::expect_busy(probe.lock("x").acquire().await);
-    assert_eq!(busy.queue_length, 0, "{context}: a place is left");
+    assert_eq!(busy.queue_length, 0, "{context}: a queue entry is left");
     guard.release().await;
     let second = other.lock("y").wait(wait).acquire().await;
     second.unwrap_or_else(|error| panic!("{context}: y: {error:?}")).release().await;
@@ -109,7 +109,7 @@ async fn shutdown_waits_for_queue_entries_just_left() {
     let _ = waiter.await;
     assert!(store.shutdown(5 * SECOND).await);
     let busy = super::expect_busy(other.as_another_process().lock("x").acquire().await);
-    assert_eq!(busy.queue_length, 0, "a place is left");
+    assert_eq!(busy.queue_length, 0, "a queue entry is left");
     drop(held);
 }
 
@@ -126,5 +126,5 @@ async fn shutdown_waits_for_a_guard_of_a_cancelled_handover() {
     drop(held);
     drop(waiting);
     assert!(store.shutdown(5 * SECOND).await);
-    drop(store.as_another_process().lock("x").acquire().await.expect("it was given back"));
+    drop(store.as_another_process().lock("x").acquire().await.expect("the lock is released"));
 }

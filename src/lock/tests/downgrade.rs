@@ -44,7 +44,7 @@ async fn scope_of_a_downgraded_guard_shares_its_lock() {
     tokio::time::sleep(20 * SECOND).await;
     assert!(!writing.is_finished() && !copy.remaining().is_zero());
     drop(inner);
-    let next = tokio::time::timeout(SECOND, writing).await.expect("it was given back");
+    let next = tokio::time::timeout(SECOND, writing).await.expect("the lock is released");
     assert!(copy.remaining().is_zero() && copy.loss().is_none());
     drop(next.unwrap().unwrap());
     drop(acquire_after_shutdown(&store).await);

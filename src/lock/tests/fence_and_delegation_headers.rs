@@ -33,10 +33,13 @@ async fn fence_header_replaces_that_of_the_client() {
         ]);
         match lock.inspect(&mut view) {
             InitialVerdict::Skip | InitialVerdict::PassLight(_) => {
-                assert!(view.header_values("x-fence").is_empty(), "it takes no lock");
+                assert!(
+                    view.header_values("x-fence").is_empty(),
+                    "a request without a lock has no fence"
+                );
             }
-            InitialVerdict::Enter(facts) => {
-                let Verdict::Pass(ticket) = lock.enter(facts).await else { panic!("it is free") };
+            InitialVerdict::Enter(context) => {
+                let Verdict::Pass(ticket) = lock.enter(context).await else { panic!("it is free") };
                 lock.annotate_request(&ticket, &mut view);
                 let fence = view.extension::<HeldLock>().unwrap().fence().unwrap().to_string();
                 assert_eq!(view.header_values("x-fence"), [fence.as_bytes()]);

@@ -268,7 +268,7 @@ async fn waiters_of_a_process_are_bounded() {
     let mut waiting: Vec<_> =
         (2..PROCESS_LIMIT).map(|n| Box::pin(acquire(["x", "y"][n % 2]))).collect();
     let refused = waiting.iter_mut().filter_map(|waiter| waiter.as_mut().now_or_never()).count();
-    assert_eq!(refused, 0, "they have room");
+    assert_eq!(refused, 0, "the limit of waiters is not reached");
     let before = faults.call_count("acquire");
     for name in ["x", "y"] {
         let busy = expect_busy(acquire(name).await);
@@ -277,10 +277,10 @@ async fn waiters_of_a_process_are_bounded() {
     assert_eq!(faults.call_count("acquire"), before);
     let started = Instant::now();
     expect_busy(acquire("z").await);
-    assert_eq!(started.elapsed(), Duration::ZERO, "nor for who stands in no line yet");
-    drop(store.lock("free").acquire().await.expect("who need not wait takes no room"));
+    assert_eq!(started.elapsed(), Duration::ZERO, "a lock without waiters is refused too");
+    drop(store.lock("free").acquire().await.expect("an acquire without a wait is not limited"));
     drop(waiting.pop());
-    assert!(acquire("x").now_or_never().is_none(), "who leaves makes room");
+    assert!(acquire("x").now_or_never().is_none(), "a dropped waiter frees its slot");
     drop((waiting, first));
 }
 

@@ -28,8 +28,8 @@ fn replayed_request(store: &Store, lock: &LockGuard) -> (FakeGateRequest, Replay
         accepted_at: SystemTime::UNIX_EPOCH,
         fence: 1,
     };
-    let facts = lock.hold_state().expect("it is this process's own");
-    let marker = ReplayMarker::new(deferred, store, Arc::clone(facts));
+    let hold_state = lock.hold_state().expect("it is this process's own");
+    let marker = ReplayMarker::new(deferred, store, Arc::clone(hold_state));
     let mut view = FakeGateRequest::new("POST");
     view.insert_extension(marker.clone());
     (view, marker)
@@ -47,10 +47,7 @@ async fn run_lock_does_not_count_in_another_store() {
     held.release().await;
     let verdict = enter_gate(&new_gate(&other), &mut view).await;
     assert!(matches!(verdict, Verdict::Pass(_)), "{verdict:?}");
-    assert!(
-        !marker.met_busy_lock_with(409),
-        "a retry layer came again, and what answers now has run"
-    );
+    assert!(!marker.met_busy_lock_with(409), "the retry passed the lock and has run");
     expect_busy(other.lock("x").acquire().await);
 }
 

@@ -120,7 +120,7 @@ async fn undo_continues_after_its_first_finding() {
     waiting.abort();
     tokio::time::sleep(5 * MS).await;
     drop(held);
-    assert_free_after_undo(&store, started, "a place").await;
+    assert_free_after_undo(&store, started, "queue entry").await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -40,7 +40,11 @@ async fn late_grant_does_not_admit_a_second_holder() {
     tokio::time::sleep(LEASE + 10 * MS).await;
     let next = store.as_another_process().lock("x").acquire().await.expect("the lease has ended");
     assert_timed_out(acquiring.await.unwrap());
-    assert_eq!(next.release().await, ReleaseStatus::Released, "the late undo has taken nothing");
+    assert_eq!(
+        next.release().await,
+        ReleaseStatus::Released,
+        "the late undo affected the next holder"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -49,7 +53,7 @@ async fn late_grant_is_released() {
     faults.set("acquire", SLOWER_THAN_LEASE, 1);
     assert_timed_out(short_lease_request(&store).acquire().await);
     drop(acquire_after_shutdown(&store).await);
-    assert!(faults.call_count("release") >= 1, "nobody knows that there is nothing left");
+    assert!(faults.call_count("release") >= 1, "the undo was not sent");
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +134,7 @@ async fn lock_set_is_granted_only_within_the_validity_time() {
         assert_eq!(faults.remaining(step), 0);
         assert!(store.shutdown(SECOND).await);
         let both = store.as_another_process().locks(["x", "y"]).acquire().await;
-        both.expect("nothing was kept").release().await;
+        both.expect("the late grants are undone").release().await;
     }
 }
 

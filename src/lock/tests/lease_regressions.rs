@@ -55,7 +55,7 @@ async fn granted_lock_set_holds_all_its_locks() {
     let thief = other.lock(keys[0].clone()).acquire().await.expect("its max_hold is over");
     held.release().await;
     let set = both.await.unwrap();
-    assert!(set.is_err(), "granted, and somebody else has the first: {set:?}");
+    assert!(set.is_err(), "granted while another holder has the first lock: {set:?}");
     drop(thief);
 }
 

@@ -131,7 +131,7 @@ async fn short_grant_is_not_given_to_a_long_lease_waiter() {
     let (_store, guard) =
         grant_to_second_waiter(|first| first.lease(SECOND), |second| second.lease(10 * SECOND))
             .await;
-    assert!(guard.remaining() > 9 * SECOND, "asked for anew");
+    assert!(guard.remaining() > 9 * SECOND, "the lock was acquired again");
 }
 
 /// The store never shortens a lease, and neither does the guard.

@@ -25,7 +25,7 @@ pub(super) async fn enter_gate<G: Gate<()>>(
     view: &mut FakeGateRequest,
 ) -> Verdict<G::Ticket> {
     match gate.inspect(view) {
-        InitialVerdict::Enter(facts) => gate.enter(facts).await,
+        InitialVerdict::Enter(context) => gate.enter(context).await,
         InitialVerdict::PassLight(quick) => Verdict::Pass(gate.full_ticket(quick)),
         _ => panic!("it has a key"),
     }
@@ -64,7 +64,10 @@ async fn accept_deferred(
     };
     let head = HttpRequestHead::new("POST", "/x", Vec::new(), None);
     let _ = defer.inspect_parked(&mut parked, &head, view, &mut budget);
-    defer.accept_parked(parked, head, Some(Bytes::new())).await.expect("it is known")
+    defer
+        .accept_parked(parked, head, Some(Bytes::new()))
+        .await
+        .expect("the limits allow another job")
 }
 
 fn request_with_idempotency_key(key: &'static str) -> FakeGateRequest {
@@ -104,7 +107,7 @@ async fn request_busy_only_at_first_attempt_is_not_deferred() {
                 let _ = lock.leave(ticket, ServiceOutcome::Answered(409)).await;
             }
             Verdict::Answer(reply) => assert_eq!((reply.status, second), (503, 503)),
-            Verdict::Busy(..) => panic!("it is free, or the store is away"),
+            Verdict::Busy(..) => panic!("the lock is free or the store is unavailable"),
         }
         assert_eq!(faults.remaining("acquire"), 0);
         let leave_action = defer.leave(deferral, ServiceOutcome::Answered(second)).await;
@@ -126,7 +129,11 @@ async fn accepted_request_does_not_run_under_a_lent_lock() {
         };
         let reply = accept_deferred(&defer, deferral, &mut view).await;
         assert_eq!(reply.status, 202);
-        reply.headers.into_iter().find(|(name, _)| name == "location").expect("it says where")
+        reply
+            .headers
+            .into_iter()
+            .find(|(name, _)| name == "location")
+            .expect("the response has a location")
     };
     let held = store.lock("x").acquire().await.expect("it is free");
     let first = send().await;

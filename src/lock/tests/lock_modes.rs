@@ -118,7 +118,7 @@ async fn permit_and_lock_set_requests_are_not_deferred() {
 #[tokio::test]
 async fn dead_writer_in_the_queue_is_not_waited_for() {
     let store = Store::memory();
-    let first_reader = store.lock("x").shared().acquire().await.expect("nobody has it");
+    let first_reader = store.lock("x").shared().acquire().await.expect("the lock is free");
     let backend = store.clone();
     let dying_process = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -131,7 +131,7 @@ async fn dead_writer_in_the_queue_is_not_waited_for() {
         });
         std::mem::forget(runtime);
     });
-    dying_process.join().expect("it stood in line");
+    dying_process.join().expect("the writer is queued");
     assert_eq!(expect_busy(store.lock("x").shared().acquire().await).queue_length, 1);
     let started = Instant::now();
     let second_reader =

@@ -48,7 +48,7 @@ async fn is_free(store: &Store, key: &str) -> bool {
 
 /// Asserts that these locks are free after a shutdown.
 async fn assert_all_free(store: &Store, keys: &[&str]) {
-    assert!(store.shutdown(SECOND).await, "something was not given back");
+    assert!(store.shutdown(SECOND).await, "a lock or a queue entry is left");
     let set = store.as_another_process().locks(keys.iter().copied()).acquire().await;
     set.expect("all are free").release().await;
 }
@@ -82,7 +82,7 @@ async fn lock_set_is_acquired_all_or_none() {
     expect_set_busy(store.locks(["a", "b", "c"]).acquire().await);
     assert!(
         is_free(&store, "a").await && is_free(&store, "c").await,
-        "those before are given back"
+        "the earlier locks are released"
     );
     b.release().await;
     assert_all_free(&store, &["a", "b", "c"]).await;
@@ -181,7 +181,7 @@ async fn locks_known_busy_locally_are_not_requested_together() {
     let waiter = crate::store::spawn(request().acquire());
     tokio::time::sleep(Duration::from_millis(1)).await;
     let before = calls();
-    assert_eq!(before[0], 1, "when nobody of this process had one of them");
+    assert_eq!(before[0], 1, "one call while no lock is known to be busy");
     for _ in 0..50 {
         let busy = expect_set_busy(request().acquire().await);
         assert!(busy.waited.is_some_and(|waited| waited.is_zero()), "{busy:?}");
@@ -190,7 +190,7 @@ async fn locks_known_busy_locally_are_not_requested_together() {
     expect_set_busy(store.locks(["b", "c"]).shared().acquire().await);
     assert_eq!(calls()[0], 1);
     held.release().await;
-    drop(waiter.await.unwrap().expect("it has its turn"));
+    drop(waiter.await.unwrap().expect("the set is granted"));
     assert_all_free(&store, &["a", "b"]).await;
 }
 

@@ -48,10 +48,10 @@ async fn leader_counts_toward_max_waiters() {
     expect_busy(request_with_max_waiters(&store, 1).acquire().now_or_never().expect("it is full"));
     tokio::time::sleep(MS).await;
     let busy = expect_busy(store.as_another_process().lock("x").acquire().await);
-    assert_eq!(busy.queue_length, 1, "the process has one place, for the one who waits");
+    assert_eq!(busy.queue_length, 1, "the process has one queue entry, for its waiter");
     assert!(!waiter.is_finished());
     held.release().await;
-    let next = tokio::time::timeout(10 * MS, waiter).await.expect("it is told of the offer");
+    let next = tokio::time::timeout(10 * MS, waiter).await.expect("the offer wakes the waiter");
     drop(next.unwrap().unwrap());
     drop(acquire_after_shutdown(&store).await);
 }
@@ -62,7 +62,7 @@ async fn zero_max_waiters_allows_no_waiter() {
     let local_guard = request_with_max_waiters(&store, 0)
         .acquire()
         .await
-        .expect("who need not wait needs no room");
+        .expect("an acquire without a wait is not limited");
     expect_busy(
         request_with_max_waiters(&store, 0).acquire().now_or_never().expect("it is held here"),
     );
@@ -78,7 +78,7 @@ async fn zero_max_waiters_allows_no_waiter() {
     assert_eq!(started.elapsed().as_secs(), 0);
     let releases = faults.call_count("release");
     assert!(store.shutdown(SECOND).await);
-    assert_eq!(faults.call_count("release"), releases, "no place was taken for who may not wait");
+    assert_eq!(faults.call_count("release"), releases, "a request without a wait joined the queue");
     let busy = expect_busy(store.as_another_process().lock("x").acquire().await);
     assert_eq!(busy.queue_length, 0);
     held.release().await;
@@ -109,7 +109,7 @@ async fn expired_waiter_is_woken_outside_the_queue_mutex() {
         |_, held| drop(held),
         |store, held| {
             let full = store.lock("x").max_waiters(1).wait(60 * SECOND).acquire();
-            assert!(full.now_or_never().is_none(), "there is room for it again");
+            assert!(full.now_or_never().is_none(), "the limit allows another waiter");
             drop(held);
         },
         |store, held| {
@@ -147,14 +147,14 @@ async fn cancelled_waiter_removes_its_queue_entry() {
     assert_eq!(
         expect_busy(stranger.lock("x").acquire().await).queue_length,
         1,
-        "its process stands in line for it"
+        "its process has a queue entry"
     );
     waiter.abort();
     tokio::time::sleep(5 * MS).await;
     assert_eq!(
         expect_busy(stranger.lock("x").acquire().await).queue_length,
         0,
-        "its place is kept for nobody"
+        "the queue entry is removed"
     );
     assert!(store.shutdown(100 * MS).await);
     next.release().await;
@@ -208,7 +208,7 @@ async fn all_lock_modes_share_max_waiters() {
     assert!(!next.is_finished());
     drop(held);
     for waiter in [writer, next] {
-        drop(waiter.await.unwrap().expect("it has room"));
+        drop(waiter.await.unwrap().expect("the limit allows it to wait"));
     }
     drop(acquire_after_shutdown(&store).await);
 }

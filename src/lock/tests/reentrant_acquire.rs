@@ -19,7 +19,7 @@ use crate::{
 async fn refusal_status(gate: &LockLayer<()>, view: &mut FakeGateRequest) -> u16 {
     match gate.inspect(view) {
         crate::gate::InitialVerdict::Answer(reply) => reply.status,
-        crate::gate::InitialVerdict::Enter(facts) => match gate.enter(facts).await {
+        crate::gate::InitialVerdict::Enter(context) => match gate.enter(context).await {
             Verdict::Busy(reply, _) | Verdict::Answer(reply) => reply.status,
             Verdict::Pass(_) => panic!("it may not pass"),
         },
@@ -127,7 +127,7 @@ async fn lock_set_acquires_only_the_missing_locks() {
     assert_eq!(view.extension::<HeldLocks>().unwrap().fences().count(), 2);
     expect_busy(store.lock("y").acquire().await);
     several.leave(inner, ServiceOutcome::Answered(200)).await;
-    drop(store.lock("y").acquire().await.expect("it was given back"));
+    drop(store.lock("y").acquire().await.expect("the lock is released"));
     expect_busy(store.lock("x").acquire().await);
     lock.leave(ticket, ServiceOutcome::Answered(200)).await;
     acquire_after_shutdown(&store).await.release().await;
@@ -157,7 +157,7 @@ async fn held_lock_covers_every_weaker_mode() {
         if wanted == 0 {
             let both = guard.scope(store.locks(["w", "x"]).acquire()).await;
             assert!(matches!(both, Err(AcquireError::WouldDeadlock)), "{both:?}");
-            drop(store.lock("w").acquire().await.expect("it was not taken"));
+            drop(store.lock("w").acquire().await.expect("the lock is free"));
         }
         drop(guard);
         acquire_after_shutdown(&store).await.release().await;
@@ -200,7 +200,7 @@ async fn request_admitted_in_an_outage_holds_no_lock() {
     let ticket = pass_gate(&outer, &mut view).await;
     assert_eq!(refusal_status(&new_gate(&store), &mut view).await, 503);
     let inner = outer.request_scope(&ticket).run(store.lock("x").acquire()).await;
-    drop(inner.expect("the store is back, and nobody has it"));
+    drop(inner.expect("the store is available and the lock is free"));
     acquire_after_shutdown(&store).await.release().await;
 }
 
@@ -265,7 +265,7 @@ async fn held_lock_counts_once_replicas_confirm_it() {
     drop(pass_gate(&inner, &mut view).await);
     faults.set("replicated", BackendFault::Unavailable, 1);
     let second = pass_gate(&inner, &mut view).await;
-    assert_eq!(faults.remaining("replicated"), 1, "it is known to be there");
+    assert_eq!(faults.remaining("replicated"), 1, "the replicas were not asked again");
     drop((second, ticket));
     acquire_after_shutdown(&store).await.release().await;
 }

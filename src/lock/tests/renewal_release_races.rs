@@ -75,7 +75,7 @@ async fn release_during_renewal<T>(
     }
     // Long enough for all calls in flight.
     tokio::time::sleep(2 * LEASE).await;
-    assert_eq!(copy.loss(), None, "it was given back, not lost");
+    assert_eq!(copy.loss(), None, "a released lock is not lost");
     result
 }
 

@@ -11,7 +11,7 @@ use crate::{
 
 /// The `AcquireOptions` in a `Debug` output.
 fn acquire_options_text(debug: &str) -> &str {
-    let text = &debug[debug.find("AcquireOptions {").expect("it shows what it asks for")..];
+    let text = &debug[debug.find("AcquireOptions {").expect("the text has the acquire options")..];
     let mut depth = 0;
     let ends = |c: char| {
         depth += i32::from(c == '{') - i32::from(c == '}');

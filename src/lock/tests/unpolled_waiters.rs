@@ -102,7 +102,7 @@ async fn unpolled_leader_does_not_block_other_waiters() {
         let third = crate::store::spawn(request().into_future());
         tokio::time::sleep(MS).await;
         next.release().await;
-        third.await.unwrap().expect("it stands behind it").release().await;
+        third.await.unwrap().expect("the third waiter follows the second").release().await;
         first
             .await
             .unwrap_or_else(|e| panic!("{fault:?}: it may wait still: {e:?}"))

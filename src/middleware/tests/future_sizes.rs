@@ -41,7 +41,7 @@ fn inspect_request(lock: &LockLayer<PlainHttp>) -> (LockEntryContext, Parts, Siz
     let request = Request::post("/").header("order", "7").body(UnsyncBoxBody::new(Empty::new()));
     let (mut parts, body) = request.expect("valid").into_parts();
     match lock.inspect(&mut PartsView::<PlainHttp>::new(&mut parts)) {
-        InitialVerdict::Enter(facts) => (facts, parts, body),
+        InitialVerdict::Enter(context) => (context, parts, body),
         _ => panic!("it has a key"),
     }
 }
@@ -56,11 +56,11 @@ async fn enter_lock(lock: &LockLayer<PlainHttp>) -> LockTicket {
 #[test]
 fn enter_future_fits_a_cached_allocation() {
     let gate = shared_lock_gate();
-    let (facts, parts, body) = inspect_request(&gate);
+    let (context, parts, body) = inspect_request(&gate);
     let inner =
         service_fn(|_: Request<SizedRequestBody>| ready(HandlerResult::Ok(Response::default())));
     let entering = GateDriver { inner, gate, framework: PhantomData::<PlainHttp> };
-    let took = size_of_val(&entering.enter(facts, parts, body));
+    let took = size_of_val(&entering.enter(context, parts, body));
     assert!(took <= MAX_CACHED_ALLOCATION, "{took}");
 }
 

@@ -10,7 +10,7 @@ use crate::{
     store::Store,
 };
 
-type BoxError = Box<dyn Error + Send + Sync>;
+type DynError = Box<dyn Error + Send + Sync>;
 
 /// State, delay of the retry, and reason of a task whose handler failed.
 async fn failed_task_state(
@@ -27,29 +27,32 @@ async fn failed_task_state(
 
 #[tokio::test(start_paused = true)]
 async fn handler_can_fail_with_a_boxed_error_or_a_string() {
-    let boxed = async |_: Task<String>| -> Result<(), BoxError> {
+    let boxed = async |_: Task<String>| -> Result<(), DynError> {
         let n: u8 = "many".parse()?;
         Err(format!("{n}").into())
     };
     let (state, due_in, reason) = failed_task_state(|queue| queue.worker(boxed)).await;
     assert_eq!((state, &*reason), (TaskState::Waiting, "invalid digit found in string"));
     assert!(due_in <= SECOND);
-    let text = async |_: Task<String>| Err("nobody is there".to_owned());
-    assert_eq!(failed_task_state(|queue| queue.worker(text)).await.2, "nobody is there");
+    let text = async |_: Task<String>| Err("the receiver is unavailable".to_owned());
+    assert_eq!(
+        failed_task_state(|queue| queue.worker(text)).await.2,
+        "the receiver is unavailable"
+    );
 }
 
 /// A middleware may also box the failure.
 #[tokio::test(start_paused = true)]
 async fn boxed_task_failure_keeps_its_disposition() {
-    let dead = async |_: Task<String>| Err(BoxError::from(TaskFailure::dead_letter("hopeless")));
+    let dead = async |_: Task<String>| Err(DynError::from(TaskFailure::dead_letter("hopeless")));
     let (state, _, reason) = failed_task_state(|queue| queue.worker(dead)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
     let later = TaskFailure::new("not now").retry_after(SECOND * 100);
-    let boxed = BoxError::from(later.clone());
+    let boxed = DynError::from(later.clone());
     assert_eq!(boxed.to_string(), "not now");
     let handler = move |_: Task<String>| {
         let later = later.clone();
-        async { Err(BoxError::from(later)) }
+        async { Err(DynError::from(later)) }
     };
     let (state, due_in, reason) = failed_task_state(|queue| queue.worker(handler)).await;
     assert_eq!((state, &*reason), (TaskState::Waiting, "not now"));
@@ -58,7 +61,7 @@ async fn boxed_task_failure_keeps_its_disposition() {
 
 /// Error with another error as its source.
 #[derive(Debug)]
-struct WrappingError(&'static str, BoxError);
+struct WrappingError(&'static str, DynError);
 
 impl fmt::Display for WrappingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,9 +78,9 @@ impl Error for WrappingError {
 /// The wrapping error is boxed, or converted to a `TaskFailure` by `?`.
 #[tokio::test(start_paused = true)]
 async fn task_failure_is_found_in_the_source_chain() {
-    let inner = || BoxError::from(TaskFailure::dead_letter("hopeless"));
+    let inner = || DynError::from(TaskFailure::dead_letter("hopeless"));
     let twice = move || WrappingError("the job", WrappingError("the layer", inner()).into());
-    let boxed = move |_: Task<String>| async move { Err(BoxError::from(twice())) };
+    let boxed = move |_: Task<String>| async move { Err(DynError::from(twice())) };
     let (state, _, reason) = failed_task_state(|queue| queue.worker(boxed)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
     let own = move |_: Task<String>| async move { Err::<(), TaskFailure>(twice().into()) };
@@ -156,11 +159,11 @@ async fn tower_service_runs_as_a_handler() {
 async fn tower_stack_can_fail_with_boxed_errors() {
     let service =
         tower::service_fn(|_: Task<String>| async { Err(TaskFailure::dead_letter("hopeless")) });
-    let stack = tower::ServiceBuilder::new().map_err(BoxError::from).service(service);
+    let stack = tower::ServiceBuilder::new().map_err(DynError::from).service(service);
     let (state, _, reason) = failed_task_state(|queue| queue.worker_service(stack)).await;
     assert_eq!((state, &*reason), (TaskState::Dead, "hopeless"));
-    let service = tower::service_fn(|_: Task<String>| async { Ok::<(), BoxError>(()) });
-    let late = |done: Result<(), BoxError>| done.and(Err(BoxError::from("request timed out")));
+    let service = tower::service_fn(|_: Task<String>| async { Ok::<(), DynError>(()) });
+    let late = |done: Result<(), DynError>| done.and(Err(DynError::from("request timed out")));
     let stack = tower::ServiceBuilder::new().map_result(late).service(service);
     let (state, _, reason) = failed_task_state(|queue| queue.worker_service(stack)).await;
     assert_eq!((state, &*reason), (TaskState::Waiting, "request timed out"));

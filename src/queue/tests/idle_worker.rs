@@ -80,7 +80,7 @@ async fn task_with_a_lost_wakeup_starts_at_the_next_idle_check() {
     };
     run_loop(&mut worker, SECOND * 101).await;
     push_text(&queue, "x").await;
-    assert!(worker.wakeup.notified().now_or_never().is_some(), "it was told; here that is lost");
+    assert!(worker.wakeup.notified().now_or_never().is_some(), "the push woke the worker");
     run_loop(&mut worker, SECOND * 5).await;
     assert_eq!(log.payloads(), ["x"]);
 }

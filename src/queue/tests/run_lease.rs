@@ -51,7 +51,7 @@ async fn run_reported_late_is_renewed_before_the_other_runs() {
     let own = text_queue(&store.as_another_process());
     let other = SpawnedQueueWorker::start(scripted_worker(&own, &log));
     tokio::time::sleep(SECOND * 60).await;
-    assert_eq!(log.attempts(), [1, 1], "nobody else has run it");
+    assert_eq!(log.attempts(), [1, 1], "each attempt ran once");
     let stats = queue.stats().await.unwrap();
     assert_eq!((stats.done, stats.crashed), (2, 0));
     worker.stop().await;

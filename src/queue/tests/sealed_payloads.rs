@@ -18,7 +18,7 @@ fn sealing_keyring() -> Keyring {
 
 async fn stored_payload(store: &Store, id: &TaskId) -> Vec<u8> {
     let text = store.backend().task_payload("texts".into(), id.clone()).await;
-    text.expect("it is there").expect("it is kept").to_vec()
+    text.expect("it is there").expect("it is stored").to_vec()
 }
 
 #[tokio::test(start_paused = true)]

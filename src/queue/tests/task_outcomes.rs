@@ -27,7 +27,7 @@ async fn failed_task_is_retried_with_backoff_then_dead_lettered() {
     }
     let info = queue.get(&id).await.unwrap().unwrap();
     assert_eq!((info.state, info.attempts, info.history.len()), (TaskState::Dead, 4, 4));
-    assert_eq!(info.history[3].reason, "as it was told");
+    assert_eq!(info.history[3].reason, "requested by the test");
     assert_eq!(queue.payload(&id).await.unwrap().as_deref(), Some("fail"));
     assert!(queue.redrive(&id).await.unwrap());
     tokio::time::sleep(SECOND * 30).await;
@@ -66,7 +66,7 @@ async fn panics_are_caught_and_counted_separately() {
     assert_eq!((stats.dead, stats.done), (2, 1));
     let info = queue.get(&ids[0]).await.unwrap().unwrap();
     assert_eq!(info.history[0].fault, TaskFault::Panicked);
-    assert_eq!(info.history[0].reason, "as it was told");
+    assert_eq!(info.history[0].reason, "requested by the test");
 }
 
 /// A task that an old worker cannot decode is returned uncharged, whether or not it may run again,
@@ -175,7 +175,7 @@ impl Drop for PanicOnDrop {
         if self.0 && !std::thread::panicking() {
             std::panic::panic_any(Self(false));
         }
-        assert!(self.0 || std::thread::panicking(), "as it was told");
+        assert!(self.0 || std::thread::panicking(), "requested by the test");
     }
 }
 
@@ -192,7 +192,7 @@ async fn check_panic_on_drop(concurrency: usize) {
     let queue = text_queue(&store).once();
     let worker = queue.worker(|task: Task<String>| async move {
         let _bomb = PanicOnDrop(task.payload == "bomb");
-        assert!(task.payload != "at once", "as it was told");
+        assert!(task.payload != "at once", "requested by the test");
         if task.payload == "at once, twice" {
             drop(PanicOnDrop(true));
         }

@@ -30,7 +30,7 @@ async fn due_tasks_run_only_on_run_due() {
         async move {
             match &*task.payload {
                 "push" => drop(push_text(&push_queue, "pushed").await),
-                "panic" => panic!("as it was told"),
+                "panic" => panic!("requested by the test"),
                 "dead" => return Err(TaskFailure::dead_letter("hopeless")),
                 "later" if task.attempt() == 1 => {
                     return Err(TaskFailure::new("not now").retry_after(SECOND * 100));
@@ -58,7 +58,7 @@ async fn due_tasks_run_only_on_run_due() {
     assert_eq!(ran[..3].iter().map(|run| &run.id).collect::<Vec<_>>(), [&first, &dead, &retried]);
     assert_eq!(task_state(&queue, &first).await, None, "it is done");
     assert_eq!(task_state(&queue, &dead).await, Some(TaskState::Dead));
-    assert_eq!(worker.run_due().await, [], "time stands still");
+    assert_eq!(worker.run_due().await, [], "no task is due while the clock stops");
 
     kit.advance(SECOND * 60);
     let ran = worker.run_due().await;
@@ -73,7 +73,7 @@ async fn test_worker_applies_settings_and_survives_a_panic() {
     let kit = TestKit::new();
     let queue = text_queue(kit.store()).max_attempts(2);
     let handler = |task: Task<String>| async move {
-        assert!(task.payload != "panic", "as it was told");
+        assert!(task.payload != "panic", "requested by the test");
         Ok::<(), TaskFailure>(())
     };
     let worker = queue.worker(handler).queue_rate(2, SECOND * 10).backoff(SECOND, SECOND);
@@ -87,7 +87,7 @@ async fn test_worker_applies_settings_and_survives_a_panic() {
     assert_eq!(ran.len(), 2, "{ran:?}");
     let panicked: Vec<_> = ran.iter().filter(|run| run.id == id).collect();
     assert_eq!(panicked[0].fault, Some(TaskFault::Panicked));
-    assert_eq!((panicked[0].attempt, &*panicked[0].reason), (2, "as it was told"));
+    assert_eq!((panicked[0].attempt, &*panicked[0].reason), (2, "requested by the test"));
     assert_eq!(task_state(&queue, &id).await, Some(TaskState::Dead));
 }
 
@@ -107,7 +107,8 @@ fn repushing_worker(kit: &TestKit, queue: &Queue<String>, interval: Duration) ->
 async fn run_at_uses_the_test_kit_clock() {
     let kit = TestKit::new();
     let queue = text_queue(kit.store());
-    let offset = SystemTime::now().duration_since(kit.now()).expect("the kit stands still");
+    let offset =
+        SystemTime::now().duration_since(kit.now()).expect("the manual clock does not advance");
     assert!(offset < SECOND * 600, "it begins at this time: {offset:?}");
     kit.advance(DAY * 3);
     let mut worker = repushing_worker(&kit, &queue, DAY);

@@ -31,7 +31,7 @@ async fn push_error_cause<T: Serialize + serde::de::DeserializeOwned>(payload: T
     assert!(matches!(error, PushError::NotDecodable(_)), "{error:?}");
     assert_eq!(queue.stats().await.expect("it is there").waiting, 0);
     assert!(error.to_string().contains("the same serde attributes in both directions"), "{error}");
-    error.source().expect("what serde says").to_string()
+    error.source().expect("the error of serde").to_string()
 }
 
 #[tokio::test]

@@ -34,15 +34,15 @@ async fn blocking_handler_does_not_delay_return_of_other_tasks() {
     for payload in ["waits", "ends", "waits", "blocks", "waits"] {
         ids.push(push_text(&queue, payload).await);
     }
-    let (begins, mut started) = tokio::sync::mpsc::unbounded_channel();
+    let (starts, mut started) = tokio::sync::mpsc::unbounded_channel();
     let (dropped, drops) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let (drops, released) = (Arc::new(Mutex::new(drops)), Arc::new(Mutex::new(released)));
     let worker = queue.worker(move |task: Task<String>| {
-        let (begins, notifier) = (begins.clone(), DropNotifier(dropped.clone()));
+        let (starts, notifier) = (starts.clone(), DropNotifier(dropped.clone()));
         let (drops, released) = (Arc::clone(&drops), Arc::clone(&released));
         async move {
-            begins.send(()).expect("the test waits");
+            starts.send(()).expect("the test waits");
             match &*task.payload {
                 "waits" => {
                     let _notifier = notifier;

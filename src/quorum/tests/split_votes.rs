@@ -59,7 +59,7 @@ async fn split_vote_grants_no_lock_and_releases_all_nodes() {
     for result in join_all(acquires.into_iter().map(|(_, acquire)| acquire)).await {
         assert!(matches!(result, Err(AcquireError::Busy(_))), "{result:?}");
     }
-    assert_eq!(started.elapsed(), REPLY_DELAY, "decided when the votes were known");
+    assert_eq!(started.elapsed(), REPLY_DELAY, "the votes decide at once");
     rig.assert_all_free().await;
     assert!(rig.acquire().await.is_ok());
 }

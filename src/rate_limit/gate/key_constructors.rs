@@ -147,13 +147,26 @@ impl<R: RequestKind> RateLimitLayer<R> {
     ///
     /// # Panics
     ///
-    /// If the name is empty.
+    /// If the name is empty. For a name from a configuration use
+    /// [`try_by_extension`](Self::try_by_extension).
     #[must_use]
     pub fn by_extension<T>(name: &str, policy: impl Into<Policy>) -> Self
     where
         T: fmt::Display + Send + Sync + 'static,
     {
-        Self::by(KeySource::extension::<T>(name), policy)
+        expect_setting(Self::try_by_extension::<T>(name, policy))
+    }
+
+    /// Like [`by_extension`](Self::by_extension), for a name from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_by_extension<T>(name: &str, policy: impl Into<Policy>) -> Result<Self, Error>
+    where
+        T: fmt::Display + Send + Sync + 'static,
+    {
+        Ok(Self::by(KeySource::try_extension::<T>(name)?, policy))
     }
 
     /// One quota for each value that the function returns. `None` gets 400.

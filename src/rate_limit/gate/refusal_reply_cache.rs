@@ -151,11 +151,11 @@ mod tests {
         assert_eq!(result(sample_policy_status(3, millis(1_500)), 1), 1);
         assert_eq!(result(sample_policy_status(3, millis(1_001)), 2), 1, "2 s, both");
         assert_eq!(result(sample_policy_status(3, millis(1_000)), 3), 3, "another second");
-        assert_eq!(result(sample_policy_status(3, millis(1_500)), 4), 1, "each has a place");
+        assert_eq!(result(sample_policy_status(3, millis(1_500)), 4), 1, "each has an entry");
         assert_eq!(
             result(sample_policy_status(3, millis(9_500)), 5),
             5,
-            "the same place, another second"
+            "the same entry, another second"
         );
         assert_eq!(result(sample_policy_status(3, millis(1_500)), 6), 6, "which is put out");
         assert_eq!(result(sample_policy_status(4, millis(1_500)), 7), 7, "another quota");

@@ -85,7 +85,7 @@ async fn dropped_refusal_refunds_all_completed_charges() {
         let (done, spent) = spent_after_drop(n, true).await;
         if done {
             assert_eq!(spent, [0, 0, 0]);
-            assert!(n > 3, "what is given back is waited for");
+            assert!(n > 3, "the check awaits its rollback");
             break;
         }
         let in_flight = (0..3).map(|at| u64::from(at == n - 1 && at < 2)).collect::<Vec<_>>();

@@ -24,7 +24,7 @@ async fn leased_charge_is_refunded_after_its_lease_ended() {
     let ticket = enter_gate(&limit, &mut new_request()).await.unwrap();
     assert_eq!(left().await, 90);
     tokio::time::sleep(3 * SECOND).await;
-    assert_eq!(left().await, 99, "what is left of the lease was given back");
+    assert_eq!(left().await, 99, "the unused units are returned");
     leave_gate(&limit, ticket, 503).await;
     assert_eq!(left().await, 100);
     // With a current lease, the refund goes to that lease without a call.
@@ -243,8 +243,12 @@ async fn pending_settlements_are_sent_after_an_outage() {
         assert_eq!(began.elapsed(), Duration::ZERO, "no response waits for that");
         assert_eq!(spent().await, 2);
         tokio::time::sleep(10 * SECOND).await;
-        assert_eq!(spent().await, 4, "the one is given back, the other is charged in full");
-        assert_eq!(faults.call_count("settle_charge"), 7, "each once, but for what failed");
+        assert_eq!(spent().await, 4, "one charge is refunded, the other is raised to four");
+        assert_eq!(
+            faults.call_count("settle_charge"),
+            7,
+            "five failed calls and one for each settlement"
+        );
     }
 }
 
@@ -310,7 +314,7 @@ async fn pending_settlement_does_not_keep_the_store_alive() {
     let weak = store.downgrade();
     drop((limit, store));
     tokio::time::sleep(SECOND).await;
-    assert!(weak.upgrade().is_none(), "somebody holds it");
+    assert!(weak.upgrade().is_none(), "the store is still referenced");
 }
 
 /// The number of pending settlements is limited; further charges stay as they are.

@@ -37,7 +37,7 @@ pub(super) async fn enter_gate(
     view: &mut FakeGateRequest,
 ) -> Result<RateLimitTicket, Reply> {
     match limit.inspect(view) {
-        InitialVerdict::Enter(facts) => match limit.enter(facts).await {
+        InitialVerdict::Enter(context) => match limit.enter(context).await {
             Verdict::Pass(ticket) => {
                 limit.annotate_request(&ticket, view);
                 Ok(ticket)
@@ -188,10 +188,10 @@ async fn request_dropped_before_the_handler_is_refunded() {
         .store(&store);
     faults.set("charge", BackendFault::SlowReply(SECOND), 100);
     let mut view = new_request();
-    let InitialVerdict::Enter(facts) = limit.inspect(&mut view) else {
-        panic!("it is not known yet")
+    let InitialVerdict::Enter(context) = limit.inspect(&mut view) else {
+        panic!("no refusal is cached yet")
     };
-    let entering = tokio::time::timeout(3 * SECOND / 2, limit.enter(facts));
+    let entering = tokio::time::timeout(3 * SECOND / 2, limit.enter(context));
     assert!(entering.await.is_err(), "the second call is under way");
     assert!(store.shutdown(5 * SECOND).await);
     faults.set("charge", BackendFault::Unavailable, 0);

@@ -22,16 +22,20 @@ async fn fast_spending_prefetches_the_next_lease() {
     assert_admitted(&limit.check("x", 1).await.unwrap(), 950);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(faults.call_count("charge"), 2);
-    assert_eq!(remaining_in_store(&store, &policy, "x").await, 850, "what was spent, and no more");
+    assert_eq!(
+        remaining_in_store(&store, &policy, "x").await,
+        850,
+        "the unused units of the first lease are returned"
+    );
     for n in 50..99 {
         assert_admitted(&limit.check("x", 1).await.unwrap(), 999 - n);
     }
-    assert_eq!(faults.call_count("charge"), 3, "that look, and nothing else");
+    assert_eq!(faults.call_count("charge"), 3, "one prefetch and no other call");
     assert!(store.shutdown(SECOND).await);
     assert_eq!(
         remaining_in_store(&store, &policy, "x").await,
         901,
-        "what is left of all of it is given back"
+        "all unused units are returned"
     );
 }
 

@@ -27,7 +27,11 @@ async fn policies_of_one_key_are_charged_atomically_in_one_call() {
         assert_admitted(&limit.check("x", 1).await.unwrap(), left);
     }
     assert_refused(&limit.check("x", 1).await.unwrap(), &["gcra"]);
-    assert_eq!(faults.call_count("charge"), 3, "one call for each, and none for what is known");
+    assert_eq!(
+        faults.call_count("charge"),
+        3,
+        "one call for each counter, none for a cached refusal"
+    );
     assert_eq!(faults.call_count("settle_charge"), 0);
     for (policy, expected) in [(&a, 2), (&b, 1), (&c, 0)] {
         assert_eq!(remaining_in_store(&store, policy, "x").await, expected, "{policy:?}");
@@ -67,7 +71,7 @@ async fn recently_refused_policy_is_rechecked_with_the_others() {
     assert_refused(&check("b").await, &["all"]);
     let calls = faults.call_count("charge");
     assert_refused(&check("b").await, &["all"]);
-    assert_eq!(faults.call_count("charge"), calls, "it is known until its window ends");
+    assert_eq!(faults.call_count("charge"), calls, "the refusal is cached until its window ends");
     let wait = assert_refused(&check("a").await, &["each", "all"]);
     assert!(wait > 90 * SECOND, "{wait:?}");
 }
@@ -108,9 +112,9 @@ async fn refusal_refunds_charges_of_other_keys() {
     assert!(store.rate_limiter(c.clone()).check("z", 2).await.unwrap().is_admitted());
     let decision = limit.check_each(keys(1)).await.unwrap();
     assert_refused(&decision, &["sliding", "gcra"]);
-    assert_eq!(decision.policies()[0].remaining(), Some(4), "it is told as given back");
+    assert_eq!(decision.policies()[0].remaining(), Some(4), "the decision includes the refund");
     assert_eq!(faults.call_count("settle_charge"), 1);
-    assert_eq!(remaining_in_store(&store, &a, "x").await, 4, "given back");
+    assert_eq!(remaining_in_store(&store, &a, "x").await, 4, "the charge is refunded");
     // From the refusal cache, without a call.
     let calls = faults.call_count("charge");
     let cached = limit.check_each(keys(1)).await.unwrap();

@@ -22,8 +22,8 @@ async fn enter_both(limits: &(TestRateLimitLayer, TestRateLimitLayer)) -> (FakeG
     let _outer = enter_gate(&limits.0, &mut view).await.unwrap();
     let skipped = match limits.1.inspect(&mut view) {
         InitialVerdict::Skip => true,
-        InitialVerdict::Enter(facts) => {
-            let Verdict::Pass(ticket) = limits.1.enter(facts).await else { panic!("refused") };
+        InitialVerdict::Enter(context) => {
+            let Verdict::Pass(ticket) = limits.1.enter(context).await else { panic!("refused") };
             limits.1.annotate_request(&ticket, &mut view);
             false
         }
@@ -56,7 +56,7 @@ async fn inner_refuse_on_outage_policy_is_not_skipped() {
     let inner = inner.on_outage(RateLimitOutage::Refuse);
     let mut view = new_request();
     let ticket = enter_gate(&outer, &mut view).await.unwrap();
-    assert_eq!(leave_gate(&outer, ticket, 200).await, "", "it is told nothing");
+    assert_eq!(leave_gate(&outer, ticket, 200).await, "", "the outer layer adds no headers");
     assert_eq!(enter_gate(&inner, &mut view).await.unwrap_err().status, 503);
     // The store has recovered.
     let ticket = enter_gate(&inner, &mut view).await.unwrap();
@@ -109,8 +109,8 @@ async fn is_second_request_refused(
         match inner.inspect(&mut view) {
             InitialVerdict::Answer(_) | InitialVerdict::SharedAnswer(_) => return true,
             InitialVerdict::Skip | InitialVerdict::PassLight(_) => {}
-            InitialVerdict::Enter(facts) => {
-                if matches!(inner.enter(facts).await, Verdict::Answer(_)) {
+            InitialVerdict::Enter(context) => {
+                if matches!(inner.enter(context).await, Verdict::Answer(_)) {
                     return true;
                 }
             }

@@ -25,10 +25,10 @@ pub(super) fn leased_policy(requests: u64, n: u32) -> Policy {
 async fn request_with_a_leased_unit_passes_without_a_store_call() {
     let (store, faults) = faulty_store();
     let limit = gate_by_header("a", leased_policy(5, 2)).store(&store);
-    let InitialVerdict::Enter(facts) = limit.inspect(&mut new_request()) else {
+    let InitialVerdict::Enter(context) = limit.inspect(&mut new_request()) else {
         panic!("nothing was leased yet")
     };
-    assert!(matches!(limit.enter(facts).await, Verdict::Pass(_)));
+    assert!(matches!(limit.enter(context).await, Verdict::Pass(_)));
     let mut second = new_request();
     let InitialVerdict::PassLight(status) = limit.inspect(&mut second) else {
         panic!("a unit is there")
@@ -48,10 +48,10 @@ async fn refundable_leased_charge_needs_a_full_ticket() {
     let limit =
         gate_by_header("a", leased_policy(5, 2)).refund_on(|status| status >= 500).store(&store);
     for _ in 0..2 {
-        let InitialVerdict::Enter(facts) = limit.inspect(&mut new_request()) else {
+        let InitialVerdict::Enter(context) = limit.inspect(&mut new_request()) else {
             panic!("passed")
         };
-        let Verdict::Pass(ticket) = limit.enter(facts).await else { panic!("refused") };
+        let Verdict::Pass(ticket) = limit.enter(context).await else { panic!("refused") };
         assert!(limit.try_light_ticket(ticket).is_err(), "it has something to settle");
     }
 }
@@ -69,7 +69,7 @@ async fn lease_expires_with_its_window() {
     tokio::time::sleep(SECOND).await;
     let before = faults.call_count("charge");
     assert_admitted(&limit.check("x", 1).await.unwrap(), 99);
-    assert_eq!(faults.call_count("charge"), before + 1, "a new one was taken");
+    assert_eq!(faults.call_count("charge"), before + 1, "a new lease is charged");
 }
 
 #[tokio::test(start_paused = true)]
@@ -278,7 +278,7 @@ async fn units_returned_by_another_process_become_available() {
         let calls = faults.call_count("charge");
         assert_refused(&limit.check("x", cost).await.unwrap(), &["leased"]);
         if cost == 2 {
-            assert_eq!(faults.call_count("charge"), calls, "it is known for a moment");
+            assert_eq!(faults.call_count("charge"), calls, "the refusal is cached for a moment");
         }
         tokio::time::sleep(5 * SECOND).await;
         assert!(limit.check("x", cost).await.unwrap().is_admitted());

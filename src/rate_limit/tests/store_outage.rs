@@ -57,7 +57,7 @@ async fn unstable_store_is_not_called_until_it_recovers() {
     }
     let calls = faults.call_count("charge");
     assert_eq!(count_local_admissions(&limit, "flaps", 2).await, 2);
-    assert_eq!(faults.call_count("charge"), calls, "nobody waits for it meanwhile");
+    assert_eq!(faults.call_count("charge"), calls, "no call is made until the store recovers");
     set_charge_fault(&faults, BackendFault::Unavailable, 0);
     tokio::time::sleep(2 * SECOND).await;
     // Local admissions are not charged to the store.

@@ -67,28 +67,28 @@ pub enum FindingKind {
 impl FindingKind {
     /// All kinds, with their names on the wire.
     const WIRE_NAMES: [(&'static str, Self); 22] = [
-        ("no_place", Self::JobNotQueued),
-        ("no_job", Self::IndexEntryWithoutJob),
-        ("twice", Self::JobIndexedTwice),
-        ("ended", Self::EndedJobInIndex),
-        ("not_filed", Self::EndedJobNotIndexed),
-        ("no_request", Self::JobWithoutEnvelope),
-        ("request", Self::EnvelopeWithoutJob),
-        ("orphan", Self::OrphanedRun),
-        ("no_deadline", Self::DeadlineNotIndexed),
-        ("not_due", Self::LockNotScheduled),
-        ("due_late", Self::LockScheduledTooLate),
-        ("due_idle", Self::ScheduledLockWithoutJobs),
-        ("tally", Self::WrongCount),
-        ("no_end", Self::MissingExpiry),
-        ("has_end", Self::UnexpectedExpiry),
-        ("no_task_place", Self::TaskNotIndexed),
-        ("no_task", Self::IndexEntryWithoutTask),
-        ("task_twice", Self::TaskIndexedTwice),
-        ("type", Self::WrongKeyType),
-        ("unknown", Self::UnknownKey),
-        ("odd", Self::InvalidValue),
-        ("record", Self::IdempotencyRecordWithoutJob),
+        ("job_not_queued", Self::JobNotQueued),
+        ("entry_without_job", Self::IndexEntryWithoutJob),
+        ("job_indexed_twice", Self::JobIndexedTwice),
+        ("ended_job_in_index", Self::EndedJobInIndex),
+        ("ended_job_not_indexed", Self::EndedJobNotIndexed),
+        ("job_without_envelope", Self::JobWithoutEnvelope),
+        ("envelope_without_job", Self::EnvelopeWithoutJob),
+        ("orphaned_run", Self::OrphanedRun),
+        ("deadline_not_indexed", Self::DeadlineNotIndexed),
+        ("lock_not_scheduled", Self::LockNotScheduled),
+        ("lock_scheduled_too_late", Self::LockScheduledTooLate),
+        ("scheduled_without_jobs", Self::ScheduledLockWithoutJobs),
+        ("wrong_count", Self::WrongCount),
+        ("missing_expiry", Self::MissingExpiry),
+        ("unexpected_expiry", Self::UnexpectedExpiry),
+        ("task_not_indexed", Self::TaskNotIndexed),
+        ("entry_without_task", Self::IndexEntryWithoutTask),
+        ("task_indexed_twice", Self::TaskIndexedTwice),
+        ("wrong_type", Self::WrongKeyType),
+        ("unknown_key", Self::UnknownKey),
+        ("invalid_value", Self::InvalidValue),
+        ("record_without_job", Self::IdempotencyRecordWithoutJob),
     ];
 
     pub(crate) fn from_wire_name(wire_name: &str) -> Option<Self> {
@@ -200,6 +200,6 @@ mod tests {
         let text = format!("{report:?}");
         assert!(!text.contains("alice"), "{text}");
         assert!(text.contains("MissingExpiry") && text.contains("Some(3)"), "{text}");
-        assert!(report.to_string().contains("alice"), "operators are told");
+        assert!(report.to_string().contains("alice"), "the report has a text");
     }
 }

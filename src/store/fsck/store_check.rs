@@ -12,6 +12,15 @@ use crate::{
 };
 
 /// Check of a store, returned by [`Store::check`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), lockgate::Error> {
+/// # let store = lockgate::Store::memory();
+/// let report = store.check().await?; // repairs nothing
+/// assert!(report.is_clean(), "{report}");
+/// # Ok(()) }
+/// ```
 #[must_use = "nothing is checked until it is awaited"]
 #[derive(Clone)]
 pub struct StoreCheck {

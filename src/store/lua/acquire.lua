@@ -21,7 +21,7 @@
 --     sequence: of its queue entry; 0 if it has none
 --     joined: 1 if this call added the entry (the caller passes an old sequence only once; from
 --     then on it joins at the tail)
---   {'known', record}
+--   {'duplicate', record}
 --     this request was accepted before; nothing was granted
 -- Complexity: O(log n) in holders and queue entries.
 -- Idempotent by token: a holder or an offered waiter gets 'held' with a new, larger fence. A lease
@@ -96,7 +96,9 @@ local function acquire(token, mode, lease_ms, terms, record_key)
     local record = redis.call('GET', record_key)
     -- A crashed PUT runs again, here. A crashed POST becomes dead in the call that reads its job.
     local job_id = record and string.match(record, '^%S+')
-    if job_id and check_direct_run(record_key, job_id) ~= 'again' then return {'known', record} end
+    if job_id and check_direct_run(record_key, job_id) ~= 'rerun' then
+      return {'duplicate', record}
+    end
   end
   if own_deadline_ms then lease_ms = math.max(lease_ms, tonumber(own_deadline_ms) - NOW_MS) end
   if own_deadline_ms or redis.call('ZREM', HOLDERS, 'o' .. MODE_TAGS[mode] .. token) == 1 then

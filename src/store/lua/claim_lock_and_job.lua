@@ -11,13 +11,13 @@
 --   keep_ms   retention of dead jobs, ms
 -- Output:
 --   {'claimed', id, fence, attempt, envelope, acceptance time in us, 1 if another job follows}
---   {'busy', ms}   the lock cannot be claimed for this time: another holder has it, a waiter
---                  precedes the job, the reply is full, or the run of this token has ended
---   {'later', ms}  the job is in backoff for this time
---   {'moved', id}  this other job is first
---   {'empty'}      the lock has no jobs
---   {'dead', id}   the job has ended without another run: it was lost, it crashed, or its deadline
---                  has passed
+--   {'busy', ms}       the lock cannot be claimed for this time: another holder has it, a waiter
+--                      precedes the job, the reply is full, or the run of this token has ended
+--   {'not_due', ms}    the job is in backoff for this time
+--   {'not_first', id}  this other job is first
+--   {'empty'}          the lock has no jobs
+--   {'ended', id}      the job has ended without another run: it was lost, it crashed, or its
+--                      deadline has passed
 -- Complexity: O(log n).
 -- The holder is the run token, never the job id: a second claim finds the lock busy. A repeated
 -- claim with the same token returns the same run, and starts no other after that has ended.
@@ -158,7 +158,7 @@ local function blocking_reply(id, sequence, backoffs)
   if backoff_ms then
     redis.call('ZADD', DUE, integer(backoff_ms), LOCK_NAME)
     offer_next()
-    return {'later', integer(backoff_ms - NOW_MS)}
+    return {'not_due', integer(backoff_ms - NOW_MS)}
   end
   if is_idle then return nil end
   local offer_ms = latest_ms and redis.call('ZSCORE', HOLDERS, 'j' .. id)
@@ -201,7 +201,7 @@ local function claim_job(id, token, lease_ms, keep_ms)
     return running_job
       and running_job.run == token
       and repeat_claim(id, token, lease_ms, running_job)
-      or {'moved', first[1]}
+      or {'not_first', first[1]}
   end
   -- A token starts one run. If that was settled, returned or lost, this call is a late copy: no
   -- caller awaits the reply, and no worker would execute another run.
@@ -218,5 +218,5 @@ local function claim_job(id, token, lease_ms, keep_ms)
   end_without_run(id, job, envelope, state, reason, keep_ms)
   -- The lock is free: `offer_next` also sets the time of the next poll.
   offer_next()
-  return {'dead', id}
+  return {'ended', id}
 end

@@ -28,14 +28,14 @@
 --   15      maximum of idempotency records of the owner in the shard
 -- The bytes of a job are those of its request and of its webhook's request.
 -- Output, per job:
---   {'stored', position}  from 1; 0 if the job is delayed
---   {'known', job id}     the same request was accepted before, as this job
---   {'mismatch'}          the idempotency key was used for another request
---   {'full'}              a limit of jobs or bytes is reached
---   {'keys', ms}          the owner has its maximum of records; the first ends after this time
---   {'unmanned'}          no worker watches the shard
---   {'merged', job id}    merged into this waiting job
---   {'error', text}       failed, without effect on other jobs
+--   {'stored', position}      from 1; 0 if the job is delayed
+--   {'duplicate', job id}     the same request was accepted before, as this job
+--   {'mismatch'}              the idempotency key was used for another request
+--   {'full'}                  a limit of jobs or bytes is reached
+--   {'too_many_records', ms}  the owner has its maximum of records; the first ends after this time
+--   {'no_worker'}             no worker watches the shard
+--   {'merged', job id}        merged into this waiting job
+--   {'error', text}           failed, without effect on other jobs
 -- Complexity: O(jobs * log n).
 -- Idempotent by job id. A refusal leaves no trace, so a late copy of the call is stored if there is
 -- room by then: a caller that sent several copies treats a refusal as an unknown outcome.
@@ -83,7 +83,7 @@ local function previous_outcome(id, job_key, record_key, fingerprint, merge_term
   -- The fingerprint of a direct run is known at its end, if its handler has read the whole body.
   -- Until then it is '-', which matches every request.
   if record_fingerprint == fingerprint or record_fingerprint == '-' then
-    return {'known', record_job}
+    return {'duplicate', record_job}
   end
   return {'mismatch'}
 end
@@ -281,14 +281,14 @@ local function enqueue_job(
     parse_terms(terms_text)
   local previous = previous_outcome(id, job_key, record_key, fingerprint, merge_terms)
   if previous then return previous end
-  if terms[4] == 1 and not has_worker() then return {'unmanned'} end
+  if terms[4] == 1 and not has_worker() then return {'no_worker'} end
   local group_key, old_id, old_bytes
   if merge_terms ~= '' then
     group_key = shard_key('k:' .. string.sub(merge_terms, 2) .. ':' .. LOCK_NAME)
     old_id, old_bytes = waiting_job_of_group(group_key)
     if old_id and string.sub(merge_terms, 1, 1) == 'f' then
       local wait_ms = fingerprint ~= '' and ms_until_record_slot(owner, terms[15])
-      if wait_ms then return {'keys', integer(wait_ms)} end
+      if wait_ms then return {'too_many_records', integer(wait_ms)} end
       redis.call('SET', shard_key('m:' .. id), old_id, 'PX', MERGE_MARK_TTL_MS)
       if fingerprint ~= '' then
         attach_record(old_id, record_key, fingerprint, terms[7], owner)
@@ -307,7 +307,7 @@ local function enqueue_job(
     return {'full'}
   end
   local wait_ms = fingerprint ~= '' and ms_until_record_slot(owner, terms[15])
-  if wait_ms then return {'keys', integer(wait_ms)} end
+  if wait_ms then return {'too_many_records', integer(wait_ms)} end
 
   -- As `next_sequence`, but written together with the counts: a command is a tenth of the cost of
   -- an enqueue.

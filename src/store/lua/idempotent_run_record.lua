@@ -9,24 +9,26 @@
 --   KEYS[2]   job record (HASH)
 --   KEYS[3]   response of the job (STRING)
 --   KEYS[4]   idempotency record (STRING)
---   ARGV[1]   verb: 'begin', 'renew', 'end', 'bury' (ends as dead) or 'forget'
+--   ARGV[1]   verb: 'begin', 'renew', 'end', 'mark_dead' or 'discard'
 --   ARGV[2]   job id
 --   ARGV[3]   retention of the job and its idempotency record, ms
 --   ARGV[4]   owner, or ''
---   ARGV[5]   begin: member of KEYS[1] that holds the lock; end: response; bury: reason; else ''
+--   ARGV[5]   begin: member of KEYS[1] that holds the lock; end: response; mark_dead: reason;
+--             else ''
 --   ARGV[6]   end: fingerprint of the request; '-' if it is unknown
 --   ARGV[7]   lease of the run, ms
 --   ARGV[8]   begin: '1' if the request may run again after a crash
---   ARGV[9]   end, bury: bytes that the shard keeps at most of done jobs, and of dead ones
+--   ARGV[9]   end, mark_dead: bytes that the shard keeps at most of done jobs, and of dead ones
 --   ARGV[10]  begin: most idempotency records of this owner in the shard
 -- Output of 'begin':
---   ''           the run has begun
---   '<job id>'   another job has the idempotency record
---   'lost'       the lock is not held, and nothing was taken
---   'keys <ms>'  the owner has ARGV[10] idempotency records; ms until the first of them ends
+--   ''                       the run has begun
+--   '<job id>'               another job has the idempotency record
+--   'lost'                   the lock is not held, and nothing was taken
+--   'too_many_records <ms>'  the owner has ARGV[10] idempotency records; ms until the first of them
+--                            ends
 -- Output of the other verbs: 'ok', or '' if the job is not running.
 -- Complexity: O(log n).
--- Repeatable: a second copy of 'end', 'bury' or 'forget' changes nothing, and returns ''.
+-- Repeatable: a second copy of 'end', 'mark_dead' or 'discard' changes nothing, and returns ''.
 -- A 'begin' that arrives after the release of its lock takes nothing, since no call would end it.
 -- The run has a lease of its own, since its response may still stream when the lock is free again.
 -- Caller gone: a run that is not renewed in time has crashed. The next call that finds its
@@ -40,7 +42,7 @@ if verb == 'begin' then
   local deadline_ms = redis.call('ZSCORE', HOLDERS, ARGV[5])
   if not deadline_ms or tonumber(deadline_ms) <= NOW_MS then return 'lost' end
   local wait_ms = ms_until_record_slot(ARGV[4], tonumber(ARGV[10]))
-  if wait_ms then return 'keys ' .. integer(wait_ms) end
+  if wait_ms then return 'too_many_records ' .. integer(wait_ms) end
   local ttl_ms = math.max(retention_ms, lease_ms)
   put_record(KEYS[4], id .. ' -', ttl_ms, ARGV[4])
   redis.call('HSET', KEYS[2], 'state', 'running', 'lock', LOCK_NAME, 'at', integer(NOW_US),
@@ -65,12 +67,12 @@ if verb == 'renew' and is_running then
     extend_record(KEYS[4], lease_ms, ARGV[4])
   end
   return 'ok'
-elseif verb == 'bury' and is_running then
+elseif verb == 'mark_dead' and is_running then
   redis.call('HDEL', KEYS[2], '')
   redis.call('HSET', SHARD_META, 'keep', ARGV[9])
   end_direct_run(KEYS[4], id, ARGV[5], retention_ms)
   return 'ok'
-elseif verb == 'forget' then
+elseif verb == 'discard' then
   if record_job == id and (is_running or not values[1]) then drop_record(KEYS[4], ARGV[4]) end
   if is_running then redis.call('DEL', KEYS[2]) end
 elseif verb == 'end' and is_running then

@@ -334,7 +334,7 @@ local function release_crashed_record(record_key, id)
       math.max(redis.call('PTTL', shard_key('j:' .. id)), 1)
     )
   end
-  return outcome == 'again'
+  return outcome == 'rerun'
 end
 
 -- Ends a waiting job as 'cancelled' or 'expired', with a reason unless that is ''. The job is kept

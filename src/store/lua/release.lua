@@ -9,10 +9,10 @@
 --   holder_removed  (from lock_batch_fast.lua) true if the lock was held in mode x and in time, and
 --                   its holder was removed already
 -- Output:
---   'released'  it was held
---   'left'      it was an offer or a queue entry
---   'lost'      it was held, but its lease had ended
---   'none'      the token had nothing; nothing was changed
+--   'released'   it was held
+--   'withdrawn'  it was an offer or a queue entry
+--   'lost'       it was held, but its lease had ended
+--   'none'       the token had nothing; nothing was changed
 -- Complexity: O(log n).
 -- Idempotent: a second call finds nothing. A caller that is gone makes no difference.
 
@@ -57,5 +57,5 @@ local function release(token, mode, _, arrived_us)
   end
   if not held and not had_offer and not own_entry then return 'none' end
   if held ~= 'released' or not is_left_to_next_step(arrived_us) then offer_next() end
-  return held or 'left'
+  return held or 'withdrawn'
 end

@@ -7,26 +7,26 @@
 --   id           job id; '-' to undo the claim of an unknown job
 --   token        run token
 --   verb         one of those below
---   duration_ms  retention (done, dead, told) or delay (retry, back, hand, undo), ms
---   reason       reason; of done, the HTTP status of the response; of told,
+--   duration_ms  retention (done, dead, webhook_settled) or delay (the other verbs), ms
+--   reason       reason; of done, the HTTP status of the response; of webhook_settled,
 --                '<end that was reported, us> <status of the answer, or 0: dead> <reason if dead>'
 --   response     stored response, or ''
 --   next_token   token of the next run, or '': claim no job
 --   lease_ms     lease of the next run, ms
 --   keep_ms      retention of jobs that end without the next run, ms
 -- Verbs:
---   done   the job has its response
---   dead   the job is given up
---   told   end of a webhook job, done or dead. If the reported job has ended again meanwhile, the
---          webhook job returns to the queue instead: `enqueue_webhook` leaves that to this verb if
---          it finds the webhook job running.
---   retry  the job runs again after the delay
---   back   as retry, without charging the attempt: no route, a newer envelope version, a nested
---          lock that was busy
---   hand   as back, of a worker that drains: the next worker takes the job up at once, so no other
---          job overtakes it
---   undo   as hand, of a claim without a caller. If the job does not have this run token, the job
---          that has it is looked up.
+--   done             the job has its response
+--   dead             the job is given up
+--   webhook_settled  end of a webhook job, done or dead. If the reported job has ended again
+--                    meanwhile, the webhook job returns to the queue instead: `enqueue_webhook`
+--                    leaves that to this verb if it finds the webhook job running.
+--   retry            the job runs again after the delay
+--   postpone         as retry, without charging the attempt: no route, a newer envelope version, a
+--                    nested lock that was busy
+--   return_to_queue  as postpone, of a worker that drains: the next worker takes the job up at
+--                    once, so no other job overtakes it
+--   undo             as return_to_queue, of a claim without a caller. If the job does not have this
+--                    run token, the job that has it is looked up.
 -- Output:
 --   {'lost'}          the run is no longer the job's: nothing was written
 --   {'ok'}            settled
@@ -100,9 +100,9 @@ local function requeue_job(id, job, verb, delay_ms, reason)
   local history = verb == 'undo' and (job.runs or '') or append_run(job, reason)
   redis.call('HSET', job_key, 'state', 'queued', 'attempts', attempts, 'reason', reason,
     'runs', history)
-  if verb == 'back' and reason == 'busy' then redis.call('HINCRBY', job_key, 'busy', '1') end
+  if verb == 'postpone' and reason == 'busy' then redis.call('HINCRBY', job_key, 'busy', '1') end
   mark_changed(id)
-  if (verb == 'retry' or verb == 'back') and redis.call('HGET', job_key, 'skip') == '1' then
+  if (verb == 'retry' or verb == 'postpone') and redis.call('HGET', job_key, 'skip') == '1' then
     redis.call('ZREM', JOBS, id)
     add_delayed_job(id, NOW_MS + delay_ms, job.bytes)
     return leave_queue(id, job.bytes)
@@ -127,12 +127,12 @@ local function find_run(token)
   return nil
 end
 
--- Returns the verb, duration and reason that the verb 'told' stands for.
+-- Returns the verb, duration and reason that the verb 'webhook_settled' stands for.
 local function webhook_outcome(id, retention_ms, summary)
   local reported_end_us, status, reason = string.match(summary, '^(%d+) (%d+) (.*)$')
   local ended_us =
     string.match(redis.call('HGET', shard_key('j:' .. id), 'end') or '', '^%S+ %d+ (%d+) ')
-  if ended_us and ended_us ~= reported_end_us then return 'back', 1, 'ended again' end
+  if ended_us and ended_us ~= reported_end_us then return 'postpone', 1, 'ended again' end
   if status == '0' then return 'dead', retention_ms, reason end
   return 'done', retention_ms, status
 end
@@ -167,7 +167,9 @@ local function settle_job(
   -- An exclusive holder is the only member of h, and h expires with it. If the member exists, its
   -- lease has not ended.
   if redis.call('ZREM', HOLDERS, 'h' .. token) == 0 then return {'lost'} end
-  if verb == 'told' then verb, duration_ms, reason = webhook_outcome(id, duration_ms, reason) end
+  if verb == 'webhook_settled' then
+    verb, duration_ms, reason = webhook_outcome(id, duration_ms, reason)
+  end
   local first
   if END_VERBS[verb] then
     first = end_run(id, job, verb, duration_ms, reason, response)

@@ -153,7 +153,7 @@ end
 
 -- Checks a direct run, which renews its job while it runs (idempotent_run_record.lua). If the
 -- renewal is overdue, the process of the run is lost. Returns:
---   'again'    it may run again; its job and record were deleted
+--   'rerun'    it may run again; its job and record were deleted
 --   'crashed'  it must not run again
 --   nil        it is no direct run in progress, or its renewal is not due yet
 local function check_direct_run(record_key, id)
@@ -171,7 +171,7 @@ local function check_direct_run(record_key, id)
     'ZREM', shard_key('n:' .. (values[5] or '')), string.sub(record_key, #SHARD_PREFIX + 3)
   )
   redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'c', id)
-  return 'again'
+  return 'rerun'
 end
 
 -- Returns the node of the worker that watches the shard, or nil.

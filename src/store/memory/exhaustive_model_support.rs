@@ -40,7 +40,7 @@ pub(in crate::store) enum PlantedFault {
 }
 
 /// Text of a snapshot in progress.
-struct SnapshotWriter<'a> {
+struct ModelStateWriter<'a> {
     text: String,
     /// All sequences, in order; a snapshot has their ranks.
     sequences: Vec<u64>,
@@ -48,7 +48,7 @@ struct SnapshotWriter<'a> {
     now: ServerTime,
 }
 
-impl SnapshotWriter<'_> {
+impl ModelStateWriter<'_> {
     fn rank(&self, seq: u64) -> usize {
         self.sequences.iter().position(|listed| *listed == seq).unwrap_or(usize::MAX)
     }
@@ -138,7 +138,7 @@ impl MemoryBackend {
             sequences.extend(shard.jobs.iter_live(now.ms).map(|(_, job)| job.seq));
             sequences.sort_unstable();
             sequences.dedup();
-            let mut writer = SnapshotWriter { text: String::new(), sequences, numbers, now };
+            let mut writer = ModelStateWriter { text: String::new(), sequences, numbers, now };
             writer.write_shard(key, shard, resume_sequences);
             if let Some(lock) = lock {
                 writer.write_lock(lock);

@@ -106,12 +106,12 @@ fn write_settlement(command: &SettleCommand, response: Option<&Bytes>, out: &mut
         Settlement::Done { status, retention, .. } => ("done", retention, digits.format(*status)),
         Settlement::Dead { reason, retention } => ("dead", retention, *reason),
         Settlement::Retry { delay, reason } => ("retry", delay, *reason),
-        Settlement::Postpone { delay, reason } => ("back", delay, *reason),
-        Settlement::ReturnToQueue { delay, reason } => ("hand", delay, *reason),
+        Settlement::Postpone { delay, reason } => ("postpone", delay, *reason),
+        Settlement::ReturnToQueue { delay, reason } => ("return_to_queue", delay, *reason),
         Settlement::WebhookSettled { ended_us, response, reason, retention } => {
             let status = response.as_ref().map_or(0, |(_, status)| *status);
             webhook_result = format!("{ended_us} {status} {reason}");
-            ("told", retention, &*webhook_result)
+            ("webhook_settled", retention, &*webhook_result)
         }
     };
     write_texts(out, ["s", id.as_str(), token.as_str(), verb]);

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(
             read_charge(&mut reader, 1, None),
             None,
-            "of what is no fixed window it can't be said"
+            "the reply does not tell it for other algorithms"
         );
         assert_eq!(
             read_charge(&mut ChargeReplyReader::new(&[0x93, 7, 0xc3, 0]).unwrap(), 1, FIXED_WINDOW),

@@ -36,8 +36,8 @@ async fn clock_rewind_keeps_holder_and_growing_fences(rig: &StoreHarness) {
     let mut last = rig.acquire_exclusive(&key, &a).await;
     let seq = rig.join_queue(&key, &b).await;
     rig.rewind_clock(HOUR).await;
-    assert!(rig.expect_busy(&key, &c).await > HOUR, "it is held for as much longer");
-    assert!(rig.join_queue(&key, &c).await > seq, "who comes later stands behind");
+    assert!(rig.expect_busy(&key, &c).await > HOUR, "the rewind extends the lease");
+    assert!(rig.join_queue(&key, &c).await > seq, "a later entry has a larger sequence");
     for (holder, next) in [(&a, &b), (&b, &c)] {
         rig.release(&key, holder).await;
         rig.expect_busy(&key, &new_token()).await;
@@ -131,7 +131,7 @@ async fn run_head_job(rig: &StoreHarness, key: &Key, id: &JobId, last: u64) -> u
     assert_eq!(rig.heads(std::slice::from_ref(key)).await, [Some(id.clone())]);
     let token = new_token();
     let ClaimOutcome::Claimed(run) = rig.claim(claim_command(key, id, &token)).await else {
-        panic!("nobody stands before it")
+        panic!("no entry precedes the job")
     };
     assert!(run.fence > last, "{} after {last}", run.fence);
     assert!(rig.finish_run(key, id, &token).await);

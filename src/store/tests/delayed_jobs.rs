@@ -54,11 +54,11 @@ async fn enqueue_stored(rig: &StoreHarness, call: EnqueueCommand) -> JobId {
 }
 
 async fn job_position(rig: &StoreHarness, id: &JobId) -> Option<u64> {
-    rig.job_view(id).await.expect("it is kept").position
+    rig.job_view(id).await.expect("it is stored").position
 }
 
 async fn job_state_and_reason(rig: &StoreHarness, id: &JobId) -> (JobState, Option<String>) {
-    let job = rig.job_view(id).await.expect("it is kept");
+    let job = rig.job_view(id).await.expect("it is stored");
     (job.state, job.reason)
 }
 
@@ -94,7 +94,7 @@ async fn delayed_job_is_never_due_early(rig: &StoreHarness) {
     let due_in = rig.poll_due(key.shard(), 10).await.next_due_in.expect("it is to come");
     let now_us = rig.backend().server_time_us().await.unwrap();
     let job = rig.backend().job_view(id).await.unwrap();
-    let accepted_us = job.expect("it is kept").history.accepted_us;
+    let accepted_us = job.expect("it is stored").history.accepted_us;
     assert!(
         now_us + saturating_micros(due_in) >= accepted_us + saturating_micros(LONG_TIME),
         "{now_us} {due_in:?} {accepted_us}"
@@ -234,7 +234,7 @@ async fn next_poll_is_at_earliest_due_time(rig: &StoreHarness) {
     rig.enqueue_job(&three).await;
     assert!(next().await <= LONG_TIME / 10);
     rig.advance_past(LONG_TIME / 10).await;
-    assert!(next().await > LONG_TIME / 10, "what is due is named, and not to come");
+    assert!(next().await > LONG_TIME / 10, "the due lock is not counted as the next one");
 }
 
 async fn job_that_needs_worker_is_refused_without_one(rig: &StoreHarness) {
@@ -309,7 +309,7 @@ async fn uncharged_run_past_deadline_counts_no_attempt(rig: &StoreHarness) {
         rig.advance_past(SHORT_TIME).await;
         let charged = matches!(settlement, Settlement::Retry { .. });
         assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
-        let job = rig.job_view(&id).await.expect("it is kept");
+        let job = rig.job_view(&id).await.expect("it is stored");
         assert_eq!((job.state, job.attempts), (JobState::Expired, u32::from(charged)));
     }
 }

@@ -301,7 +301,7 @@ async fn job_ended_without_record_does_not_count_for_owner() {
         rig.claim(claim_command(&key, &id, &new_token())).await,
         ClaimOutcome::Ended(id.clone())
     );
-    assert_eq!(rig.job_state(&id).await, Some(JobState::Dead), "it is kept");
+    assert_eq!(rig.job_state(&id).await, Some(JobState::Dead), "the dead letter is stored");
     enqueue_stored(&rig, call()).await;
     assert_eq!(rig.enqueue(call()).await, EnqueueOutcome::Full);
 }

@@ -66,7 +66,7 @@ async fn begin_under_lock(rig: &StoreHarness, call: &DirectRunCommand) -> Option
         BeginDirectOutcome::RecordTaken(id) => Some(id),
         BeginDirectOutcome::LockLost => panic!("its lock is held"),
         BeginDirectOutcome::TooManyRecords(retry_after) => {
-            panic!("there is room before {retry_after:?}")
+            panic!("the record limit is not reached: {retry_after:?}")
         }
     }
 }
@@ -206,7 +206,11 @@ async fn begin_without_lock_reports_lock_lost(rig: &StoreHarness) {
     assert_eq!(begin_without_acquire(rig, &call).await, BeginDirectOutcome::LockLost, "never held");
     begin_under_lock(rig, &call).await;
     finish_run(rig, &call, None).await;
-    assert_eq!(begin_without_acquire(rig, &call).await, BeginDirectOutcome::LockLost, "given back");
+    assert_eq!(
+        begin_without_acquire(rig, &call).await,
+        BeginDirectOutcome::LockLost,
+        "the lock is released"
+    );
     rig.acquire_exclusive(&key, &call.token).await;
     rig.advance_past(LONG_TIME).await;
     assert_eq!(
@@ -218,7 +222,7 @@ async fn begin_without_lock_reports_lock_lost(rig: &StoreHarness) {
     assert_eq!(
         begin_without_acquire(rig, &call).await,
         BeginDirectOutcome::LockLost,
-        "somebody else's"
+        "the run of another token"
     );
     rig.release(&key, &other).await;
     assert_eq!(rig.job_view(&call.id).await, None);

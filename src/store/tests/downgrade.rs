@@ -64,10 +64,10 @@ async fn downgrade_admits_only_readers_at_queue_head(rig: &StoreHarness) {
 
 async fn downgrade_without_exclusive_hold_fails(rig: &StoreHarness) {
     let (key, holder, waiter, permit) = (test_key(), new_token(), new_token(), new_token());
-    assert!(!rig.downgrade(&key, &holder, LONG_TIME).await, "nobody has it");
+    assert!(!rig.downgrade(&key, &holder, LONG_TIME).await, "a free lock can't be downgraded");
     rig.acquire_exclusive(&key, &holder).await;
     rig.join_queue(&key, &waiter).await;
-    assert!(!rig.downgrade(&key, &waiter, LONG_TIME).await, "a place");
+    assert!(!rig.downgrade(&key, &waiter, LONG_TIME).await, "a queue entry can't be downgraded");
     rig.release(&key, &holder).await;
     assert!(!rig.downgrade(&key, &waiter, LONG_TIME).await, "an offer");
     rig.acquire_exclusive(&key, &waiter).await;

@@ -283,7 +283,11 @@ async fn oldest_dead_letter_is_evicted_at_index_limit(rig: &StoreHarness) {
         rig.start_run(&key, &id, &run).await;
         assert!(rig.settle(settle_command(&key, &id, &run, DEAD_SETTLEMENT)).await);
         assert_eq!(rig.job_state(&id).await, Some(JobState::Dead), "{name}");
-        assert_eq!(rig.job_state(&call.id).await, Some(JobState::Queued), "{name}: nobody is told");
+        assert_eq!(
+            rig.job_state(&call.id).await,
+            Some(JobState::Queued),
+            "{name}: the webhook job is queued"
+        );
         assert_eq!(
             rig.enqueue(command_with_record(name)).await,
             EnqueueOutcome::Duplicate(id.clone()),
@@ -320,7 +324,7 @@ async fn late_enqueue_of_evicted_job_keeps_tombstone(rig: &StoreHarness) {
                 .await
         );
     }
-    assert!(rig.is_tombstone(&call.id).await, "room was made");
+    assert!(rig.is_tombstone(&call.id).await, "the oldest job is evicted");
     let copy = rig.enqueue(call.clone()).await;
     assert!(matches!(copy, EnqueueOutcome::Stored { .. }), "{copy:?}");
     assert!(rig.is_tombstone(&call.id).await);

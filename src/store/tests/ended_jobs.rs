@@ -225,7 +225,7 @@ async fn purged_job_leaves_only_tombstone(rig: &StoreHarness) {
     assert_eq!(listed_job_ids(rig, EndedJobFilter::Dead).await, []);
     assert_eq!(listed_job_ids(rig, EndedJobFilter::Done).await, []);
     let none = ShardStats::default();
-    assert_eq!(rig.shard_stats(key.shard()).await, none, "what was purged is not trimmed");
+    assert_eq!(rig.shard_stats(key.shard()).await, none, "a purged job is not counted");
     assert_eq!(rig.enqueue(call).await, EnqueueOutcome::Stored { position: 1 });
 }
 
@@ -276,7 +276,7 @@ async fn idempotency_record_lives_as_long_as_its_job(rig: &StoreHarness) {
             rig.start_run(&key, &id, &run).await;
             assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
         }
-        assert_known("it is kept").await;
+        assert_known("it is stored").await;
         if ending == "redriven" {
             assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
             rig.advance_past(LONG_TIME).await;

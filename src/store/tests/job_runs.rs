@@ -91,14 +91,14 @@ async fn late_claim_starts_no_second_run(rig: &StoreHarness) {
     let call = retryable_enqueue_command(&key);
     let id = call.id.clone();
     rig.enqueue(call).await;
-    for ending in ["settled", "given back", "lost"] {
+    for ending in ["settled", "released", "lost"] {
         let run = new_token();
         claim_with_short_lease(rig, &key, &id, &run).await;
         match ending {
             "settled" => {
                 assert!(rig.settle(settle_command(&key, &id, &run, RETURN_TO_QUEUE)).await);
             }
-            "given back" => assert_eq!(rig.release(&key, &run).await, ReleaseOutcome::Released),
+            "released" => assert_eq!(rig.release(&key, &run).await, ReleaseOutcome::Released),
             _ => {}
         }
         rig.advance_past(SHORT_TIME).await;
@@ -177,7 +177,7 @@ async fn settle_requires_held_lock(rig: &StoreHarness) {
     let key = Key::path_param("id", "8");
     rig.start_run(&key, &id, &run).await;
     rig.release(&key, &run).await;
-    assert!(!rig.finish_run(&key, &id, &run).await, "it was given back");
+    assert!(!rig.finish_run(&key, &id, &run).await, "a returned run can't be settled");
     // A repeated claim with a shorter lease does not shorten the lease.
     let run = new_token();
     let id = rig.enqueue_job(&Key::path_param("id", "9")).await;
@@ -292,7 +292,7 @@ async fn renewal_extends_run_and_lock(rig: &StoreHarness) {
     claim_with_short_lease(rig, &key, &id, &run).await;
     rig.advance_past(SHORT_TIME).await;
     let due = rig.poll_due(key.shard(), 10).await;
-    assert_eq!(due.locks, [], "a worker would look in vain");
+    assert_eq!(due.locks, [], "no lock is due");
     assert!(
         due.next_due_in.is_some_and(|next| next > LONG_TIME - SHORT_TIME - Duration::from_secs(5))
     );
@@ -310,7 +310,7 @@ async fn active_run_is_reported_while_lock_is_held(rig: &StoreHarness) {
     let call = retryable_enqueue_command(&key);
     let id = call.id.clone();
     let active_run = || async { rig.backend().active_run(id.clone()).await.unwrap() };
-    assert_eq!(active_run().await, None, "nobody knows it");
+    assert_eq!(active_run().await, None, "the job is unknown");
     rig.enqueue(call).await;
     assert_eq!(active_run().await, None, "it waits");
     let mut last = 0;

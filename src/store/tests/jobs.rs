@@ -140,9 +140,13 @@ async fn late_cancel_copy_ignores_job_that_ran_since(rig: &StoreHarness) {
     assert!(rig.settle(settle_command(&key, &id, &run, dead)).await);
     assert_eq!(late_cancel().await, Some(JobState::Dead));
     assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));
-    assert_eq!(late_cancel().await, Some(JobState::Queued), "nor what was put back");
+    assert_eq!(
+        late_cancel().await,
+        Some(JobState::Queued),
+        "the late cancel leaves the redriven job"
+    );
     for _ in 0..2 {
-        assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled), "as it is seen now");
+        assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled), "a new cancel ends the job");
     }
 }
 

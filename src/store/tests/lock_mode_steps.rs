@@ -59,7 +59,7 @@ impl StoreHarness {
     pub(super) async fn join_queue_as(&self, mode: LockMode, key: &Key, token: &LockToken) -> u64 {
         match self.acquire(wait_command_as(mode, key, token)).await {
             AcquireReply::Busy { seq, .. } if seq > 0 => seq,
-            other => panic!("expected a place in the line, got {other:?}"),
+            other => panic!("expected a queue entry, got {other:?}"),
         }
     }
 
@@ -116,6 +116,6 @@ pub(super) fn granted_fence(reply: &AcquireReply) -> u64 {
 pub(super) fn queued_sequence(reply: &AcquireReply) -> u64 {
     match reply {
         AcquireReply::Busy { seq, .. } if *seq > 0 => *seq,
-        other => panic!("expected a place in the line, got {other:?}"),
+        other => panic!("expected a queue entry, got {other:?}"),
     }
 }

@@ -54,7 +54,11 @@ async fn release_reports_what_it_removed(rig: &StoreHarness) {
     rig.acquire_exclusive(&key, &a).await;
     rig.join_queue(&key, &b).await;
     assert_eq!(rig.release(&key, &c).await, ReleaseOutcome::NotFound);
-    assert_eq!(rig.release(&key, &b).await, ReleaseOutcome::Withdrawn, "a place");
+    assert_eq!(
+        rig.release(&key, &b).await,
+        ReleaseOutcome::Withdrawn,
+        "the queue entry is withdrawn"
+    );
     assert_eq!(rig.release(&key, &b).await, ReleaseOutcome::NotFound);
     rig.join_queue(&key, &c).await;
     assert_eq!(rig.release(&key, &a).await, ReleaseOutcome::Released);
@@ -199,9 +203,9 @@ async fn acquire_with_known_record_takes_no_lock(rig: &StoreHarness) {
         ..try_acquire_command(&key, &new_token())
     };
     let AcquireReply::Granted { queue_length, .. } = rig.acquire(other).await else {
-        panic!("the lock was taken by a known request")
+        panic!("the lock is free for a new request")
     };
-    assert_eq!(queue_length, 1, "the job alone: no place either");
+    assert_eq!(queue_length, 1, "the queue has the job alone");
     rig.advance_past(SHORT_TIME).await;
     assert_eq!(
         rig.acquire(command(&a)).await,

@@ -105,7 +105,7 @@ async fn ended_jobs_and_records_are_swept_by_later_steps() {
     assert_eq!(
         rig.stored_value_count(),
         3 * KEY_COUNT + shards,
-        "jobs, records, that they are done, and whose"
+        "jobs, records, ended job entries, and one owner entry per shard"
     );
     rig.advance_past(SHORT_TIME).await;
     run_later_steps(&rig).await;

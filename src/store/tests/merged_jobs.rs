@@ -160,7 +160,7 @@ async fn merged_record_lives_as_long_as_its_target_job(rig: &StoreHarness) {
             let dead = Settlement::Dead { reason: "auth", retention: LONG_TIME };
             let settlement = if ending == "done" { done_settlement() } else { dead };
             assert!(rig.settle(settle_command(&key, &id, &run, settlement)).await);
-            assert_known("it is kept").await;
+            assert_known("it is stored").await;
             match ending {
                 "redriven" => {
                     assert_eq!(rig.redrive(&id).await, Some(JobState::Queued));

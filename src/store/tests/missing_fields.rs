@@ -88,7 +88,7 @@ async fn deleted_response_reads_as_none() {
     assert!(rig.finish_run(&key, &id, &run).await);
     assert!(rig.job_view(&id).await.is_some_and(|job| job.response.is_some()));
     delete_key(&rig, &key, &format!("r:{id}")).await;
-    let job = rig.job_view(&id).await.expect("its facts are there");
+    let job = rig.job_view(&id).await.expect("its fields are stored");
     assert_eq!((job.state, job.response), (JobState::Done, None));
 }
 

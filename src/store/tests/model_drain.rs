@@ -143,7 +143,7 @@ impl ModelDrain<'_> {
 
     async fn run_next_step(&mut self) {
         let Some(((time, _), step)) = self.schedule.pop_first() else {
-            panic!("nobody does anything any more")
+            panic!("no step is scheduled")
         };
         let elapsed = time - self.now;
         self.call_and_check(StoreCall::AdvanceTime(elapsed)).await;

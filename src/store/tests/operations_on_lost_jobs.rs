@@ -122,10 +122,10 @@ async fn operations_on_jobs_with_missing_keys_block_no_others() {
     rig.register_worker().await;
     let key = test_key();
     for missing_key in ["j", "b", "t"] {
-        for state in ["in line", "late", "running", "dead"] {
+        for state in ["queued", "delayed", "running", "dead"] {
             for operation in ["redrive", "cancel", "purge"] {
-                let case = format!("{operation} of what is {state} without {missing_key}");
-                let delay = if state == "late" { SHORT_TIME } else { Duration::ZERO };
+                let case = format!("{operation} of a {state} job without {missing_key}");
+                let delay = if state == "delayed" { SHORT_TIME } else { Duration::ZERO };
                 let owner = "ada".into();
                 let id = enqueue_stored(
                     &rig,

@@ -91,7 +91,7 @@ async fn waiting_and_running_jobs_are_listed(rig: &StoreHarness) {
         assert_eq!(job.history.lock.as_ref(), Some(lock));
         assert_eq!(job.history.due_in.is_none(), is_due, "{job:?}");
         // The listing agrees with a lookup by id.
-        let job_by_id = rig.job_view(id).await.expect("it is known");
+        let job_by_id = rig.job_view(id).await.expect("the job is stored");
         assert_eq!(
             (job_by_id.state, job_by_id.position, job_by_id.attempts, &job_by_id.reason),
             (job.state, job.position, job.attempts, &job.reason)
@@ -174,7 +174,7 @@ async fn unchanged_jobs_are_listed_while_others_change(rig: &StoreHarness) {
         index += 1;
     }
     unchanged.retain(|id| !listed.contains(id));
-    assert_eq!(unchanged, [], "all of them were told");
+    assert_eq!(unchanged, [], "all unchanged jobs are listed");
 }
 
 async fn listed_pending_job_has_no_bodies(rig: &StoreHarness) {

@@ -155,7 +155,7 @@ async fn expired_queue_entries_leave_no_fields_beside_jobs(rig: &StoreHarness) {
     rig.acquire_exclusive(&key, &run).await;
     rig.join_queue(&key, &new_token()).await;
     let fields: i64 = rig.server().key_command("HLEN", &queue_fields, &[]).await;
-    assert_eq!(fields, 1 + 2, "one place, bytes and backoff");
+    assert_eq!(fields, 1 + 2, "one queue entry, bytes and backoff");
     let later = rig.claim(claim_command(&key, &id, &new_token())).await;
     assert!(matches!(later, ClaimOutcome::NotDue(_)), "{later:?}");
 }

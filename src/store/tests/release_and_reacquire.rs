@@ -84,7 +84,7 @@ async fn reacquire_by_waiter_only_replaces_its_entry(rig: &StoreHarness) {
     let call = AcquireCommand { resume_seq: own_seq - 1, ..wait_command(&key, &b) };
     let (released, reply) = rig.release_and_reacquire(&a, Exclusive, call).await;
     assert_eq!(released, ReleaseOutcome::Withdrawn);
-    assert_eq!(queued_sequence(&reply), own_seq - 1, "it stands where it came");
+    assert_eq!(queued_sequence(&reply), own_seq - 1, "the entry keeps its sequence");
     rig.release(&key, &holder).await;
     rig.acquire_exclusive(&key, &b).await;
     rig.expect_busy(&key, &c).await;

@@ -106,7 +106,7 @@ async fn jobs_without_an_owner_leave_room_for_owners(rig: &StoreHarness) {
     );
     assert!(
         !enqueue_if_fits(rig, victim, "", SHARD_LIMITS, 1).await,
-        "nothing tells it from the others"
+        "a job without an owner can't use the reserve"
     );
     for n in 1..=4 {
         assert!(enqueue_if_fits(rig, victim, "ada", SHARD_LIMITS, 1).await, "{n}");

@@ -67,7 +67,7 @@ fn write_config(directory: &Path, port: u16, master: u16) -> PathBuf {
          sentinel down-after-milliseconds mymaster 60000\n",
         directory.display()
     );
-    std::fs::write(&file, text).expect("a place for temporary files");
+    std::fs::write(&file, text).expect("the temporary directory is writable");
     file
 }
 

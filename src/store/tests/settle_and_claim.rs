@@ -134,7 +134,11 @@ async fn late_repeated_settle_claims_nothing(rig: &StoreHarness) {
     settle_and_claim_next(rig, call.clone()).await;
     assert!(rig.finish_run(&key, &two, &second).await);
     assert_no_next_run(rig, call).await;
-    assert_eq!(rig.job_state(&three).await, Some(JobState::Queued), "nobody would execute it");
+    assert_eq!(
+        rig.job_state(&three).await,
+        Some(JobState::Queued),
+        "the unclaimed job stays queued"
+    );
     // The same for a settlement that found no next job at first.
     let third = new_token();
     rig.start_run(&key, &three, &third).await;

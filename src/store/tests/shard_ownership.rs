@@ -89,7 +89,7 @@ async fn workers_divide_shards_evenly(rig: &StoreHarness) {
     assert_eq!((two[0].len(), two[1].len()), (32, 32));
     let three = owned_shards_after_rebalance(rig, &[&a, &b, &c]).await;
     assert!(three.iter().all(|own_shards| own_shards.len() >= 20), "{three:?}");
-    assert!(three[0].is_subset(&two[0]), "what it keeps is its own");
+    assert!(three[0].is_subset(&two[0]), "a worker keeps only shards that it owned");
     let all = BTreeSet::from_iter(three.iter().flatten());
     assert_eq!(three.iter().map(BTreeSet::len).sum::<usize>(), all.len(), "two watchers");
     assert_eq!(all.len(), 64);
@@ -140,7 +140,10 @@ async fn paused_jobs_have_no_shard_watch(rig: &StoreHarness) {
     rig.set_jobs_paused(false).await;
     assert_eq!(rig.heartbeat(&node, LONG_TIME).await.own_shards.len(), 64);
     assert_eq!(rig.heads(std::slice::from_ref(&key)).await, [Some(second)]);
-    assert!(rig.expect_busy(&key, &holder).await <= OFFER_TIMEOUT, "jobs have their turn again");
+    assert!(
+        rig.expect_busy(&key, &holder).await <= OFFER_TIMEOUT,
+        "jobs are offered the lock again"
+    );
 }
 
 async fn heartbeat_returns_busy_owned_shards(rig: &StoreHarness) {

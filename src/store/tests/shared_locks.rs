@@ -30,7 +30,7 @@ async fn each_reader_has_its_own_lease(rig: &StoreHarness) {
     rig.advance_past(SHORT_TIME).await;
     let items =
         [&long, &short].map(|token| renewal_command_as(Shared, &key, token, SHORT_TIME * 2));
-    assert_eq!(rig.renew(items.into()).await, [true, false], "nobody keeps another one alive");
+    assert_eq!(rig.renew(items.into()).await, [true, false], "a renewal extends no other lease");
     assert_eq!(rig.release_as(Shared, &key, &short).await, ReleaseOutcome::AlreadyExpired);
     assert!(rig.expect_busy(&key, &writer).await <= SHORT_TIME * 2);
     rig.advance_past(SHORT_TIME * 2).await;

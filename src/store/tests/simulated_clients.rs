@@ -267,12 +267,14 @@ impl SimulatedClients {
     fn observe_acquire(&mut self, call: &AcquireCommand, reply: &AcquireReply) {
         if let AcquireReply::Granted { .. } = reply {
             let lock = self.keys.iter().position(|key| *key == call.key);
-            let held = &mut self.held_tokens[lock.expect("a lock of ours")];
+            let held = &mut self.held_tokens[lock.expect("a lock of the scenario")];
             held.retain(|token| *token != call.token);
             held.push(call.token.clone());
         }
         let mut waiters = self.waiters.iter_mut();
-        let waiter = waiters.find(|waiter| waiter.token == call.token).expect("a token of ours");
+        let waiter = waiters
+            .find(|waiter| waiter.token == call.token)
+            .expect("a token of a simulated client");
         if call.max_wait.is_some() {
             waiter.observe_reply(reply);
         }
@@ -300,7 +302,7 @@ impl SimulatedClients {
             .map(|tokens| tokens.last().map(|token| self.token_number(token)));
         let runs: Vec<_> =
             self.runs.iter().rev().take(2).map(|run| self.job_number(&run.id)).collect();
-        format!(" knows {joins:?} {held:?} {runs:?}")
+        format!(" clients {joins:?} {held:?} {runs:?}")
     }
 
     fn find_waiter(&self, token: &LockToken) -> Option<&SimulatedWaiter> {

@@ -38,6 +38,6 @@ pub(super) async fn retry_slow_case(
         }
         rig.delete_all_keys().await;
         // Written directly, because the test runner hides the output of passing tests.
-        let _ = writeln!(io::stderr(), "a case took {elapsed:?}, and is made again");
+        let _ = writeln!(io::stderr(), "a case took {elapsed:?} and is repeated");
     }
 }

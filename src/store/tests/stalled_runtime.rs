@@ -37,7 +37,7 @@ fn run_beside_stalled_runtime<F: Future<Output = ()>>(
         stores
     });
     let result = current.block_on(async { timeout(60 * SECOND, test(stores)).await });
-    result.expect("somebody waits for a runtime that stands still");
+    result.expect("a call waits for a stalled runtime");
 }
 
 pub(crate) fn with_stalled_stores<F: Future<Output = ()>>(test: impl FnOnce([Store; 3]) -> F) {
@@ -72,7 +72,7 @@ fn lease_is_renewed_on_runtime_that_uses_it() {
         sleep(20 * SECOND).await;
         assert_eq!(guard.loss(), None);
         assert_eq!(guard.release().await, ReleaseStatus::Released);
-        assert!(store.shutdown(SECOND).await, "nothing is left to give back");
+        assert!(store.shutdown(SECOND).await, "a lock or a queue entry is left");
     });
 }
 
@@ -109,6 +109,6 @@ fn limiter_task_starts_on_runtime_that_checks() {
         assert!(check().await);
         sleep(SECOND).await;
     });
-    assert!(faults.call_count("limiters") > 0, "nobody tends it");
+    assert!(faults.call_count("limiters") > 0, "no task refreshes the number of limiters");
     drop(stalled);
 }

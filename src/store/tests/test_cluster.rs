@@ -164,7 +164,7 @@ impl TestCluster {
                 return node;
             }
         }
-        panic!("nobody has slot {slot}")
+        panic!("no cluster node owns slot {slot}")
     }
 
     /// Begins the migration of a slot.

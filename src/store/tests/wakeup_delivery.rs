@@ -98,7 +98,7 @@ impl WakeupSubscriber {
 }
 
 async fn assert_notified(notify: &Notify) {
-    timeout(WAKEUP_TIMEOUT, notify.notified()).await.expect("it was not told");
+    timeout(WAKEUP_TIMEOUT, notify.notified()).await.expect("no wake-up was received");
 }
 
 async fn queue_head_is_notified_of_offer(rig: &StoreHarness) {
@@ -262,7 +262,8 @@ async fn all_processes_are_notified_of_job_changes(rig: &StoreHarness) {
 
 async fn assert_all_changed(subscriptions: [(watch::Receiver<u64>, Arc<SharedJobPoll>); 2]) {
     for (mut changes, _poll) in subscriptions {
-        let result = timeout(WAKEUP_TIMEOUT, changes.changed()).await.expect("it was not told");
+        let result =
+            timeout(WAKEUP_TIMEOUT, changes.changed()).await.expect("no wake-up was received");
         result.expect("it is there");
     }
 }
@@ -310,7 +311,7 @@ async fn store_keeps_no_dropped_subscriber_alive(rig: &StoreHarness) {
     let listeners = Arc::downgrade(&subscriber.wakeups);
     drop(subscriber);
     rig.release(&key, &holder).await;
-    assert!(listeners.upgrade().is_none(), "the store keeps it alive");
+    assert!(listeners.upgrade().is_none(), "the store holds no reference");
     rig.acquire_exclusive(&key, &token).await;
     assert_eq!(rig.job_view(&JobId::new(&key)).await, None);
 }
@@ -347,17 +348,17 @@ async fn each_holding_process_is_notified_once_per_join(rig: &StoreHarness) {
     for (rx, _) in &mut recorders {
         for seq in seqs {
             let (joined_key, contenders) =
-                timeout(WAKEUP_TIMEOUT, rx.recv()).await.expect("it was not told").unwrap();
+                timeout(WAKEUP_TIMEOUT, rx.recv()).await.expect("no wake-up was received").unwrap();
             assert_eq!((joined_key, contenders), (key.clone(), Contenders::from_waiter(seq)));
         }
         // A job joins the queue as well.
         let (_, contenders) =
-            timeout(WAKEUP_TIMEOUT, rx.recv()).await.expect("it was not told").unwrap();
+            timeout(WAKEUP_TIMEOUT, rx.recv()).await.expect("no wake-up was received").unwrap();
         assert!(
             contenders.job > seqs[1] && contenders.first == contenders.job,
-            "{id:?} stands behind them: {contenders:?}"
+            "{id:?} follows both entries: {contenders:?}"
         );
-        assert!(rx.try_recv().is_err(), "told twice");
+        assert!(rx.try_recv().is_err(), "the join is announced twice");
     }
 }
 
@@ -412,7 +413,10 @@ async fn all_workers_are_notified_of_dead_worker(rig: &StoreHarness) {
     let mut subscriber = WakeupSubscriber::new(rig).await;
     let (dead, first) = (NodeId::new(), NodeId::new());
     let mut next_message = async || {
-        timeout(WAKEUP_TIMEOUT, subscriber.worker_messages.recv()).await.expect("not told").unwrap()
+        timeout(WAKEUP_TIMEOUT, subscriber.worker_messages.recv())
+            .await
+            .expect("no message was received")
+            .unwrap()
     };
     for (node, lease) in [(&dead, SHORT_TIME), (&first, LONG_TIME)] {
         rig.heartbeat(node, lease).await;

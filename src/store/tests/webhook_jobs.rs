@@ -67,15 +67,16 @@ async fn every_job_end_enqueues_its_webhook(rig: &StoreHarness) {
         "dead",
         "crashed",
         "cancelled",
-        "late and cancelled",
+        "delayed and cancelled",
         "expired",
-        "expired in line",
+        "expired in the queue",
         "expired when claimed",
         "expired when settled",
     ];
     for ending in endings {
         let (key, run) = (test_key(), new_token());
-        let delay = if ending.starts_with("late") { LONG_TIME } else { std::time::Duration::ZERO };
+        let delay =
+            if ending.starts_with("delayed") { LONG_TIME } else { std::time::Duration::ZERO };
         let deadline = ending.starts_with("expired").then_some(SHORT_TIME);
         let job = if ending.ends_with("settled") {
             retryable_enqueue_command(&key)
@@ -98,7 +99,7 @@ async fn every_job_end_enqueues_its_webhook(rig: &StoreHarness) {
                 let outcome = rig.claim(claim_command(&key, &id, &new_token())).await;
                 assert_eq!(outcome, ClaimOutcome::Ended(id.clone()));
             }
-            "expired" | "expired in line" => {
+            "expired" | "expired in the queue" => {
                 rig.advance_past(SHORT_TIME).await;
                 rig.poll_due(key.shard(), 10).await;
             }
@@ -208,7 +209,7 @@ async fn webhook_event_without_time(rig: &StoreHarness, call: &WebhookJobSpec) -
         .await
         .expect("it is there")
         .webhook_event
-        .expect("it tells of an end");
+        .expect("the job has a webhook event");
     let parts = event.splitn(5, ' ').enumerate().filter(|(index, _)| *index != 2);
     parts.map(|(_, part)| part.to_owned()).collect()
 }
@@ -260,5 +261,9 @@ async fn webhook_of_purged_job_stays_queued(rig: &StoreHarness) {
     let (id, call) = enqueue_with_webhook(rig, enqueue_command(&key)).await;
     run_to_dead_letter(rig, &key, &id).await;
     assert!(rig.purge(&id).await);
-    assert_eq!(rig.job_state(&call.id).await, Some(JobState::Queued), "what was to be told is");
+    assert_eq!(
+        rig.job_state(&call.id).await,
+        Some(JobState::Queued),
+        "the webhook job is still queued"
+    );
 }

@@ -113,7 +113,7 @@ impl ClientLoad {
             [&self.counters.longest_wait_ms, &self.counters.longest_answer_ms]
                 .map(|ms| ms.load(Ordering::Relaxed));
         let ((refused, uncertain), name) = (self.refused_and_uncertain(), self.counters.load_name);
-        println!("{name}: {refused} were not taken, of {uncertain} nobody knows");
+        println!("{name}: {refused} refused, {uncertain} uncertain");
         println!("figure: longest wait of {name} {longest_wait} ms");
         println!("figure: longest answer to {name} {longest_answer} ms");
         Duration::from_millis(longest_wait)

@@ -87,7 +87,10 @@ async fn workers_keep_shards_while_common_shard_node_is_paused() {
         longest_wait = longest_wait.max(wait_for_all_runs(&fleet, web, &other_resources).await);
     }
     fleet.server.nodes()[common_shard_node].resume();
-    println!("figure: longest wait while nobody knows who lives {} ms", longest_wait.as_millis());
+    println!(
+        "figure: longest wait during the outage of the common shard {} ms",
+        longest_wait.as_millis()
+    );
     eventually("it to be used again", async || {
         matches!(
             fleet.deferrable_request(web, &common_node_resources[0]).send().await,

@@ -117,7 +117,7 @@ impl MasterFailover {
         };
         tokio::time::timeout(PROMOTION_TIMEOUT, uncertain_response)
             .await
-            .expect("somebody is told that no replica has it");
+            .expect("a response reports that no replica has the job");
         tokio::time::sleep(ISOLATION_TIME).await;
         guards
     }
@@ -153,7 +153,7 @@ impl MasterFailover {
         assert!(stats.accepted > 100 && stats.ordered_pairs > 50, "{stats:?}");
         assert!(
             longest_wait < outage + MAX_WAIT_AFTER_OUTAGE,
-            "{longest_wait:?}, away for {outage:?}"
+            "{longest_wait:?}, outage of {outage:?}"
         );
         assert!(longest_other_wait < MAX_WAIT_OTHER_MASTERS, "{longest_other_wait:?}");
     }
@@ -188,6 +188,6 @@ async fn master_failure_during_run_settles_job_once() {
     };
     measure_rate(&meters, "during", fault).await;
     let (refused, uncertain) = failover.load.refused_and_uncertain();
-    assert!(refused + uncertain > 0, "nobody has noticed");
+    assert!(refused + uncertain > 0, "no request met the outage");
     failover.finish_and_check(began.elapsed()).await;
 }

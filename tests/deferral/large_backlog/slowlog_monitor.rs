@@ -112,7 +112,7 @@ impl SlowlogMonitor {
         let missing = frequent_scripts
             .iter()
             .find(|name| !frequently_called.iter().any(|called| called == *name));
-        assert_eq!(missing, None, "it was not looked at often: {frequently_called:?}");
+        assert_eq!(missing, None, "a script was called too seldom: {frequently_called:?}");
     }
 }
 

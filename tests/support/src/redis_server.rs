@@ -32,7 +32,7 @@ cat >/dev/null
 kill -CONT $! 2>/dev/null
 kill -KILL $! 2>/dev/null
 wait $! 2>/dev/null
-for word; do case $word in lockgate-test-*.conf) rm -f "${TMPDIR:-/tmp}/$word";; esac; done
+for name; do case $name in lockgate-test-*.conf) rm -f "${TMPDIR:-/tmp}/$name";; esac; done
 "#;
 
 /// Longest start time of a server.
@@ -438,6 +438,6 @@ fn spawn_supervised(mut supervisor: Command) -> (Child, u32) {
     let output = supervisor.stdout.take().expect("it is piped");
     let mut line = String::new();
     let _ = BufReader::new(output).read_line(&mut line);
-    let pid = line.trim().parse().expect("the shell says the pid");
+    let pid = line.trim().parse().expect("the shell prints the pid");
     (supervisor, pid)
 }

@@ -266,7 +266,7 @@ impl ObservedRequest {
             "fence": self.fence,
             "locks": self.locks,
             "inner": self.reentrant_acquire,
-            "word": self.delegation,
+            "delegation": self.delegation,
             "remaining": self.quota_remaining,
             "user": self.user,
             "run": self.run_fence,

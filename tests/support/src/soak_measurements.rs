@@ -49,7 +49,7 @@ impl MeasuredResource {
             Self::FileDescriptors => "files",
             Self::Tasks => "tasks",
             Self::LeftoverKeys => "keys too many",
-            Self::PermanentKeys => "KiB kept for ever",
+            Self::PermanentKeys => "KiB without expiry",
         }
     }
 }
@@ -140,8 +140,7 @@ impl SoakMeasurements {
                 return Some(format!("{name}: measured {measured} times of {rounds}"));
             }
             let has_too_few = skip_warmup(samples).len() < MIN_SAMPLES;
-            has_too_few
-                .then(|| format!("{name}: measured {measured} times, too few to say anything"))
+            has_too_few.then(|| format!("{name}: measured {measured} times, too few for a verdict"))
         };
         expected.iter().flat_map(expand).filter_map(find_missing).collect()
     }

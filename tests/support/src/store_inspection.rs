@@ -123,7 +123,7 @@ pub(crate) async fn permanent_key_kib(
 pub(crate) async fn overhead_kib(connection: &mut MultiplexedConnection) -> u64 {
     let mut stats: HashMap<String, redis::Value> = query(connection, &["MEMORY", "STATS"]).await;
     let mut number = |name: &str| {
-        let value = stats.remove(name).expect("it is told");
+        let value = stats.remove(name).expect("the statistic is reported");
         redis::from_redis_value::<u64>(value).expect("it is a number")
     };
     let total = number("overhead.total");

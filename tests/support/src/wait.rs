@@ -17,7 +17,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub async fn with_timeout<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(TEST_TIMEOUT, future).await {
         Ok(output) => output,
-        Err(_) => panic!("waited too long: {what}"),
+        Err(_) => panic!("timed out waiting for: {what}"),
     }
 }
 

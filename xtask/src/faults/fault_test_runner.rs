@@ -267,7 +267,7 @@ mod tests {
         let rates = ["requests a second during 900", "requests a second during 40"];
         assert_eq!(worst_figures_of(&rates), "lowest requests a second during 40");
         let more =
-            ["fewest turns 31", "fewest turns 28", "lowest margin 7 ms", "lowest margin 9 ms"];
-        assert_eq!(worst_figures_of(&more), "fewest turns 28, lowest margin 7 ms");
+            ["fewest holds 31", "fewest holds 28", "lowest margin 7 ms", "lowest margin 9 ms"];
+        assert_eq!(worst_figures_of(&more), "fewest holds 28, lowest margin 7 ms");
     }
 }

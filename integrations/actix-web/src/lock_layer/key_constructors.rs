@@ -64,6 +64,17 @@ impl LockLayer {
         Self { inner: lockgate::lock::LockLayer::by_client(address) }
     }
 
+    /// Like [`by_client`](Self::by_client), for an address from a configuration.
+    ///
+    /// See the core's [`try_by_client`](lockgate::lock::LockLayer::try_by_client).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if a request may have no key.
+    pub fn try_by_client(address: ClientAddress) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: lockgate::lock::LockLayer::try_by_client(address)? })
+    }
+
     /// One lock for each route.
     ///
     /// See the core's [`by_route`](lockgate::lock::LockLayer::by_route).
@@ -82,6 +93,20 @@ impl LockLayer {
         T: Display + Send + Sync + 'static,
     {
         Self { inner: lockgate::lock::LockLayer::by_extension::<T>(name) }
+    }
+
+    /// Like [`by_extension`](Self::by_extension), for a name from a configuration.
+    ///
+    /// See the core's [`try_by_extension`](lockgate::lock::LockLayer::try_by_extension).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_by_extension<T>(name: &str) -> Result<Self, lockgate::Error>
+    where
+        T: Display + Send + Sync + 'static,
+    {
+        Ok(Self { inner: lockgate::lock::LockLayer::try_by_extension::<T>(name)? })
     }
 
     /// One lock for each value that the function returns.
@@ -130,6 +155,19 @@ impl LockLayer {
         Self { inner: lockgate::lock::LockLayer::by_path_params(names) }
     }
 
+    /// Like [`by_path_params`](Self::by_path_params), for names from a configuration.
+    ///
+    /// See the core's [`try_by_path_params`](lockgate::lock::LockLayer::try_by_path_params).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if there are no names.
+    pub fn try_by_path_params<S: AsRef<str>>(
+        names: impl IntoIterator<Item = S>,
+    ) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: lockgate::lock::LockLayer::try_by_path_params(names)? })
+    }
+
     /// Like [`by_path_params`](Self::by_path_params), for parameters that the handler parses as a
     /// `T`: see [`by_path_param_as`](Self::by_path_param_as).
     ///
@@ -142,6 +180,22 @@ impl LockLayer {
         Self { inner: lockgate::lock::LockLayer::by_path_params_as::<T>(names) }
     }
 
+    /// Like [`by_path_params_as`](Self::by_path_params_as), for names from a configuration.
+    ///
+    /// See the core's [`try_by_path_params_as`](lockgate::lock::LockLayer::try_by_path_params_as).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if there are no names.
+    pub fn try_by_path_params_as<T>(
+        names: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Self, lockgate::Error>
+    where
+        T: FromStr + Display,
+    {
+        Ok(Self { inner: lockgate::lock::LockLayer::try_by_path_params_as::<T>(names)? })
+    }
+
     /// Several locks: one for each value that the function returns, at most 32.
     ///
     /// See the core's [`by_keys`](lockgate::lock::LockLayer::by_keys).
@@ -151,6 +205,20 @@ impl LockLayer {
         keys: impl Fn(&HttpRequest) -> Vec<String> + Send + Sync + 'static,
     ) -> Self {
         Self { inner: lockgate::lock::LockLayer::by_keys(name, keys) }
+    }
+
+    /// Like [`by_keys`](Self::by_keys), for a name from a configuration.
+    ///
+    /// See the core's [`try_by_keys`](lockgate::lock::LockLayer::try_by_keys).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_by_keys(
+        name: &str,
+        keys: impl Fn(&HttpRequest) -> Vec<String> + Send + Sync + 'static,
+    ) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: lockgate::lock::LockLayer::try_by_keys(name, keys)? })
     }
 
     /// Adds a parameter of the route to the key: another value of either part is another lock.
@@ -181,6 +249,17 @@ impl LockLayer {
         Self { inner: self.inner.and_header(name) }
     }
 
+    /// Like [`and_header`](Self::and_header), for a name from a configuration.
+    ///
+    /// See the core's [`try_and_header`](lockgate::lock::LockLayer::try_and_header).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if `name` is not a valid header name.
+    pub fn try_and_header(self, name: &str) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: self.inner.try_and_header(name)? })
+    }
+
     /// Adds the value that the function returns to the key.
     ///
     /// See the core's [`and_key`](lockgate::lock::LockLayer::and_key).
@@ -191,5 +270,20 @@ impl LockLayer {
         key: impl Fn(&HttpRequest) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
         Self { inner: self.inner.and_key(name, key) }
+    }
+
+    /// Like [`and_key`](Self::and_key), for a name from a configuration.
+    ///
+    /// See the core's [`try_and_key`](lockgate::lock::LockLayer::try_and_key).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_and_key(
+        self,
+        name: &str,
+        key: impl Fn(&HttpRequest) -> Option<String> + Send + Sync + 'static,
+    ) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: self.inner.try_and_key(name, key)? })
     }
 }

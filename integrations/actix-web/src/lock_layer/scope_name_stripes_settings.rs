@@ -27,4 +27,15 @@ impl LockLayer {
     pub fn stripes(self, n: u32) -> Self {
         Self { inner: self.inner.stripes(n) }
     }
+
+    /// Like [`stripes`](Self::stripes), for a number from a configuration.
+    ///
+    /// See the core's [`try_stripes`](lockgate::lock::LockLayer::try_stripes).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if `n` is not within 1 to 65,536.
+    pub fn try_stripes(self, n: u32) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: self.inner.try_stripes(n)? })
+    }
 }

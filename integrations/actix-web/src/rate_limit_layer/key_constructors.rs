@@ -93,6 +93,24 @@ impl RateLimitLayer {
         Self { inner: lockgate::rate_limit::RateLimitLayer::by_extension::<T>(name, policy) }
     }
 
+    /// Like [`by_extension`](Self::by_extension), for a name from a configuration.
+    ///
+    /// See the core's [`try_by_extension`](lockgate::rate_limit::RateLimitLayer::try_by_extension).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the name is empty.
+    pub fn try_by_extension<T>(
+        name: &str,
+        policy: impl Into<Policy>,
+    ) -> Result<Self, lockgate::Error>
+    where
+        T: Display + Send + Sync + 'static,
+    {
+        let inner = lockgate::rate_limit::RateLimitLayer::try_by_extension::<T>(name, policy)?;
+        Ok(Self { inner })
+    }
+
     /// One quota for each value that the function returns.
     ///
     /// See the core's [`by_key`](lockgate::rate_limit::RateLimitLayer::by_key).

@@ -25,7 +25,7 @@ async fn redriven_job_is_delivered_again_under_a_new_id() {
         let _ = store.deferred_jobs().redrive(&id).await.expect("the store is there");
     }
     let calls = sender.calls();
-    assert_ne!(calls[0].0, calls[1].0, "who has heard of the one has not heard of the other");
+    assert_ne!(calls[0].0, calls[1].0, "each end has its own event id");
     assert_eq!(calls[1].1["id"], id.as_str());
     worker.abort();
 }
@@ -66,7 +66,7 @@ async fn end_during_settlement_of_a_delivery_is_delivered() {
         tokio::time::sleep(60 * SECOND).await;
         let calls = sender.calls();
         assert_eq!((calls.len(), faults.remaining("settle")), (2, 0), "{calls:?}");
-        assert_ne!(calls[0].0, calls[1].0, "who has heard of the one has not heard of the other");
+        assert_ne!(calls[0].0, calls[1].0, "each end has its own event id");
         assert_eq!((&calls[0].1["state"], &calls[1].1["state"]), (&"dead".into(), &"dead".into()));
         assert_eq!(get_job(&store, &call).await.state, JobState::Done);
         worker.abort();

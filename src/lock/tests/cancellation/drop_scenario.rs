@@ -256,7 +256,7 @@ trait AssertShutdown: Sized {
 
 impl AssertShutdown for bool {
     async fn assert_shutdown_of(self, other: &Store) -> Self {
-        assert!(other.shutdown(20 * SECOND).await, "another process gives back too");
+        assert!(other.shutdown(20 * SECOND).await, "the other process has undone its calls");
         self
     }
 }

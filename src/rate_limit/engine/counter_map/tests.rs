@@ -75,7 +75,7 @@ fn pinned_state_is_never_evicted_and_full_map_rejects_keys() {
         .iter()
         .for_each(|key| assert!(map.with(counter_id(key), |state| *state = 0).is_some()));
     let refused = keys.iter().rfind(|key| map.with(counter_id(key), |_| ()).is_none());
-    assert!(enter(refused.expect("half of them found no room")));
+    assert!(enter(refused.expect("half of the keys were refused")));
     assert_eq!(count_counters(&map), SHARD_CAPACITY);
 }
 

@@ -6,7 +6,7 @@
 
 local function check_job_key(_, id)
   select_lock(FSCK_SHARD_PREFIX, '')
-  if not is_job_id(id) then return report('unknown', 'j:' .. id) end
+  if not is_job_id(id) then return report('unknown_key', 'j:' .. id) end
   local job = read_job(id)
   if not job then return end
   local key = shard_key('j:' .. id)
@@ -15,11 +15,11 @@ local function check_job_key(_, id)
   if job.lock then select_lock(FSCK_SHARD_PREFIX, job.lock) end
   if job.is_pending and not job.direct then
     if not job.lock or not tonumber(job.seq or '') then
-      return report('odd', 'j:' .. id, 'no lock or sequence')
+      return report('invalid_value', 'j:' .. id, 'no lock or sequence')
     end
     if not queue_has_types() or has_type(shard_key('late'), 'zset') == nil then return end
     if redis.call('ZSCORE', JOBS, id) or redis.call('ZSCORE', shard_key('late'), id) then return end
-    return report('no_place', id, LOCK_NAME, function()
+    return report('job_not_queued', id, LOCK_NAME, function()
       join_queue(id, tonumber(job.seq), parse_count(job.bytes))
     end)
   end
@@ -27,7 +27,7 @@ local function check_job_key(_, id)
     not job.is_pending
     and not ({done = 1, dead = 1, cancelled = 1, expired = 1})[job.state or '']
   then
-    return report('odd', 'j:' .. id, 'state ' .. (job.state or 'unknown'))
+    return report('invalid_value', 'j:' .. id, 'state ' .. (job.state or 'unknown'))
   end
   expect_ttl(key, STATUS_RETENTION_MS)
   if job.gone then return end
@@ -39,7 +39,7 @@ local function check_job_key(_, id)
     and has_type(index_key, 'zset') ~= nil
     and not redis.call('ZSCORE', index_key, id)
   then
-    report('not_filed', id, job.state, function()
+    report('ended_job_not_indexed', id, job.state, function()
       local bytes = redis.call('STRLEN', shard_key('b:' .. id))
         + redis.call('STRLEN', shard_key('r:' .. id))
       redis.call(
@@ -57,7 +57,7 @@ local function check_envelope_key(key, id)
   select_lock(FSCK_SHARD_PREFIX, '')
   local job, is_mistyped = read_job(id)
   if is_mistyped or redis.call('PTTL', key) ~= -1 or job and job.is_pending then return end
-  report('request', id, job and job.state or '', function()
+  report('envelope_without_job', id, job and job.state or '', function()
     redis.call('PEXPIRE', key, STATUS_RETENTION_MS)
   end)
 end
@@ -67,9 +67,9 @@ local function check_record_key(key)
   expect_ttl(key, STATUS_RETENTION_MS)
   select_lock(FSCK_SHARD_PREFIX, '')
   local id = string.match(redis.call('GET', key), '^(%x+) %S+$')
-  if not id then return report('odd', short_name(key), 'names no job') end
+  if not id then return report('invalid_value', short_name(key), 'names no job') end
   if redis.call('EXISTS', shard_key('j:' .. id)) == 0 then
-    return report('record', short_name(key), id)
+    return report('record_without_job', short_name(key), id)
   end
   local job = read_job(id)
   if not job or not job.state then return end
@@ -80,7 +80,7 @@ local function check_record_key(key)
   then
     return
   end
-  report('tally', short_name(index_key), short_name(key), function()
+  report('wrong_count', short_name(index_key), short_name(key), function()
     index_record(key, redis.call('PTTL', key), job.owner or '')
   end)
 end
@@ -92,7 +92,7 @@ local function check_queue_key(key, name)
   if not queue_has_types() then return end
   if key == JOBS then
     if not redis.call('ZSCORE', DUE, name) then
-      report('not_due', name, '', function() schedule(NOW_MS) end)
+      report('lock_not_scheduled', name, '', function() schedule(NOW_MS) end)
     end
   elseif key == QUEUE_META then
     if has_type(JOBS, 'zset') == false then
@@ -188,7 +188,7 @@ function checks.keys(_, ...)
       expected = string.find(name, '@', 1, true) and UNIQUE_WINDOW_KIND or UNIQUE_KEYS_KIND
     end
     if not expected or expected[2] ~= (separator == ':') then
-      if redis.call('EXISTS', key) == 1 then report('unknown', short_name(key)) end
+      if redis.call('EXISTS', key) == 1 then report('unknown_key', short_name(key)) end
     elseif has_type(key, expected[1]) then
       expected[3](key, name)
       if kind == 'g' then lock_names[#lock_names + 1] = name end

@@ -55,10 +55,10 @@ end
 -- nowhere.
 local function check_delayed_job(id, job)
   if not job.lock or not tonumber(job.seq or '') then
-    return report('odd', 'j:' .. id, 'no lock or sequence')
+    return report('invalid_value', 'j:' .. id, 'no lock or sequence')
   end
   if has_type(shard_key('lates'), 'hash') == nil or not queue_has_types() then return end
-  report('no_request', id, LOCK_NAME, function()
+  report('job_without_envelope', id, LOCK_NAME, function()
     remove_delayed_job(id, parse_count(job.bytes))
     join_queue(id, tonumber(job.seq), parse_count(job.bytes))
   end)
@@ -70,16 +70,20 @@ function checks.delayed(cursor)
   for _, id in ipairs(names) do
     select_lock(FSCK_SHARD_PREFIX, '')
     local job, is_mistyped = nil, true
-    if is_job_id(id) then job, is_mistyped = read_job(id) else report('odd', 'late', id) end
+    if is_job_id(id) then
+      job, is_mistyped = read_job(id)
+    else
+      report('invalid_value', 'late', id)
+    end
     if job then select_lock(FSCK_SHARD_PREFIX, job.lock or '') end
     local function remove_entry() redis.call('ZREM', shard_key('late'), id) end
     if job and job.state == 'queued' then
       check_job_keys(id, job)
       if redis.call('EXISTS', shard_key('b:' .. id)) == 0 then check_delayed_job(id, job) end
     elseif job then
-      report('ended', id, 'late', remove_entry)
+      report('ended_job_in_index', id, 'late', remove_entry)
     elseif not is_mistyped then
-      report('no_job', id, 'late', function()
+      report('entry_without_job', id, 'late', function()
         remove_entry()
         redis.call('PEXPIRE', shard_key('b:' .. id), STATUS_RETENTION_MS)
       end)
@@ -95,7 +99,9 @@ function checks.deadlines(cursor)
   for _, id in ipairs(names) do
     local job, is_mistyped = read_job(id)
     if not is_mistyped and not (job and job.is_pending) then
-      report('no_job', id, 'exp', function() redis.call('ZREM', shard_key('exp'), id) end)
+      report('entry_without_job', id, 'exp', function()
+        redis.call('ZREM', shard_key('exp'), id)
+      end)
     end
   end
   return next_cursor
@@ -121,7 +127,7 @@ local function check_ledger_entry(kind, id, job, score)
   then
     return
   end
-  report('tally', kind .. 'bytes', id, function()
+  report('wrong_count', kind .. 'bytes', id, function()
     local bytes = ENDED_JOB_OVERHEAD
       + redis.call('STRLEN', shard_key('b:' .. id))
       + redis.call('STRLEN', shard_key('r:' .. id))
@@ -160,7 +166,7 @@ local function check_ledger_totals(kind)
     is_right = is_right and bytes_by_owner[recorded[i]] == tonumber(recorded[i + 1])
   end
   if is_right then return end
-  report('tally', kind .. 'owners', 'there are ' .. integer(total_bytes), function()
+  report('wrong_count', kind .. 'owners', 'there are ' .. integer(total_bytes), function()
     redis.call(
       'HSET', SHARD_META, kind .. '_bytes', integer(total_bytes),
       kind .. '_owned', integer(owned_bytes)
@@ -191,10 +197,12 @@ local function check_ended_jobs(index_kind, cursor)
     local job, is_mistyped = read_job(id)
     -- Counted as removed by hand (`<kind>_out`), since no limit or TTL has removed it.
     local function remove_entry() remove_from_index(index_kind, id) end
-    if not job and not is_mistyped then report('no_job', id, index_kind, remove_entry) end
+    if not job and not is_mistyped then
+      report('entry_without_job', id, index_kind, remove_entry)
+    end
     if job and (job.state ~= index_kind or job.gone) then
       report(
-        'ended', id,
+        'ended_job_in_index', id,
         'is ' .. (job.gone and 'a tombstone' or job.state or '?') .. ', not ' .. index_kind,
         remove_entry
       )
@@ -245,7 +253,7 @@ end
 local function compare_count(key, field, recorded, actual)
   if recorded == actual then return end
   report(
-    'tally', short_name(key),
+    'wrong_count', short_name(key),
     field .. ' ' .. integer(recorded) .. ', there are ' .. integer(actual),
     function()
       if actual == 0 and key ~= SHARD_META then

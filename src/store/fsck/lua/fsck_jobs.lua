@@ -47,7 +47,7 @@ local function has_type(key, expected)
   local actual = redis.call('TYPE', key).ok
   if actual == 'none' then return false end
   if actual == expected then return true end
-  report('type', short_name(key), actual)
+  report('wrong_type', short_name(key), actual)
   return nil
 end
 
@@ -67,13 +67,13 @@ end
 -- Checks that a key which is still needed has no TTL.
 local function expect_no_ttl(key)
   if redis.call('PTTL', key) < 0 then return end
-  report('has_end', short_name(key), '', function() redis.call('PERSIST', key) end)
+  report('unexpected_expiry', short_name(key), '', function() redis.call('PERSIST', key) end)
 end
 
 -- Checks that a key which must expire has a TTL; the repair sets it to `ms`.
 local function expect_ttl(key, ms)
   if redis.call('PTTL', key) ~= -1 then return end
-  report('no_end', short_name(key), '', function()
+  report('missing_expiry', short_name(key), '', function()
     redis.call('PEXPIRE', key, integer(math.max(ms, 1)))
   end)
 end
@@ -126,7 +126,7 @@ local function check_job_keys(id, job)
     deadline_ms and deadline_ms > NOW_MS + 1000
     and not redis.call('ZSCORE', shard_key('exp'), id)
   then
-    report('no_deadline', id, '', function()
+    report('deadline_not_indexed', id, '', function()
       redis.call('ZADD', shard_key('exp'), integer(deadline_ms), id)
     end)
   end
@@ -144,7 +144,7 @@ local function check_run(id, job)
     and due_ms <= math.max(held_until_ms() or NOW_MS, NOW_MS) + SLACK_MS
   if is_scheduled then return false end
   local may_repeat = job.again == '1' and parse_count(job.attempts) < parse_count(job.max)
-  report('orphan', id, LOCK_NAME, function()
+  report('orphaned_run', id, LOCK_NAME, function()
     -- The next poll runs a repeatable job again.
     if may_repeat then schedule(NOW_MS) else fail_job(id, 'crashed, may have run') end
   end)
@@ -153,28 +153,30 @@ end
 
 -- Checks a job in the queue of the selected lock.
 local function check_queued_job(id)
-  if not is_job_id(id) then return report('odd', short_name(JOBS), id) end
+  if not is_job_id(id) then return report('invalid_value', short_name(JOBS), id) end
   local job, is_mistyped = read_job(id)
   if is_mistyped then return end
   if not job then
-    return report('no_job', id, LOCK_NAME, function() fail_job(id, 'lost') end)
+    return report('entry_without_job', id, LOCK_NAME, function() fail_job(id, 'lost') end)
   end
-  if job.lock ~= LOCK_NAME then return report('odd', id, 'in the line of another lock') end
+  if job.lock ~= LOCK_NAME then
+    return report('invalid_value', id, 'in the queue of another lock')
+  end
   local bytes = parse_count(job.bytes)
   if not job.is_pending then
-    return report('ended', id, LOCK_NAME, function()
+    return report('ended_job_in_index', id, LOCK_NAME, function()
       redis.call('ZREM', JOBS, id)
       leave_queue(id, bytes)
     end)
   end
   if redis.call('ZSCORE', shard_key('late'), id) then
-    report('twice', id, LOCK_NAME, function() remove_delayed_job(id, bytes) end)
+    report('job_indexed_twice', id, LOCK_NAME, function() remove_delayed_job(id, bytes) end)
   end
   check_job_keys(id, job)
   local is_running = job.state == 'running' and check_run(id, job)
   -- The worker of a live run has the envelope already.
   if not is_running and redis.call('EXISTS', shard_key('b:' .. id)) == 0 then
-    report('no_request', id, LOCK_NAME, function() fail_job(id, 'lost') end)
+    report('job_without_envelope', id, LOCK_NAME, function() fail_job(id, 'lost') end)
   end
 end
 
@@ -184,17 +186,18 @@ local function check_due()
   local first = redis.call('ZRANGE', JOBS, 0, 0)[1]
   if not first then
     if not due_ms then return end
-    return report('due_idle', LOCK_NAME, '', function()
+    return report('scheduled_without_jobs', LOCK_NAME, '', function()
       redis.call('ZREM', DUE, LOCK_NAME)
       clear_queue_meta()
     end)
   end
   local function schedule_now() schedule(NOW_MS) end
-  if not due_ms then return report('not_due', LOCK_NAME, '', schedule_now) end
+  if not due_ms then return report('lock_not_scheduled', LOCK_NAME, '', schedule_now) end
   local backoff_ms = backoff_end(redis.call('HGET', QUEUE_META, 'back'), first)
   -- A held lock advances its queue when it is released. A free lock waits for this poll.
   if not held_until_ms() and due_ms > (backoff_ms or NOW_MS) + SLACK_MS then
-    report('due_late', LOCK_NAME, 'in ' .. integer(due_ms - NOW_MS) .. ' ms', schedule_now)
+    local detail = 'in ' .. integer(due_ms - NOW_MS) .. ' ms'
+    report('lock_scheduled_too_late', LOCK_NAME, detail, schedule_now)
   end
 end
 
@@ -209,7 +212,7 @@ local function check_queue_bytes(ids)
   end
   if total_bytes == recorded_bytes then return end
   report(
-    'tally', short_name(QUEUE_META),
+    'wrong_count', short_name(QUEUE_META),
     'bytes ' .. integer(recorded_bytes) .. ', there are ' .. integer(total_bytes),
     function() redis.call('HSET', QUEUE_META, 'bytes', integer(total_bytes)) end
   )

@@ -69,7 +69,7 @@ local function check_entries()
     local function expect_absent_from(other)
       if call('ZSCORE', KEYS_BY_KIND[other], id) then
         local removed_from = section == 'zd' and DEAD_LETTERS or KEYS_BY_KIND[other]
-        report('task_twice', id, section .. ' and ' .. other, function()
+        report('task_indexed_twice', id, section .. ' and ' .. other, function()
           if removed_from == DEAD_LETTERS then
             call('HINCRBY', QUEUE_META, 'buried', integer(0 - call('HSTRLEN', RECORDS, id)))
           end
@@ -78,7 +78,9 @@ local function check_entries()
       end
     end
     if call('HEXISTS', RECORDS, id) == 0 then
-      report('no_task', id, section, function() call('ZREM', KEYS_BY_KIND[section], member) end)
+      report('entry_without_task', id, section, function()
+        call('ZREM', KEYS_BY_KIND[section], member)
+      end)
     elseif section ~= 'z' then
       expect_absent_from('z')
       if section == 'zl' then expect_absent_from('zd') end
@@ -119,9 +121,9 @@ local function check_records()
       local is_repeatable, unique_key =
         string.match(record, '^%d+ (%d) %d+ ([^ \n]*)[^\n]*\n')
       if not is_repeatable then
-        report('odd', id, 'a record that says nothing')
+        report('invalid_value', id, 'the record cannot be parsed')
       else
-        report('no_task_place', id, '', function()
+        report('task_not_indexed', id, '', function()
           if is_repeatable == '1' then
             call('ZADD', WAITING, now_us, id)
           else
@@ -159,7 +161,9 @@ local function check_side_keys()
   for i = 1, #rows, 2 do
     local id = section == 'zu' and rows[i + 1] or rows[i]
     if call('HEXISTS', RECORDS, id) == 0 then
-      report('no_task', id, section, function() call('HDEL', KEYS_BY_KIND[section], rows[i]) end)
+      report('entry_without_task', id, section, function()
+        call('HDEL', KEYS_BY_KIND[section], rows[i])
+      end)
     end
   end
   return next_cursor
@@ -179,7 +183,7 @@ local function check_total(field, ...)
   local recorded = tonumber(call('HGET', QUEUE_META, field) or '0')
   if recorded == actual then return end
   report(
-    'tally', 'zf', field .. ' ' .. integer(recorded) .. ', there are ' .. integer(actual),
+    'wrong_count', 'zf', field .. ' ' .. integer(recorded) .. ', there are ' .. integer(actual),
     function() call('HSET', QUEUE_META, field, integer(actual)) end
   )
 end

@@ -12,7 +12,7 @@ const MIN_ACTIVE_LIMIT: usize = 4;
 /// Additional active batches for each millisecond of round trip.
 const ACTIVE_PER_RTT_MS: usize = 4;
 
-/// Most batches in flight without waiting for company, if the server is very far.
+/// Upper bound of [`RoundTripStats::max_immediate`], for a very far server.
 const MAX_IMMEDIATE: usize = 8;
 
 /// Shortest durations of recent batches: the round trip, without the work of a busy server or
@@ -40,7 +40,7 @@ impl RoundTripStats {
         self.window_min.into_iter().chain(self.previous_min).min().unwrap_or_default()
     }
 
-    /// Returns the most active batches.
+    /// Returns the largest allowed number of active batches.
     pub(super) fn max_active(&self) -> usize {
         let millis = self.overall_min.unwrap_or_default().as_millis();
         let additional =
@@ -48,9 +48,9 @@ impl RoundTripStats {
         MIN_ACTIVE_LIMIT.saturating_add(additional).min(MAX_IN_FLIGHT)
     }
 
-    /// Returns the number of batches in flight up to which no call waits for company. Waiting for a
-    /// batch that returns within a millisecond saves the server more than it costs the caller. With
-    /// a longer round trip it is the other way round.
+    /// Returns the number of batches in flight below which a call is sent at once and does not wait
+    /// to share a batch. Waiting for a batch that returns within a millisecond saves the server
+    /// more than it costs the caller. With a longer round trip it is the other way round.
     pub(super) fn max_immediate(&self) -> usize {
         let millis = usize::try_from(self.recent_min().as_millis()).unwrap_or(usize::MAX);
         millis.saturating_add(1).min(MAX_IMMEDIATE)

@@ -105,7 +105,7 @@ mod tests {
         assert!(guard.is_expired(Instant::now()));
         let sent = Instant::now();
         tokio::time::advance(4 * SECOND).await;
-        assert!(!guard.record_answer(sent), "it may have stood still for 9 s");
+        assert!(!guard.record_answer(sent), "the server may have stalled for 9 s");
         assert!(!guard.record_answer(Instant::now()), "and that is no sign of life");
     }
 }

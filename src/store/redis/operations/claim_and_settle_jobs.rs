@@ -24,10 +24,10 @@ impl RedisBackend {
         match reader.read_text()?.as_str() {
             "claimed" => Ok(ClaimOutcome::Claimed(parse_claimed_run(&mut reader)?)),
             "busy" => Ok(ClaimOutcome::Busy(reader.read_millis()?)),
-            "later" => Ok(ClaimOutcome::NotDue(reader.read_millis()?)),
-            "moved" => Ok(ClaimOutcome::NotFirst(parse_job_id(&mut reader)?)),
+            "not_due" => Ok(ClaimOutcome::NotDue(reader.read_millis()?)),
+            "not_first" => Ok(ClaimOutcome::NotFirst(parse_job_id(&mut reader)?)),
             "empty" => Ok(ClaimOutcome::QueueEmpty),
-            "dead" => Ok(ClaimOutcome::Ended(parse_job_id(&mut reader)?)),
+            "ended" => Ok(ClaimOutcome::Ended(parse_job_id(&mut reader)?)),
             _ => Err(reader.protocol_error()),
         }
     }

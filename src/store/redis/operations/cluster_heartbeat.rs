@@ -122,8 +122,8 @@ impl RedisBackend {
         };
         let (owned, ..) = tokio::join!(
             self.keep_shards(node, lease, plan.keep),
-            update_all(&plan.vacate, "leave", vacancy_ms),
-            update_all(&plan.clear, "free", 0),
+            update_all(&plan.vacate, "vacate", vacancy_ms),
+            update_all(&plan.clear, "clear", 0),
         );
         owned
     }
@@ -132,7 +132,7 @@ impl RedisBackend {
     /// vacated.
     async fn read_watch_owners(&self, node: &NodeId) -> Vec<(u16, ShardWatchOwner)> {
         let watches =
-            join_all((0..SHARD_COUNT).map(|shard| self.update_shard_watch(shard, node, "look", 0)))
+            join_all((0..SHARD_COUNT).map(|shard| self.update_shard_watch(shard, node, "peek", 0)))
                 .await;
         (0..).zip(watches).filter_map(|(shard, watch)| Some((shard, watch?.owner))).collect()
     }
@@ -146,9 +146,10 @@ impl RedisBackend {
     ) -> OwnedShards {
         shards.sort_unstable();
         let ms = lease_millis(lease);
-        let watches =
-            join_all(shards.iter().map(|&shard| self.update_shard_watch(shard, node, "keep", ms)))
-                .await;
+        let watches = join_all(
+            shards.iter().map(|&shard| self.update_shard_watch(shard, node, "assign", ms)),
+        )
+        .await;
         let mut owned = OwnedShards::default();
         for (shard, watch) in shards.into_iter().zip(watches) {
             if let Some(ShardWatchStatus { owner: ShardWatchOwner::ThisNode, has_work }) = watch {
@@ -200,10 +201,10 @@ impl RedisBackend {
             .ok()?;
         let mut reader = ReplyReader::new("cluster_shard_watch_lease", reply);
         let owner = match reader.read_text().ok()?.as_str() {
-            "mine" => ShardWatchOwner::ThisNode,
-            "another" => ShardWatchOwner::OtherNode,
+            "this_node" => ShardWatchOwner::ThisNode,
+            "other_node" => ShardWatchOwner::OtherNode,
             "lapsed" => ShardWatchOwner::Lapsed,
-            "free" => ShardWatchOwner::Released,
+            "released" => ShardWatchOwner::Released,
             _ => ShardWatchOwner::Unassigned,
         };
         Some(ShardWatchStatus { owner, has_work: reader.read_number().ok()? == 1 })

@@ -50,11 +50,11 @@ fn parse_enqueue_reply(reply: Value) -> Result<EnqueueOutcome, Error> {
     }
     match reader.read_text()?.as_str() {
         "stored" => Ok(EnqueueOutcome::Stored { position: reader.read_number()? }),
-        "known" => parse_job_id(&mut reader).map(EnqueueOutcome::Duplicate),
+        "duplicate" => parse_job_id(&mut reader).map(EnqueueOutcome::Duplicate),
         "mismatch" => Ok(EnqueueOutcome::FingerprintMismatch),
         "full" => Ok(EnqueueOutcome::Full),
-        "keys" => Ok(EnqueueOutcome::TooManyRecords(reader.read_millis()?)),
-        "unmanned" => Ok(EnqueueOutcome::NoWorker),
+        "too_many_records" => Ok(EnqueueOutcome::TooManyRecords(reader.read_millis()?)),
+        "no_worker" => Ok(EnqueueOutcome::NoWorker),
         "merged" => parse_job_id(&mut reader).map(EnqueueOutcome::Merged),
         _ => Err(reader.protocol_error()),
     }

@@ -24,9 +24,9 @@ impl RedisBackend {
         match reader.read_text()?.as_str() {
             "" => Ok(BeginDirectOutcome::Started),
             "lost" => Ok(BeginDirectOutcome::LockLost),
-            text if text.starts_with("keys ") => {
+            text if text.starts_with("too_many_records ") => {
                 let remaining_ms = text
-                    .trim_start_matches("keys ")
+                    .trim_start_matches("too_many_records ")
                     .parse()
                     .map_err(|_| reader.protocol_error())?;
                 Ok(BeginDirectOutcome::TooManyRecords(Duration::from_millis(remaining_ms)))

@@ -32,7 +32,7 @@ impl JobBackend for RedisBackend {
         call: DirectRunCommand,
         response: Option<Bytes>,
     ) -> StoreFuture<'_, bool> {
-        let verb = if response.is_some() { "end" } else { "forget" };
+        let verb = if response.is_some() { "end" } else { "discard" };
         Box::pin(self.update_direct_run(verb, call, response.unwrap_or_default()))
     }
 
@@ -45,7 +45,7 @@ impl JobBackend for RedisBackend {
         call: DirectRunCommand,
         reason: &'static str,
     ) -> StoreFuture<'_, bool> {
-        Box::pin(self.update_direct_run("bury", call, Bytes::from_static(reason.as_bytes())))
+        Box::pin(self.update_direct_run("mark_dead", call, Bytes::from_static(reason.as_bytes())))
     }
 
     fn claim(&self, call: ClaimCommand) -> StoreFuture<'_, ClaimOutcome> {

@@ -196,7 +196,7 @@ fn parse_acquire_reply(
             has_joined: reader.read_number()? == 1,
         }),
         // Only for calls with a record: the engines rely on it.
-        "known" if has_record => Ok(AcquireReply::AlreadyAccepted),
+        "duplicate" if has_record => Ok(AcquireReply::AlreadyAccepted),
         _ => Err(reader.protocol_error()),
     }
 }
@@ -240,7 +240,7 @@ fn parse_release_outcome(reply: RawLockReply, attempts: u32) -> Result<ReleaseOu
     match reader.read_text()?.as_str() {
         "none" if attempts > 1 => Ok(ReleaseOutcome::NotFoundOnRetry),
         "released" => Ok(ReleaseOutcome::Released),
-        "left" => Ok(ReleaseOutcome::Withdrawn),
+        "withdrawn" => Ok(ReleaseOutcome::Withdrawn),
         "lost" => Ok(ReleaseOutcome::AlreadyExpired),
         "none" => Ok(ReleaseOutcome::NotFound),
         _ => Err(reader.protocol_error()),

@@ -72,7 +72,10 @@ async fn assert_config_error(url: &str, why: &str) {
     let store = Store::builder(url).call_timeout(10 * SECOND);
     let error = store.connect().await.expect_err(why);
     assert_eq!(error.kind(), ErrorKind::Config, "{why}: {error}");
-    assert!(!format!("{error} {error:?}").contains("sesame"), "{why}: it is told");
+    assert!(
+        !format!("{error} {error:?}").contains("sesame"),
+        "{why}: the error shows the password"
+    );
 }
 
 #[tokio::test]
@@ -155,7 +158,7 @@ async fn changed_password_is_not_retried_by_each_call() {
     let count_logins = async || server.info_number("stats", "total_connections_received").await;
     let kind = async || store.ping().await.err().map(|error| error.kind());
     let (before, started) = (count_logins().await, Instant::now());
-    wait_until("it is told", async || kind().await == Some(ErrorKind::Config)).await;
+    wait_until("the error to be reported", async || kind().await == Some(ErrorKind::Config)).await;
     for _ in 0..500 {
         assert_eq!(kind().await, Some(ErrorKind::Config));
     }
@@ -181,7 +184,7 @@ async fn restarted_server_without_user_is_config_error() {
         assert!(kind().await.is_some_and(|kind| kind != ErrorKind::Config));
     }
     server.restart().await;
-    wait_until("it is told", async || kind().await == Some(ErrorKind::Config)).await;
+    wait_until("the error to be reported", async || kind().await == Some(ErrorKind::Config)).await;
     server.command(&ACL_SETUSER).await;
     wait_until("it is well again", async || kind().await.is_none()).await;
 }
@@ -219,7 +222,7 @@ async fn failover_keeps_user_and_database_and_reports_lost_locks() {
     sentinels.wait_for_failover().await;
     wait_until_usable(&store).await;
     let lost = timeout(10 * SECOND, guard.lost()).await;
-    assert!(lost.is_ok(), "nobody looked");
+    assert!(lost.is_ok(), "the loss is detected");
     // Writes before the failover are not confirmed by replicas of the new master.
     let acks = store.backend().wait_for_replicas(key.shard(), 1, generation).await;
     assert!(acks.is_err(), "{acks:?}");

@@ -21,7 +21,7 @@ fn acquire_commands(store: &Store) -> Vec<AcquireCommand> {
 
 /// Asserts that the store has released everything, and that each lock is free.
 async fn assert_all_are_free(store: &Store) {
-    assert!(store.shutdown(10 * SECOND).await, "something was not given back");
+    assert!(store.shutdown(10 * SECOND).await, "a lock or a queue entry is left");
     for key in LOCK_NAMES {
         let guard = store.lock(key).acquire().await.unwrap_or_else(|why| panic!("{key}: {why:?}"));
         guard.release().await;
@@ -157,7 +157,7 @@ async fn locks_left_by_unanswered_copy_are_undone() {
     assert_eq!(granted, None);
     attempts.into_iter().for_each(GrantAttempt::mark_refused);
     let acquired = other.locks(["b", "c"]).wait(20 * SECOND).acquire().await;
-    acquired.expect("given back long before the lease of a minute ends").release().await;
+    acquired.expect("released long before the lease of a minute ends").release().await;
 }
 
 /// The call is sent again and finds its own grants.
@@ -192,5 +192,5 @@ async fn acquire_all_arriving_after_its_undo_is_undone() {
     proxy.set_partitioned(false);
     let other = server.store_with_long_timeout().await;
     let set = other.locks(LOCK_NAMES).wait(20 * SECOND).acquire().await;
-    set.expect("given back before the lease of a minute ends").release().await;
+    set.expect("released before the lease of a minute ends").release().await;
 }

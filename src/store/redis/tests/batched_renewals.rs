@@ -13,7 +13,7 @@ async fn failing_renewal_does_not_lose_other_locks_of_its_batch() {
     let keys = ["a", "b", "c"];
     let mut held = Vec::new();
     for key in keys {
-        held.push(store.lock(key).lease(lease).acquire().await.expect("nobody has it"));
+        held.push(store.lock(key).lease(lease).acquire().await.expect("the lock is free"));
     }
     let names = server.remaining_keys().await;
     let corrupt_key = names.iter().find(|name| name.contains(":h:") && name.ends_with(":b"));

@@ -64,7 +64,7 @@ pub(super) fn settle_command(store: &Store, claim: &ClaimCommand) -> SettleComma
 }
 
 async fn job_state(store: &Store, id: &JobId) -> JobState {
-    store.backend().job_view(id.clone()).await.unwrap().expect("it is kept").state
+    store.backend().job_view(id.clone()).await.unwrap().expect("it is stored").state
 }
 
 #[tokio::test]
@@ -152,7 +152,7 @@ async fn claim_dropped_at_any_poll_is_undone() {
         other_calls.await.unwrap();
         assert!(store.shutdown(25 * SECOND).await);
         let job = store.backend().job_view(id.clone()).await.unwrap().unwrap();
-        assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
+        assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} polls");
         store.backend().cancel_waiting_job(id, job.history.started_us, SECOND).await.unwrap();
     }
 }
@@ -186,7 +186,7 @@ async fn next_claim_dropped_at_any_poll_is_undone() {
         assert_eq!(store.backend().settle(settle).await.unwrap(), SettleOutcome::Settled(None));
         assert_eq!(job_state(&store, &first).await, JobState::Done);
         let job = store.backend().job_view(next.clone()).await.unwrap().unwrap();
-        assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} looks");
+        assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "after {polls} polls");
         store.backend().cancel_waiting_job(next, job.history.started_us, SECOND).await.unwrap();
     }
 }

@@ -367,7 +367,10 @@ async fn dropped_charge_does_not_affect_its_batch() {
                 assert_eq!(call.await.unwrap().unwrap().admitted, 1);
             }
             let spent = 100 - remaining_units(&store, &key, 100).await;
-            assert!(spent == others || spent == others + 1, "{spent} of {others}, {polls} looks");
+            assert!(
+                spent == others || spent == others + 1,
+                "{spent} spent, {others} by others, {polls} polls"
+            );
         }
     }
 }

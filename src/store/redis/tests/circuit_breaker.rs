@@ -29,7 +29,7 @@ fn five_consecutive_failures_open_breaker() {
     let fails = |times: usize| (0..times).filter(|_| breaker.record_failure()).count();
     assert_eq!(fails(4), 0);
     breaker.record_success();
-    assert_eq!(fails(4), 0, "a success begins the count anew");
+    assert_eq!(fails(4), 0, "a success resets the count");
     assert!(!breaker.is_open());
     assert_eq!(fails(1), 1);
     // A call sent before the breaker opened says nothing about the current state of the server.
@@ -37,7 +37,7 @@ fn five_consecutive_failures_open_breaker() {
     assert!(breaker.is_open());
     breaker.close();
     assert!(!breaker.is_open());
-    assert_eq!(fails(4), 0, "it begins anew");
+    assert_eq!(fails(4), 0, "the count is reset");
 }
 
 /// Many calls request a probe, but only one runs at a time.
@@ -64,7 +64,7 @@ async fn single_probe_runs_until_server_answers() {
         for _ in 0..1000 {
             request_probe();
         }
-        assert_eq!(requested_at.elapsed(), Duration::ZERO, "nobody waits for a look");
+        assert_eq!(requested_at.elapsed(), Duration::ZERO, "no call waits for a probe");
         sleep(PROBE_INTERVAL / 2).await;
         assert_eq!(probe_count.load(Ordering::SeqCst), interval, "one each interval");
         assert!(breaker.is_open());
@@ -77,7 +77,7 @@ async fn single_probe_runs_until_server_answers() {
         opened.elapsed() - 10 * PROBE_INTERVAL
     );
     sleep(10 * PROBE_INTERVAL).await;
-    assert_eq!(probe_count.load(Ordering::SeqCst), 11, "nobody looks at a server that is there");
+    assert_eq!(probe_count.load(Ordering::SeqCst), 11, "an available server is not probed");
 }
 
 /// During a long outage, probes become less frequent.
@@ -146,7 +146,7 @@ fn stalled_probe_is_replaced_and_call_is_let_through() {
     // Its main future is ready at once: no task is ever polled.
     assert!(!stalled.block_on(async { request_probe() }), "it has just opened");
     breaker.stall_probe();
-    assert!(stalled.block_on(async { request_probe() }), "nobody else looks");
+    assert!(stalled.block_on(async { request_probe() }), "no other probe is active");
     assert_eq!(probe_count.load(Ordering::SeqCst), 0);
     assert!(!stalled.block_on(async { request_probe() }), "one in so long");
     // The call that was let through was answered.
@@ -158,11 +158,11 @@ fn stalled_probe_is_replaced_and_call_is_let_through() {
     breaker.stall_probe();
     let opened = std::time::Instant::now();
     other.block_on(async {
-        assert!(request_probe(), "nobody else looks");
+        assert!(request_probe(), "no other probe is active");
         let replaced = probe_count.load(Ordering::SeqCst);
         while probe_count.load(Ordering::SeqCst) < replaced + 2 {
             sleep(PROBE_INTERVAL / 10).await;
-            assert!(opened.elapsed() < MAX_WAIT, "the other runtime looks");
+            assert!(opened.elapsed() < MAX_WAIT, "the probe runs on the other runtime");
         }
     });
     breaker.record_success();
@@ -212,7 +212,7 @@ fn sequential_blocking_calls_detect_restarted_server() {
         server_runtime.block_on(server.restart());
         let restarted_at = std::time::Instant::now();
         while !is_usable() {
-            assert!(restarted_at.elapsed() < MAX_WAIT, "nobody looks; pings first: {pings_first}");
+            assert!(restarted_at.elapsed() < MAX_WAIT, "no probe runs; pings first: {pings_first}");
             std::thread::sleep(PROBE_INTERVAL / 10);
         }
     }
@@ -245,23 +245,23 @@ async fn probe_stops_after_store_is_dropped() {
         let store = async {
             let store = Store::connect(&url).await.expect("an outage is no error");
             for _ in 0..5 {
-                store.ping().await.expect_err("nobody answers");
+                store.ping().await.expect_err("the server closes each connection");
             }
             store
         };
         let store = tokio::select! {
             store = store => store,
-            () = async { loop { accept_one().await } } => unreachable!("it takes connections for ever"),
+            () = async { loop { accept_one().await } } => unreachable!("the server accepts connections without end"),
         };
         // No call is made: these connections are the probe's.
         for _ in 0..5 {
-            timeout(MAX_WAIT, accept_one()).await.expect("it looks when the server is back");
+            timeout(MAX_WAIT, accept_one()).await.expect("the probe connects again");
         }
         drop(store);
     }
     let dropped = Instant::now();
     while timeout(SECOND, accept_one()).await.is_ok() {
-        assert!(dropped.elapsed() < MAX_WAIT, "it goes on looking");
+        assert!(dropped.elapsed() < MAX_WAIT, "the probe continues");
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
 async fn set_max_clients(connection: &mut MultiplexedConnection, clients: usize) {
     let mut set = redis::cmd("CONFIG");
     set.arg("SET").arg("maxclients").arg(clients);
-    set.query_async::<()>(connection).await.expect("it takes it");
+    set.query_async::<()>(connection).await.expect("the server accepts the setting");
 }
 
 fn names_client_limit(error: &Error) -> bool {
@@ -31,20 +31,21 @@ fn names_client_limit(error: &Error) -> bool {
 async fn client_limit_error_of_server_is_quoted() {
     let server = ServerProcess::start().await;
     let client = redis::Client::open(("127.0.0.1", server.port())).expect("an address");
-    let mut own = connect_with_long_timeout(&client).await.expect("there is room");
+    let mut own =
+        connect_with_long_timeout(&client).await.expect("the client limit is not reached");
     set_max_clients(&mut own, 1).await;
     let builder = Store::builder(&server.url()).call_timeout(5 * SECOND);
     let store = builder.connect().await.expect("an outage is no mistake");
     // Holds also while the breaker is open. A connection may end before its error is read.
     for _ in 0..10 {
-        let error = store.ping().await.expect_err("there is no room");
+        let error = store.ping().await.expect_err("the client limit is reached");
         assert_eq!(error.kind(), ErrorKind::Unavailable);
     }
     let ping = async || store.ping().await.is_err_and(|error| names_client_limit(&error));
-    wait_until("a ping says why", ping).await;
+    wait_until("a ping to name the limit", ping).await;
     let stats =
         async || store.queue::<u32>("x").stats().await.is_err_and(|why| names_client_limit(&why));
-    wait_until("a look at a queue says why", stats).await;
+    wait_until("the stats of a queue to name the limit", stats).await;
     set_max_clients(&mut own, 1_000).await;
     wait_until_usable(&store).await;
 }

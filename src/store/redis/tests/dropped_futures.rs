@@ -52,7 +52,7 @@ async fn assert_drops_leave_nothing(scenario: DropScenario) {
     undo_times.sort_unstable();
     assert!(
         undo_times[undo_times.len() / 4] < SECOND,
-        "{scenario:?} is given back late: {undo_times:?}"
+        "{scenario:?} is undone late: {undo_times:?}"
     );
     println!("figure: fewest awaits at which {scenario:?} was dropped {max_polls}");
 }

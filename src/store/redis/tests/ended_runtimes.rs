@@ -121,7 +121,10 @@ fn held_lock_is_renewed_or_lost_after_store_runtime_ends() {
         // Over several leases, the lock is renewed all the time, or else reported as lost.
         let lost = tokio::time::timeout(3 * SECOND, guard.lost()).await;
         let is_reported = async || tokio::time::timeout(5 * SECOND, guard.lost()).await.is_ok();
-        assert!(lost.is_ok() || !guard.remaining().is_zero() || is_reported().await, "nobody told");
+        assert!(
+            lost.is_ok() || !guard.remaining().is_zero() || is_reported().await,
+            "the loss is not reported"
+        );
         drop(guard);
     });
 }
@@ -136,7 +139,7 @@ fn store_works_on_after_its_runtime_ends() {
         for i in 0..8 {
             let name = format!("{i}");
             let guard = store.lock(name.as_str()).lease(SECOND).acquire().await;
-            guard.expect("the connections are made anew").release().await;
+            guard.expect("the store reconnects").release().await;
         }
         let guard = store.lock("x").lease(2 * SECOND).acquire().await.unwrap();
         tokio::time::sleep(3 * SECOND).await;
@@ -157,7 +160,7 @@ fn waiters_receive_wakeups_after_store_runtime_ends() {
     orphan.runtime.block_on(async {
         // The queue task may have ended with that runtime. Then the waiter gets an error at once.
         held.release().await;
-        let first = wait_for("it is told one way or the other", waiter).await;
+        let first = wait_for("the waiter to end", waiter).await;
         drop(first.expect("no panic"));
         assert!(store.shutdown(5 * SECOND).await);
         let held = store.lock("y").acquire().await.unwrap();
@@ -187,7 +190,7 @@ fn worker_receives_wakeups_after_store_runtime_ends() {
         let (mut streak, mut tries) = (0, 0);
         while streak < 5 {
             tries += 1;
-            assert!(tries < 100, "it finds what it looks for, and hears of nothing");
+            assert!(tries < 100, "the worker finds tasks by polls but receives no wake-ups");
             while starts.try_recv().is_ok() {}
             queue.push(&tries).await.unwrap();
             let received = tokio::time::timeout(SECOND / 2, starts.recv()).await;

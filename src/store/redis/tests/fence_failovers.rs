@@ -103,7 +103,7 @@ async fn assert_fences_grow(
     // A process checks its leases at its first call to the new server.
     wait_until_usable(first).await;
     wait_until_usable(then).await;
-    wait_for("the holder to be told", lost.lost()).await;
+    wait_for("the loss to be reported", lost.lost()).await;
     let mut last = before;
     for store in [first, then] {
         let next = acquire_with_retries(&store.lock("x")).await;
@@ -141,7 +141,7 @@ async fn fences_grow_over_two_failovers_without_adding_their_leads() {
         let (last, now) = (last_fence(&scene.master).await, server_time_us(&scene.master).await);
         assert!(
             last < now + clock_difference + FENCE_LEAD_US + 3_000_000,
-            "{context}: {} us ahead",
+            "{context}: {} us beyond the server time",
             last - now
         );
     }))

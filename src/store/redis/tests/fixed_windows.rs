@@ -22,11 +22,11 @@ use crate::{
 
 /// Stalls the script. The bound ends the loop where the clock stands still within a script.
 const STALL_CODE: &str = "
-local turns = 0
+local iterations = 0
 repeat
   local later = redis.call('TIME')
-  turns = turns + 1
-until later[1] * 1000000 + later[2] > now_us + 20000 or turns == 1000000
+  iterations = iterations + 1
+until later[1] * 1000000 + later[2] > now_us + 20000 or iterations == 1000000
 ";
 
 fn stalled_script(script: &ScriptSource) -> String {

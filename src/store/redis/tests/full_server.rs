@@ -43,7 +43,7 @@ async fn full_server_renews_locks_of_all_modes() {
         store.lock("permits").permits(2).lease(LEASE).acquire().await.expect("it is free"),
     ];
     fill_memory(&server).await;
-    store.lock("other").acquire().await.expect_err("there is no room");
+    store.lock("other").acquire().await.expect_err("the memory is full");
     tokio::time::sleep(SEVERAL_LEASES).await;
     for guard in held {
         assert_eq!(guard.release().await, ReleaseStatus::Released);
@@ -62,7 +62,7 @@ async fn full_server_completes_running_task_once() {
         // A second run finds no sender, and fails.
         let signal = started.lock().take();
         async move {
-            signal.expect("it runs once").send(()).expect("somebody waits");
+            signal.expect("it runs once").send(()).expect("the test waits for the start");
             tokio::time::sleep(SEVERAL_LEASES).await;
             Ok::<(), io::Error>(())
         }
@@ -72,7 +72,7 @@ async fn full_server_completes_running_task_once() {
     let worker = crate::store::spawn(worker.run(async {
         let _ = stopped.await;
     }));
-    queue.push(&1).await.expect("there is room");
+    queue.push(&1).await.expect("the memory is not full");
     wait_for("the task to begin", has_started).await.expect("it began");
     fill_memory(&server).await;
     wait_until("the task to end", async || {
@@ -91,13 +91,13 @@ async fn full_server_pauses_and_resumes_queues() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
     let queue: Queue<u32> = store.queue("numbers");
-    queue.push(&1).await.expect("there is room");
+    queue.push(&1).await.expect("the memory is not full");
     fill_memory(&server).await;
-    queue.pause().await.expect("it takes no room");
+    queue.pause().await.expect("it needs no memory");
     assert!(queue.stats().await.expect("it is there").paused);
-    queue.resume().await.expect("it takes no room");
+    queue.resume().await.expect("it needs no memory");
     for paused in [true, false] {
-        store.backend().set_jobs_paused(paused).await.expect("it takes no room");
+        store.backend().set_jobs_paused(paused).await.expect("it needs no memory");
         assert_eq!(store.backend().are_jobs_paused().await.expect("it is there"), paused);
     }
 }
@@ -121,7 +121,7 @@ async fn full_server_runs_and_cancels_accepted_jobs() {
     let claimed = backend.claim(claim.clone()).await.expect("it runs");
     assert!(matches!(claimed, ClaimOutcome::Claimed(_)), "{claimed:?}");
     let cancelled = backend.cancel_waiting_job(jobs[1].clone(), 0, 60 * SECOND).await;
-    assert_eq!(cancelled.expect("it takes no room"), Some(JobState::Cancelled));
+    assert_eq!(cancelled.expect("it needs no memory"), Some(JobState::Cancelled));
     let settled = backend.settle(settle_command(&store, &claim)).await.expect("it ends");
     let SettleOutcome::Settled(Some(next)) = settled else { panic!("{settled:?}") };
     assert_eq!(next.id, jobs[2]);
@@ -134,12 +134,12 @@ async fn full_server_records_response_of_direct_run() {
     let server = ServerProcess::start().await;
     let store = server.store_with_long_timeout().await;
     let call = acquire_for_run(&store).await;
-    store.backend().begin_direct(call.clone()).await.expect("there is room");
+    store.backend().begin_direct(call.clone()).await.expect("the memory is not full");
     fill_memory(&server).await;
     let id = call.id.clone();
     let finished = store.backend().finish_direct(call, Some("answer".into())).await;
     assert!(finished.expect("it is written down"));
-    let job = store.backend().job_view(id).await.expect("it is there").expect("it is kept");
+    let job = store.backend().job_view(id).await.expect("it is there").expect("it is stored");
     assert_eq!(job.state, JobState::Done);
 }
 
@@ -159,7 +159,7 @@ async fn full_server_finds_due_locks_behind_webhooks() {
     let mut found = Vec::new();
     for _ in 0..3 {
         let polled =
-            store.backend().poll_due(vec![key.shard()], 10).await.expect("it takes no room");
+            store.backend().poll_due(vec![key.shard()], 10).await.expect("it needs no memory");
         found.extend(polled.into_iter().flat_map(|due| due.locks).map(|(name, _)| name));
     }
     assert!(found.contains(&key), "{found:?}");
@@ -172,7 +172,7 @@ async fn full_server_reports_lost_runs_of_late_settlements() {
     let store = server.store_with_long_timeout().await;
     let queue: Queue<u32> = store.queue("numbers");
     for n in 0..2 {
-        queue.push(&n).await.expect("there is room");
+        queue.push(&n).await.expect("the memory is not full");
     }
     let dead_letter_limits = DeadLetterLimits {
         retention: 60 * SECOND,
@@ -222,10 +222,10 @@ async fn full_server_releases_shards_of_leaving_worker() {
         let command = [&["EVAL", code, "4"][..], &keys, &["0a0b", action, ms]].concat();
         server.query(&command).await
     };
-    assert_eq!(watch("keep", "60000").await.0, "mine");
+    assert_eq!(watch("assign", "60000").await.0, "this_node");
     fill_memory(&server).await;
-    assert_eq!(watch("keep", "60000").await.0, "mine");
-    assert_eq!(watch("leave", "5000").await.0, "free");
-    assert_eq!(watch("keep", "60000").await.0, "mine");
-    assert_eq!(watch("leave", "0").await.0, "free");
+    assert_eq!(watch("assign", "60000").await.0, "this_node");
+    assert_eq!(watch("vacate", "5000").await.0, "released");
+    assert_eq!(watch("assign", "60000").await.0, "this_node");
+    assert_eq!(watch("vacate", "0").await.0, "released");
 }

@@ -46,7 +46,11 @@ async fn password_quoted_by_server_is_not_logged() {
         "-ERR not now: 'HELLO' '3' 'AUTH' 'default' '{PASSWORD}'\r\n"
     ))
     .await;
-    let error = store.expect("an outage is no mistake").ping().await.expect_err("it is away");
+    let error = store
+        .expect("an outage is no mistake")
+        .ping()
+        .await
+        .expect_err("the server is unavailable");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     let text = log.text();
     assert!(text.contains("connection to the store failed") && text.contains("ERR"), "{text}");

@@ -43,7 +43,7 @@ async fn assert_waiters_served_after(
     });
     join_all(served).await;
     let elapsed = started.elapsed();
-    println!("figure: longest until both who waited are served {} ms", elapsed.as_millis());
+    println!("figure: longest until both waiters are served {} ms", elapsed.as_millis());
     assert!(elapsed < 8 * SECOND, "{elapsed:?}");
 }
 

@@ -78,7 +78,7 @@ async fn begin_run(store: &Store, call: &DirectRunCommand) -> IdempotentRun {
 async fn open_breaker(store: &Store) {
     let locks = (0..8).map(|n| store.lock(format!("{n}")).acquire());
     for outcome in join_all(locks.map(IntoFuture::into_future)).await {
-        assert!(outcome.is_err(), "the server stands still");
+        assert!(outcome.is_err(), "the server is stopped");
     }
 }
 
@@ -119,7 +119,7 @@ async fn begin_without_reply_is_forgotten_once_server_answers() {
     server.freeze();
     let begin = IdempotentRun::begin(&store, call.clone(), LIMITS);
     let (begin, ()) = tokio::join!(begin, open_breaker(&store));
-    let error = begin.err().expect("the server stands still");
+    let error = begin.err().expect("the server is stopped");
     assert_eq!(error.kind(), ErrorKind::Timeout);
     retry_until_reply(&server, &store, &call, is_granted).await;
 }
@@ -148,7 +148,11 @@ async fn response_recorded_during_outage_is_kept_for_retry() {
     retry_until_reply(&server, &store, &call, |reply| *reply == AcquireReply::AlreadyAccepted)
         .await;
     assert!(store.shutdown(20 * SECOND).await, "it waits for that");
-    let job =
-        store.backend().job_view(call.id.clone()).await.expect("it is there").expect("it is kept");
+    let job = store
+        .backend()
+        .job_view(call.id.clone())
+        .await
+        .expect("it is there")
+        .expect("it is stored");
     assert_eq!((job.state, job.response), (JobState::Done, Some(Bytes::from_static(b"answer"))));
 }

@@ -61,7 +61,7 @@ async fn claim_all(store: &Store, claims: &[ClaimCommand]) -> Vec<bool> {
             true
         }
         ClaimOutcome::Busy(wait) => {
-            assert!(wait < SECOND / 100, "nobody has it: {wait:?}");
+            assert!(wait < SECOND / 100, "the lock is free: {wait:?}");
             false
         }
         claimed => panic!("{claimed:?}"),
@@ -144,9 +144,9 @@ async fn batched_settlements_start_only_jobs_that_fit_one_reply() {
             SettleOutcome::Settled(None) => {
                 unstarted += 1;
                 let claim = claim_command(&store, &first.key, next);
-                assert_eq!(claim_all(&store, &[claim]).await, [true], "nobody else has it");
+                assert_eq!(claim_all(&store, &[claim]).await, [true], "the lock is free");
             }
-            SettleOutcome::RunLost => panic!("{:?} was ours", first.id),
+            SettleOutcome::RunLost => panic!("{:?} was lost", first.id),
         }
         let job = store.backend().job_view(first.id.clone()).await.unwrap().unwrap();
         assert_eq!(job.state, JobState::Done);

@@ -80,10 +80,10 @@ async fn renewal_in_flight_at_release_does_not_revive_lock() {
     wait_until("the release to be under way", async || lease.is_closed()).await;
     proxy.set_partitioned(false);
     assert_eq!(released.await.expect("no panic"), ReleaseStatus::Released);
-    let next = other.lock("x").acquire().await.expect("it was given back");
+    let next = other.lock("x").acquire().await.expect("the lock is released");
     let is_renewed = async || !lease.renewing.load(Ordering::Acquire);
     wait_until("the renewal to be answered", is_renewed).await;
-    assert_eq!(held.loss(), None, "it was given back, not lost");
+    assert_eq!(held.loss(), None, "a released lock is not lost");
     assert_eq!(next.release().await, ReleaseStatus::Released);
     assert!(store.shutdown(RELEASE_LIMIT).await && other.shutdown(RELEASE_LIMIT).await);
     assert_eq!(server.remaining_keys().await, [""; 0]);
@@ -104,7 +104,7 @@ async fn server_stall_past_lease_reports_loss_during_stall() {
     server.resume();
     assert_eq!(loss, LockLoss::Lapsed);
     println!(
-        "figure: longest until a loss in a stall is told, of a second's lease: {} ms",
+        "figure: longest until a loss in a stall is reported, lease of a second: {} ms",
         reported_after.as_millis()
     );
     assert!(
@@ -134,7 +134,7 @@ async fn measure_longest_pause<T>(case: impl Future<Output = T>) -> (T, Duration
     };
     let output = tokio::select! {
         output = case => output,
-        () = measure => unreachable!("it looks for ever"),
+        () = measure => unreachable!("the measurement has no end"),
     };
     (output, longest)
 }

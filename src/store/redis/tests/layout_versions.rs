@@ -122,10 +122,10 @@ async fn cluster_is_not_used_before_its_layout_is_read() {
     let process = cluster.process_id(layout_node).await;
     send_signal(&process, "-STOP");
     let store = cluster.store_builder("old").call_timeout(SECOND).connect().await;
-    let store = store.expect("a node that is away is no mistake");
+    let store = store.expect("an unavailable cluster node is no config error");
     let token = LockToken::new(store.node());
     let acquired = store.backend().acquire(acquire_command(&other_key, &token)).await;
-    let error = acquired.expect_err("its layout is not known");
+    let error = acquired.expect_err("the layout of its node is unverified");
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
     send_signal(&process, "-CONT");
     let is_refused =

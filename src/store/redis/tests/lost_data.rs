@@ -23,17 +23,21 @@ async fn acquire_x(store: &Store) -> LockGuard {
 /// Asserts that the loss is reported in time, and that fences do not decrease.
 async fn assert_holder_learns_of_loss(store: &Store, guard: LockGuard, lost_at: Instant) {
     let held = guard.held_lock();
-    let loss = tokio::time::timeout(LEASE, guard.lost()).await.expect("it is told");
+    let loss = tokio::time::timeout(LEASE, guard.lost()).await.expect("the loss is reported");
     let reported_after = lost_at.elapsed();
-    println!("figure: told of the loss after {} ms", reported_after.as_millis());
+    println!("figure: loss reported after {} ms", reported_after.as_millis());
     assert!(reported_after < RENEWAL_LIMIT, "{loss:?} after {reported_after:?}");
     assert_eq!(loss, LockLoss::Taken);
     assert!(held.remaining().is_zero());
-    let next = store.lock("x").wait(5 * SECOND).acquire().await.expect("nobody has it");
+    let next = store.lock("x").wait(5 * SECOND).acquire().await.expect("the lock is free");
     assert!(next.fence() > guard.fence(), "the fence went back");
     assert_eq!(guard.release().await, ReleaseStatus::AlreadyLost);
     assert!(!next.remaining().is_zero());
-    assert_eq!(next.release().await, ReleaseStatus::Released, "the late release took another's");
+    assert_eq!(
+        next.release().await,
+        ReleaseStatus::Released,
+        "the late release affected the next holder"
+    );
 }
 
 #[tokio::test]

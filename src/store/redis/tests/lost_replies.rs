@@ -121,10 +121,10 @@ async fn contenders_with_constant_reply_loss_are_all_served() {
     for task in tasks {
         task.await.unwrap();
     }
-    println!("figure: 180 turns while replies are lost {} ms", started.elapsed().as_millis());
+    println!("figure: 180 holds while replies are lost {} ms", started.elapsed().as_millis());
     loss_task.abort();
     let lost = lost.load(Ordering::SeqCst);
-    println!("figure: fewest replies lost in 180 turns {lost}");
+    println!("figure: fewest replies lost in 180 holds {lost}");
     // The last fault of each process may not have met a call.
     assert!(lost > 6, "{lost} replies lost");
     for store in stores {
@@ -197,7 +197,8 @@ async fn drop_while_replies_are_lost(
     .await;
     let (next, released_after) = next.take().expect("it was dropped").await.expect("no panic");
     let context = format!("{scenario:?}, polled every {pause:?}, {lost} replies lost");
-    let guard = next.unwrap_or_else(|error| panic!("{context}: it is not given back: {error:?}"));
+    let guard =
+        next.unwrap_or_else(|error| panic!("{context}: the lock is not released: {error:?}"));
     assert_eq!(guard.release().await, ReleaseStatus::Released, "{context}");
     proxy.lose_next_replies(0);
     assert!(store.shutdown(REAL_CLOCK_UNDO_TIMEOUT).await, "{context}");

@@ -73,7 +73,7 @@ async fn killed_subscriber_is_replaced_and_costs_one_poll() {
         let one = measure_wait_after(&store, &other, async || {
             wait_for_lock_subscriber(&server).await;
             let killed: usize = server.query(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-            assert!(killed > 0, "nobody listened");
+            assert!(killed > 0, "a subscriber was connected");
         });
         waited.push(one.await);
     }
@@ -100,7 +100,7 @@ async fn retrying_acquire_does_not_subscribe() {
     let held = other.lock("x").wait(20 * SECOND).acquire().await.expect("it comes free");
     let waiter = crate::store::spawn(store.lock("x").wait(20 * SECOND).acquire());
     wait_for_queue_length(&other, 1).await;
-    wait_until("who waits to hear", async || subscribe_calls().await > 0).await;
+    wait_until("the waiter to subscribe", async || subscribe_calls().await > 0).await;
     held.release().await;
     drop(waiter.await.expect("no panic").expect("it is served"));
 }
@@ -123,7 +123,9 @@ async fn job_change_events_are_received_after_first_job_watch() {
     let mut changes = watch.subscribe_changes();
     wait_until("changes to be listened for", async || has_channel(":c").await).await;
     // The job may have changed before the subscription.
-    let resync = tokio::time::timeout(5 * SECOND, changes.changed()).await.expect("it looks again");
+    let resync = tokio::time::timeout(5 * SECOND, changes.changed())
+        .await
+        .expect("the subscription reports a possible change");
     resync.expect("it is there");
     let publish = async {
         loop {
@@ -134,9 +136,10 @@ async fn job_change_events_are_received_after_first_job_watch() {
     tokio::select! {
         changed = changes.changed() => changed.expect("it is there"),
         () = publish => {}
-        () = tokio::time::sleep(20 * SECOND) => panic!("it is told of nothing"),
+        () = tokio::time::sleep(20 * SECOND) => panic!("the change is not reported"),
     }
-    wait_until("one connection to hear all", async || server.count_subscribers().await == 1).await;
+    wait_until("one subscription for all channels", async || server.count_subscribers().await == 1)
+        .await;
 }
 
 #[tokio::test]
@@ -174,7 +177,7 @@ async fn subscriber_dropped_for_slowness_is_replaced() {
             wait_for_lock_subscriber(&server).await;
             proxy.set_stalls_messages(true);
             let (event, subscribers) = ("x".repeat(64 * 1024), server.count_subscribers().await);
-            assert!(subscribers > 0, "nobody listens");
+            assert!(subscribers > 0, "a subscriber is connected");
             wait_until("the server to end its subscriber", async || {
                 server.command(&["PUBLISH", "lg:1:test:e", &event]).await;
                 server.count_subscribers().await < subscribers

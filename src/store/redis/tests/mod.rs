@@ -89,7 +89,7 @@ async fn wait_until_usable(store: &Store) {
 async fn wait_for<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(MAX_WAIT, future).await {
         Ok(output) => output,
-        Err(_) => panic!("waited too long: {what}"),
+        Err(_) => panic!("timed out waiting for: {what}"),
     }
 }
 
@@ -136,7 +136,7 @@ async fn wait_for_queue_length(store: &Store, length: u64) {
 
 /// Waits until a waiter's channel has a subscriber. Earlier messages are lost.
 async fn wait_for_lock_subscriber(server: &server_process::ServerProcess) {
-    wait_until("somebody to listen for the lock", async || {
+    wait_until("a subscriber of the lock", async || {
         let channels: Vec<String> = server.query(&["PUBSUB", "CHANNELS", "lg:1:test:w:*"]).await;
         !channels.is_empty()
     })

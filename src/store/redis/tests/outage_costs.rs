@@ -80,7 +80,7 @@ async fn calls_rejected_by_open_breaker_are_not_undone_later() {
     assert!(store.shutdown(RELEASE_LIMIT).await);
     let calls = server.info_number("commandstats", "cmdstat_evalsha:calls").await
         + server.info_number("commandstats", "cmdstat_eval:calls").await;
-    assert!(calls < 10, "{calls} calls nobody waits for");
+    assert!(calls < 10, "{calls} calls of dropped callers");
 }
 
 /// The same holds at an address that never had a listener.

@@ -59,7 +59,7 @@ fn acquire_in_loop(
 async fn wait_for_grants(waits: &LockWaits, number: usize) {
     let until = Instant::now() + 60 * SECOND;
     while waits.lock().len() < number {
-        assert!(Instant::now() < until, "{} turns of {number}", waits.lock().len());
+        assert!(Instant::now() < until, "{} grants of {number}", waits.lock().len());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

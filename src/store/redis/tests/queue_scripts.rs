@@ -60,7 +60,7 @@ async fn late_copy_of_push_does_not_hide_newer_push() {
             assert_eq!(read_count(&server, &["HDEL", RECORDS_KEY, id]).await, 1);
         }
         assert_eq!(push_tasks(&server, &old).await, letters("?"));
-        assert_eq!(push_tasks(&server, &newer).await, letters("1"), "it is known");
+        assert_eq!(push_tasks(&server, &newer).await, letters("1"), "the new script is cached");
         let remaining = others.len() as u64;
         assert_eq!(
             read_count(&server, &["ZCARD", QUEUE_KEY]).await,

@@ -51,7 +51,7 @@ async fn assert_pushes_refused(code: &str, begin_fault: &[&str], end_fault: &[&s
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let stats = queue.stats().await.expect("it is there");
-    assert_eq!(stats.pushed, 2, "nothing of what was refused has been stored");
+    assert_eq!(stats.pushed, 2, "no refused push is stored");
 }
 
 #[tokio::test]

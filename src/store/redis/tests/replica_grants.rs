@@ -16,7 +16,7 @@ pub(super) fn assert_outage(error: &Error) {
 
 async fn assert_lock_is_free(store: &Store) {
     assert!(store.shutdown(20 * SECOND).await);
-    let guard = store.lock("x").acquire().await.expect("what did not count was given back");
+    let guard = store.lock("x").acquire().await.expect("the uncounted grant is released");
     assert_eq!(guard.release().await, ReleaseStatus::Released);
 }
 

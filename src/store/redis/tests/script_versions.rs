@@ -165,7 +165,7 @@ async fn two_script_versions_share_store_across_script_flushes() {
         task.await.expect("no panic");
     }
     let fewest = load.rounds.lock().values().copied().min().unwrap_or(0);
-    println!("figure: fewest turns of a version {fewest}");
+    println!("figure: fewest rounds of a version {fewest}");
     let charged = load.charge_count.load(Ordering::SeqCst);
     let key = Key::custom("k");
     let spent: u64 =

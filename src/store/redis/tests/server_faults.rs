@@ -37,7 +37,7 @@ struct SilentListener {
 
 impl SilentListener {
     async fn listen_on(port: u16) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its server is away");
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
         let connection_count = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&connection_count);
         let task = crate::store::spawn(async move {
@@ -173,7 +173,8 @@ async fn past_config_error_is_not_reported_for_later_outage() {
     let lanes = connection_lanes(&server, SECOND);
     set_shards("32").await;
     let kind = async || lanes.connection(0).await.err().map(|error| error.kind());
-    super::wait_until("it is told", async || kind().await == Some(ErrorKind::Config)).await;
+    super::wait_until("the error to be reported", async || kind().await == Some(ErrorKind::Config))
+        .await;
     set_shards("2064").await;
     super::wait_until("it is well", async || kind().await.is_none()).await;
     lanes.connection(0).await.unwrap().mark_dead();
@@ -192,7 +193,7 @@ async fn full_server_accepts_release_over_new_connection() {
     let held = store.lock("x").lease(60 * SECOND).acquire().await.expect("it is free");
     server.command(&["CONFIG", "SET", "maxmemory", "1"]).await;
     for _ in 0..10 {
-        store.lock("y").acquire().await.expect_err("there is no room");
+        store.lock("y").acquire().await.expect_err("the memory is full");
     }
     // The connection of the store is lost.
     server.command(&["CLIENT", "KILL", "TYPE", "normal"]).await;

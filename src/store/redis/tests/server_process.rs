@@ -103,7 +103,7 @@ impl ServerProcess {
 
     /// Removes its directory, so that it cannot write files.
     pub(super) fn remove_data_dir(&self) {
-        std::fs::remove_dir_all(data_dir(self.port)).expect("it is ours");
+        std::fs::remove_dir_all(data_dir(self.port)).expect("the data directory exists");
     }
 
     /// Returns a number from `INFO`. The connection and the call of this query are counted, too.
@@ -208,7 +208,7 @@ fn spawn_server(port: u16, clock_lead_secs: i64) -> Child {
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
     // Synchronize replicas at once, instead of waiting for others that might connect.
     command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
-    std::fs::create_dir_all(data_dir(port)).expect("a place for temporary files");
+    std::fs::create_dir_all(data_dir(port)).expect("the temporary directory is writable");
     command.arg("--dir").arg(data_dir(port));
     if clock_lead_secs != 0 {
         skewed_clock::set_clock_ahead(&mut command, clock_lead_secs);

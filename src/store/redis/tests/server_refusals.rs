@@ -96,10 +96,7 @@ impl RefusalScenario {
                 Err(AcquireError::Fault(_)) => tokio::time::sleep(Duration::from_millis(10)).await,
                 // Until calls in doubt are undone.
                 Err(busy) => {
-                    assert!(
-                        self.in_doubt_counts[1] > 0,
-                        "what was refused has been done: {busy:?}"
-                    );
+                    assert!(self.in_doubt_counts[1] > 0, "a refused call took effect: {busy:?}");
                 }
             }
         };
@@ -163,7 +160,7 @@ async fn refusing_server_is_probed_over_existing_connection() {
     .await;
     let (first, count) = (refusals().await, connections().await);
     let own_before = query_count.get();
-    wait_until("the probe to have looked", async || refusals().await > first + 10).await;
+    wait_until("the probe to have run", async || refusals().await > first + 10).await;
     let connections = connections().await - count;
     assert_eq!(connections, query_count.get() - own_before, "the others are the probe's");
     scenario.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
@@ -200,7 +197,7 @@ async fn shard_ping_fails_on_server_that_refuses_writes() {
     let error = ping_shard().await.expect_err("it refuses writes");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     scenario.server.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
-    ping_shard().await.expect("it takes writes");
+    ping_shard().await.expect("the server accepts writes");
     scenario.assert_recovered().await;
 }
 

@@ -51,7 +51,8 @@ async fn assert_ends_in_time<T>(what: &str, call: impl Future<Output = T>) -> T 
 async fn assert_outage(what: &str, builder: StoreBuilder) {
     let store =
         assert_ends_in_time(what, builder.connect()).await.expect("an outage is no mistake");
-    let error = assert_ends_in_time(what, store.ping()).await.expect_err("nobody answers");
+    let error =
+        assert_ends_in_time(what, store.ping()).await.expect_err("the server does not answer");
     let is_outage = |kind| matches!(kind, ErrorKind::Unavailable | ErrorKind::Timeout);
     assert!(is_outage(error.kind()), "{what}: {error}");
     let locks = (0..32).map(|n| store.lock(format!("{n}")).acquire());
@@ -104,7 +105,7 @@ async fn server_that_accepts_no_connection_is_an_outage() {
     {
         connections.push(accepted);
     }
-    assert_outage_for_each_url_kind("no room", at.port()).await;
+    assert_outage_for_each_url_kind("full accept queue", at.port()).await;
 }
 
 /// Four processes connect while the server is frozen, and use it when it resumes.

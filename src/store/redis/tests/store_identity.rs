@@ -133,7 +133,7 @@ async fn unconnected_handle_connects_to_compare_identity() {
     server.kill();
     for _ in 0..3 {
         let builder = Store::builder(&server.url()).call_timeout(Duration::from_secs(1));
-        unconnected.push(builder.connect().await.expect("that it is away is no mistake"));
+        unconnected.push(builder.connect().await.expect("an outage is no config error"));
     }
     let [first, second, third] = &unconnected[..] else { panic!("three were made") };
     let request = &mut FakeGateRequest::new("POST");

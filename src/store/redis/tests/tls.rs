@@ -35,9 +35,9 @@ impl TestCertificates {
     fn generate() -> Self {
         let name = format!("lockgate-tls-{}", uuid::Uuid::new_v4().simple());
         let certificates = Self(env::temp_dir().join(name));
-        std::fs::create_dir(&certificates.0).expect("a place for temporary files");
+        std::fs::create_dir(&certificates.0).expect("the temporary directory is writable");
         std::fs::write(certificates.path("names"), "subjectAltName=IP:127.0.0.1")
-            .expect("a place for temporary files");
+            .expect("the temporary directory is writable");
         for authority in ["ca", "other"] {
             let subject = format!("/CN={authority}");
             let args = ["req", "-x509", "-nodes", "-days", "2", "-subj", &subject, "-keyout"];
@@ -102,11 +102,11 @@ struct TlsServer {
 }
 
 impl TlsServer {
-    async fn start(asks_for_certificates: bool) -> Self {
+    async fn start(requires_certificates: bool) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let certificates = TestCertificates::generate();
         let port = free_port();
-        let child = spawn_tls_server(port, &certificates, asks_for_certificates);
+        let child = spawn_tls_server(port, &certificates, requires_certificates);
         let server = Self { child, port, certificates };
         let store =
             server.builder_with_certificates().connect().await.expect("the settings are right");
@@ -150,13 +150,13 @@ impl Drop for TlsServer {
 fn spawn_tls_server(
     port: u16,
     certificates: &TestCertificates,
-    asks_for_certificates: bool,
+    requires_certificates: bool,
 ) -> Child {
     let mut command = Command::new("redis-server");
     command.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1"]);
     command.args(["--save", "", "--appendonly", "no"]).arg("--dir").arg(&certificates.0);
     command.args(certificates.server_arguments());
-    command.args(["--tls-auth-clients", if asks_for_certificates { "yes" } else { "no" }]);
+    command.args(["--tls-auth-clients", if requires_certificates { "yes" } else { "no" }]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().expect("these tests need a redis-server that was built with TLS")
 }
@@ -170,7 +170,7 @@ async fn config_error_text(builder: StoreBuilder) -> String {
             return error.to_string();
         }
     }
-    panic!("it is no good, and nobody says why");
+    panic!("the connect fails without a config error");
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ async fn pushes_reported_unsent_were_not_stored() {
     let other = server.store_with_long_timeout().await;
     let stored = other.queue::<u32>("numbers").stats().await.expect("it is there").waiting;
     let stored = usize::try_from(stored).expect("a number") - 1;
-    println!("figure: {stored} are stored");
+    println!("figure: stored {stored}");
     assert!(stored >= counts.stored && stored <= counts.stored + counts.in_doubt, "{stored}");
     assert!(counts.unsent > counts.in_doubt, "most of those without an answer were not sent");
 }

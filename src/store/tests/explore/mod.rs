@@ -141,7 +141,7 @@ fn scenarios() -> Vec<ModelScenario> {
     let release = || ClientOperation::Release(0, 0);
     let enqueue_blocking = || enqueue_operation(false);
     vec![
-        scenario("a run, its crash, and a worker who comes back", 1, runs),
+        scenario("a run, its crash, and its worker's return", 1, runs),
         scenario(
             "two jobs in order",
             2,
@@ -168,7 +168,7 @@ fn scenarios() -> Vec<ModelScenario> {
             ],
         ),
         scenario(
-            "two live requests and a job nobody takes",
+            "two live requests and a job without a worker",
             1,
             [
                 acquire_or_wait(),

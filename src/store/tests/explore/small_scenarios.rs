@@ -223,7 +223,7 @@ pub(super) fn small_scenarios() -> Vec<ModelScenario> {
             ],
         ),
         small_scenario(
-            "a process, and a request that nobody takes",
+            "a process, and a job without a worker",
             1,
             [
                 wait_for_lock(FIRST_WAITER),

@@ -81,7 +81,7 @@ async fn deleted_ended_indexes_leave_no_key_without_expiry() {
         for id in &ids[4..] {
             kept_count += usize::from(!rig.is_tombstone(id).await);
         }
-        assert!(kept_count <= 7, "{name}: {kept_count} are kept");
+        assert!(kept_count <= 7, "{name}: {kept_count} tombstones are left");
         for name in rig.server().key_names().await.iter().filter(|name| !is_permanent_key(name)) {
             let ttl: i64 = rig.server().key_command("PTTL", name, &[]).await;
             assert!(ttl > 0, "{name} has no end");

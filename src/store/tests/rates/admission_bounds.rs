@@ -122,15 +122,11 @@ async fn run_charge_steps(rule: QuotaRule, steps: &[ChargeStep]) {
         let charged = rig.charge(repeated_charge(vec![item.clone()], repetitions)).await;
         let snapshot = &charged.snapshots[0];
         let spent = u64::from(charged.admitted) * cost;
-        assert_eq!(
-            snapshot.remaining + spent,
-            before.remaining,
-            "exactly what was admitted is gone"
-        );
+        assert_eq!(snapshot.remaining + spent, before.remaining, "only admitted costs are charged");
         if charged.admitted > 0 {
             log.push(AdmittedCharge::new([now, spent], snapshot, data_epoch));
         }
-        assert_eq!(rig.read_quota(&item).await, *snapshot, "what was told stands");
+        assert_eq!(rig.read_quota(&item).await, *snapshot, "a read returns the same snapshot");
         assert_retry_time_exact(&rig, &item, &mut now, &mut log, data_epoch).await;
     }
     assert_admissions_in_bound(&rule, &log);
@@ -178,10 +174,7 @@ async fn assert_retry_time_exact(
     assert!(snapshot.reset_after <= snapshot.retry_after, "{snapshot:?}");
     let early = Duration::from_millis(retry_ms - 1);
     rig.advance(early).await;
-    assert!(
-        !rig.charge_once(item).await.0,
-        "it could have been told to come sooner than {retry_ms}"
-    );
+    assert!(!rig.charge_once(item).await.0, "a retry before {retry_ms} ms is admitted");
     rig.advance(Duration::from_millis(1)).await;
     let (admitted, snapshot) = rig.charge_once(item).await;
     assert!(admitted, "not after {retry_ms} ms: {snapshot:?}");
@@ -190,7 +183,11 @@ async fn assert_retry_time_exact(
     let full_after = snapshot.full_after;
     let almost_full = full_after.saturating_sub(Duration::from_millis(1));
     rig.advance(almost_full).await;
-    assert_ne!(rig.read_quota(item).await.full_after, Duration::ZERO, "full sooner than told");
+    assert_ne!(
+        rig.read_quota(item).await.full_after,
+        Duration::ZERO,
+        "the quota is full before `full_after`"
+    );
     rig.advance(full_after - almost_full).await;
     assert_eq!(rig.read_quota(item).await.full_after, Duration::ZERO, "not full in time");
     *now += u64::try_from(full_after.as_millis()).unwrap();

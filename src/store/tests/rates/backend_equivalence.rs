@@ -58,12 +58,14 @@ async fn assert_counters_expire(rig: &StoreHarness) {
 /// Runs the operations on both stores. Returns false if it took too long.
 async fn run_on_both_stores(operations: &[QuotaOperation]) -> bool {
     let (memory, redis) = (StoreHarness::memory(), StoreHarness::redis().await);
-    let (mut ours, mut theirs) = (ChargeLedger::new(true), ChargeLedger::new(true));
+    let (mut memory_ledger, mut redis_ledger) = (ChargeLedger::new(true), ChargeLedger::new(true));
     redis.ping().await;
     let started = Instant::now();
     for (index, operation) in operations.iter().enumerate() {
         let context = format!("move {index}, {operation:?}");
-        match (ours.resolve_operation(operation), theirs.resolve_operation(operation)) {
+        let calls =
+            (memory_ledger.resolve_operation(operation), redis_ledger.resolve_operation(operation));
+        match calls {
             (Some(QuotaCall::Charge(charge)), Some(QuotaCall::Charge(redis_call))) => {
                 let charged = memory.charge(charge.clone()).await;
                 let other = redis.charge(redis_call.clone()).await;
@@ -72,8 +74,8 @@ async fn run_on_both_stores(operations: &[QuotaOperation]) -> bool {
                 }
                 assert_eq!(charged.admitted, other.admitted, "{context}");
                 assert_same_snapshots(&charged.snapshots, &other.snapshots, &context);
-                ours.record_charge(&charge, &charged);
-                theirs.record_charge(&redis_call, &other);
+                memory_ledger.record_charge(&charge, &charged);
+                redis_ledger.record_charge(&redis_call, &other);
             }
             (Some(QuotaCall::Settle(call)), Some(QuotaCall::Settle(redis_call))) => {
                 let snapshots = memory.settle_charge(call).await;
@@ -83,11 +85,11 @@ async fn run_on_both_stores(operations: &[QuotaOperation]) -> bool {
                 }
                 assert_same_snapshots(&snapshots, &other, &context);
             }
-            (Some(QuotaCall::Reset(ours)), Some(QuotaCall::Reset(theirs))) => {
-                for (tag, item) in ours {
+            (Some(QuotaCall::Reset(memory_items)), Some(QuotaCall::Reset(redis_items))) => {
+                for (tag, item) in memory_items {
                     memory.reset_counter(&item, &tag).await;
                 }
-                for (tag, item) in theirs {
+                for (tag, item) in redis_items {
                     redis.reset_counter(&item, &tag).await;
                 }
             }

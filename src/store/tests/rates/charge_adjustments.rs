@@ -34,9 +34,9 @@ async fn refund_keeps_window_boundary(rig: &StoreHarness) {
     rig.advance(LONG_TIME / 2).await;
     let after = rig.refund(&item, 3, first.charged_window).await;
     assert_eq!(after.remaining, 3);
-    assert!(after.reset_after <= LONG_TIME / 2, "it began anew: {after:?}");
+    assert!(after.reset_after <= LONG_TIME / 2, "the window restarted: {after:?}");
     let (admitted, again) = rig.charge_once(&item).await;
-    assert!(admitted && again.reset_after <= LONG_TIME / 2, "it began anew: {again:?}");
+    assert!(admitted && again.reset_after <= LONG_TIME / 2, "the window restarted: {again:?}");
     rig.advance(LONG_TIME / 2).await;
     assert!(rig.charge_once(&item).await.0);
 }
@@ -81,7 +81,7 @@ async fn refund_after_counter_reset_has_no_effect(rig: &StoreHarness) {
         let (admitted, second) = rig.charge_once(&item).await;
         assert!(admitted, "{algorithm:?}");
         let after = rig.refund(&item, 3, first.charged_window).await;
-        assert_eq!(after.remaining, 0, "{algorithm:?}: somebody else has spent it");
+        assert_eq!(after.remaining, 0, "{algorithm:?}: another caller has spent it");
         let after = rig.refund(&item, 3, second.charged_window).await;
         assert_eq!(after.remaining, 3, "{algorithm:?}");
     }
@@ -158,7 +158,7 @@ async fn clock_rewind_delays_at_most_one_window(rig: &StoreHarness) {
         let (admitted, snapshot) = rig.charge_once(&item).await;
         assert!(!admitted && snapshot.retry_after <= 2 * LONG_TIME, "{algorithm:?} {snapshot:?}");
         rig.advance(snapshot.retry_after).await;
-        assert!(rig.charge_once(&item).await.0, "{algorithm:?}: what was told is not so");
+        assert!(rig.charge_once(&item).await.0, "{algorithm:?}: refused after `retry_after`");
     }
 }
 

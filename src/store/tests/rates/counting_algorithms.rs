@@ -203,7 +203,11 @@ async fn mixed_counters_are_charged_all_or_none(rig: &StoreHarness) {
     assert_eq!((refused.admitted, remaining(&refused.snapshots)), (0, vec![2, 2, 2, 1]));
     let has_room: Vec<_> =
         refused.snapshots.iter().map(|snapshot| snapshot.retry_after.is_zero()).collect();
-    assert_eq!(has_room, [false, false, false, true], "each tells whether it is to blame");
+    assert_eq!(
+        has_room,
+        [false, false, false, true],
+        "each snapshot shows whether its counter refused"
+    );
     let partial = rig.charge(repeated_charge(group(1), 3)).await;
     assert_eq!((partial.admitted, remaining(&partial.snapshots)), (1, vec![1, 1, 1, 0]));
     let refused = rig.charge(repeated_charge(group(1), 1)).await;

@@ -27,7 +27,7 @@ struct QuotaModel {
     sliding_windows: HashMap<ModelCounterKey, (u64, Vec<(u64, u64)>)>,
     /// State of `sliding_windows` at the last write, which a clock rewind restores.
     written_windows: HashMap<ModelCounterKey, (u64, Vec<(u64, u64)>)>,
-    gcra_debts: HashMap<ModelCounterKey, GcraDebt>,
+    gcra_debts: HashMap<ModelCounterKey, ModelDebt>,
     /// Number of debts so far, and the debt of each id that the store has reported.
     debt_count: u64,
     debt_ids: HashMap<(ModelCounterKey, u64), u64>,
@@ -37,7 +37,7 @@ struct QuotaModel {
 
 /// Debt of a GCRA counter, as theoretical arrival times.
 #[derive(Clone, Copy)]
-struct GcraDebt {
+struct ModelDebt {
     rule: QuotaRule,
     /// With and without refunds, in fractions of a microsecond: `limit` of them are one
     /// microsecond.
@@ -91,7 +91,7 @@ impl QuotaModel {
                 }
             }
             QuotaRule::Gcra { .. } => {
-                let Some(GcraDebt {
+                let Some(ModelDebt {
                     rule: previous,
                     arrival_times: mut arrivals,
                     touched_ms,
@@ -141,7 +141,7 @@ impl QuotaModel {
                 let arrivals = if is_new_debt { arrivals.map(convert) } else { arrivals };
                 self.gcra_debts.insert(
                     name.clone(),
-                    GcraDebt { rule: *rule, arrival_times: arrivals, touched_ms, debt_number },
+                    ModelDebt { rule: *rule, arrival_times: arrivals, touched_ms, debt_number },
                 );
             }
         }
@@ -204,7 +204,7 @@ impl QuotaModel {
                 let now_parts = u128::from(now) * 1000 * u128::from(limit);
                 let debt = self.gcra_debts.entry(name.clone()).or_insert_with(|| {
                     self.debt_count += 1;
-                    GcraDebt {
+                    ModelDebt {
                         rule: *rule,
                         arrival_times: [0, 0],
                         touched_ms: now,
@@ -367,7 +367,7 @@ impl QuotaModel {
                 let charged = self.debt_ids.get(&(name.clone(), window.debt_id)).copied();
                 let same =
                     self.gcra_debts.get_mut(name).filter(|debt| Some(debt.debt_number) == charged);
-                let Some(GcraDebt { arrival_times: [arrival, gross], touched_ms, .. }) = same
+                let Some(ModelDebt { arrival_times: [arrival, gross], touched_ms, .. }) = same
                 else {
                     return;
                 };

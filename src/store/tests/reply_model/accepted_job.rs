@@ -110,12 +110,12 @@ impl ReplyModel {
                 self.begin_run(&call.id, &call.token, call.lease, run);
             }
             ClaimOutcome::Ended(id) => {
-                assert!(unrunnable.is_some(), "nothing keeps it from running");
+                assert!(unrunnable.is_some(), "a runnable job was ended");
                 assert_eq!(*id, call.id);
                 self.end_unrunnable_job(id, self.deadline_after(call.retention));
             }
             ClaimOutcome::Busy(remaining) => {
-                assert!(may_wait, "it is free, and nobody stands before the job");
+                assert!(may_wait, "the lock is free and no entry precedes the job");
                 assert!(*remaining <= OFFER_TIMEOUT, "{remaining:?} for an offer");
             }
             other => panic!("{other:?} of the first job"),

@@ -239,7 +239,7 @@ impl ReplyModel {
     fn check_busy(&self, call: &AcquireCommand, lease_remaining: Duration) {
         if !self.has_no_room_for(call.mode) {
             let may_be_preceded = self.may_others_precede(&call.token) || self.jobs_may_be_served();
-            assert!(may_be_preceded, "there is room, and nobody else wants it");
+            assert!(may_be_preceded, "the lock is free and no entry precedes this one");
         }
         let mut ends = Vec::from_iter(self.live_holders().map(|holder| holder.expires_ms));
         ends.sort_unstable();
@@ -280,7 +280,9 @@ impl ReplyModel {
             ReleaseOutcome::AlreadyExpired => assert_eq!(was_held, Some(false)),
             // A lapsed offer counts as withdrawn until another operation removes it.
             ReleaseOutcome::Withdrawn => assert!(self.waiters.contains_key(token)),
-            ReleaseOutcome::NotFound => assert_ne!(was_held, Some(true), "its lock was taken"),
+            ReleaseOutcome::NotFound => {
+                assert_ne!(was_held, Some(true), "the token still holds the lock")
+            }
             ReleaseOutcome::NotFoundOnRetry => panic!("nothing was sent twice"),
         }
         if was_held.is_some() {

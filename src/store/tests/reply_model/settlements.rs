@@ -41,8 +41,11 @@ impl ReplyModel {
         match (reply, next) {
             (SettleOutcome::Settled(Some(run)), Some(next)) => {
                 let first = self.queued_jobs().next().map(|job| job.id.clone());
-                let first = first.expect("there is no next one");
-                assert!(self.is_watched && self.backoff_end(&first).is_none(), "it is not in turn");
+                let first = first.expect("the queue has a next job");
+                assert!(
+                    self.is_watched && self.backoff_end(&first).is_none(),
+                    "the next job could not be claimed"
+                );
                 self.begin_run(&first, &next.token, next.lease, run);
             }
             (SettleOutcome::Settled(None), Some(_)) => {
@@ -51,7 +54,7 @@ impl ReplyModel {
                     expired || first.is_none_or(|job| self.backoff_end(&job.id).is_some());
                 assert!(
                     has_no_due_job || !self.is_watched || self.may_others_precede(&call.token),
-                    "it was in turn"
+                    "a claimable job was not claimed"
                 );
             }
             (reply, _) => assert_eq!(*reply, SettleOutcome::Settled(None)),

@@ -243,7 +243,7 @@ impl StoreHarness {
     pub(in crate::store::tests) async fn join_queue(&self, key: &Key, token: &LockToken) -> u64 {
         match self.acquire(wait_command(key, token)).await {
             AcquireReply::Busy { seq, .. } if seq > 0 => seq,
-            other => panic!("expected a place in the line, got {other:?}"),
+            other => panic!("expected a queue entry, got {other:?}"),
         }
     }
 

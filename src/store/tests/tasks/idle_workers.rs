@@ -199,13 +199,13 @@ async fn queue_is_not_idle_while_tasks_wait_or_run(rig: &StoreHarness) {
 /// A worker whose wake-up was lost, or has not been handled yet.
 async fn idle_poll_does_not_relist_woken_worker(rig: &StoreHarness) {
     let (one, other) = (PollingWorker::subscribed(rig).await, PollingWorker::new(rig));
-    assert!(!poll_idle(&one, SECOND * 8).await, "it never stood there");
+    assert!(!poll_idle(&one, SECOND * 8).await, "the worker was never listed as idle");
     become_idle(&one).await;
     rig.push_task(push_command("a")).await;
     assert!(is_woken_in_time(&one).await);
     let run = other.start_one().await;
     assert!(other.settle_run(&run, TaskOutcome::Done).await);
-    assert!(!poll_idle(&one, SECOND * 8).await, "nothing waits, and it does not stand there");
+    assert!(!poll_idle(&one, SECOND * 8).await, "the queue is empty but the worker is not listed");
     rig.push_task(push_command("b")).await;
     // A push that finds no idle worker sends no message. This poll comes when a message would have
     // arrived.
@@ -213,5 +213,5 @@ async fn idle_poll_does_not_relist_woken_worker(rig: &StoreHarness) {
     assert!(other.settle_run(&run, TaskOutcome::Done).await);
     become_idle(&one).await;
     rig.push_task(push_command("c")).await;
-    assert!(is_woken_in_time(&one).await && !was_woken(&one), "it was told once");
+    assert!(is_woken_in_time(&one).await && !was_woken(&one), "the worker was woken once");
 }

@@ -154,7 +154,7 @@ impl<'a> PollingWorker<'a> {
 
     pub(super) fn decode_run(&self, run: StartedTask, poll_number: u64) -> TaskRunHandle {
         let owner = format!("{}.{poll_number}", self.worker_id).into();
-        let record = TaskRecord::decode(&run.record).expect("it is ours");
+        let record = TaskRecord::decode(&run.record).expect("the record is valid");
         TaskRunHandle {
             token: RunToken { id: run.id, owner },
             attempt: run.attempt,

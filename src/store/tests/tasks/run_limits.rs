@@ -39,7 +39,7 @@ async fn start_rate_is_limited(rig: &StoreHarness) {
     assert_eq!(worker.start_runs(9).await.len(), 5);
     let outcome = worker.poll_tasks(worker.poll_command(9, Vec::new())).await;
     assert!(outcome.started.is_empty());
-    let wait = outcome.next_poll_in.expect("the next start is known");
+    let wait = outcome.next_poll_in.expect("the outcome has the next poll");
     assert!(wait <= SECOND * 2 && wait > SECOND, "{wait:?}");
     rig.advance_past(wait).await;
     assert_eq!(worker.start_runs(9).await.len(), 1);

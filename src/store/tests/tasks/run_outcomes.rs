@@ -195,7 +195,7 @@ async fn lost_waiting_task_leaves_no_history() {
             let id = run.token.id.as_str();
             assert_eq!(rig.queue_key_command::<u64>("HDEL", "zt", &[id]).await, 1);
         }
-        assert!(rig.has_queue_key("zm").await, "what went wrong");
+        assert!(rig.has_queue_key("zm").await, "the failure message is stored");
         rig.advance_past(SECOND).await;
         assert!(worker.start_runs(9).await.is_empty());
         assert_eq!(rig.queue_stats().await.lost, tasks);

@@ -93,7 +93,7 @@ async fn settle_and_start_reaps_expired_runs(rig: &StoreHarness) {
     rig.advance_past(short).await;
     let run = settle_and_start(&worker, &run).await.expect("another one is due");
     assert_eq!((run.payload.as_str(), rig.queue_stats().await.crashed), ("2", 1));
-    let run = settle_and_start(&worker, &run).await.expect("the one that was lost");
+    let run = settle_and_start(&worker, &run).await.expect("the lost run starts again");
     assert_eq!((run.payload.as_str(), run.attempt), ("0", 2));
 }
 

@@ -35,7 +35,7 @@ async fn webhook_event_time(rig: &StoreHarness, call: &WebhookJobSpec) -> u64 {
         .await
         .expect("it is there")
         .webhook_event
-        .expect("it tells of an end");
+        .expect("the job has a webhook event");
     event.split(' ').nth(2).and_then(|time| time.parse().ok()).expect("a time")
 }
 
@@ -133,7 +133,7 @@ async fn forgotten_webhook_job_is_enqueued_again(rig: &StoreHarness) {
     let last = EnqueueCommand { limits: caps, ..enqueue_command(&other) };
     let _ = rig.enqueue(last.clone()).await;
     run_to_done(rig, &other, &last.id, LONG_TIME).await;
-    assert_eq!(rig.job_state(&long_lived).await, None, "room was made");
+    assert_eq!(rig.job_state(&long_lived).await, None, "the oldest job is evicted");
     assert_eq!(rig.job_state(&call.id).await, Some(JobState::Queued));
     let claimed = rig.claim(claim_command(&call.key, &call.id, &new_token())).await;
     let ClaimOutcome::Claimed(run) = claimed else { panic!("it is there: {claimed:?}") };

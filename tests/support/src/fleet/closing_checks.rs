@@ -181,7 +181,7 @@ impl<D: FleetDomain, G: RedisTopology> ProcessFleet<D, G> {
             }
         }
         if !calls.is_empty() {
-            let description = format!("calls while nobody does anything: {calls:?}");
+            let description = format!("calls while idle: {calls:?}");
             violations.push(Violation { guarantee: Guarantee::N1, description });
         }
         violations

@@ -120,7 +120,7 @@ async fn exceed_max_waiters(request: &LockRequest) {
     for _ in 0..max_waiters - 1 {
         match tasks.join_next().await.expect("there are more").expect("no task panics") {
             (Err(AcquireError::Busy(_)), elapsed) => longest_refusal = longest_refusal.max(elapsed),
-            other => panic!("somebody has it: {other:?}"),
+            other => panic!("the acquire is not refused as busy: {other:?}"),
         }
     }
     print_line(&format!("refused {}", longest_refusal.as_micros()));

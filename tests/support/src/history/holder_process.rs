@@ -42,9 +42,9 @@ pub async fn run_holder(url: &str) {
                 let guard = acquire().await.expect("it is served");
                 print_line(&format!("holds {}", guard.fence()));
                 let held_lock = guard.held_lock();
-                tokio::spawn(
-                    async move { print_line(&format!("told {:?}", held_lock.lost().await)) },
-                );
+                tokio::spawn(async move {
+                    print_line(&format!("reports {:?}", held_lock.lost().await))
+                });
                 held = Some(guard);
             }
             ("wait", unchanged) => {

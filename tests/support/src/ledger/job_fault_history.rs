@@ -113,7 +113,7 @@ impl FleetDomain for JobDomain {
         process: &mut ChildProcess,
     ) {
         let line = with_timeout("a node to listen", process.next_line()).await;
-        let addr = line.and_then(|line| line.parse().ok()).expect("it says where it listens");
+        let addr = line.and_then(|line| line.parse().ok()).expect("the node prints its address");
         self.record_listener(incarnation, addr);
     }
 
@@ -160,12 +160,12 @@ impl FleetDomain for JobDomain {
         let lines = vec![
             format!("{stats:?}; {final_states:?}; {cost_summary}"),
             format!(
-                "figure: longest answer of those that nothing is done to {} ms",
+                "figure: longest answer of an undisturbed process {} ms",
                 stats.longest_wait / NS_PER_MS
             ),
             format!("figure: answers that the machine alone excuses {}", stats.excused_answers),
             format!(
-                "figure: fewest runs of 100 that nothing has touched {}",
+                "figure: fewest undisturbed runs of 100 {}",
                 percent_of_runs(stats.undisturbed_runs, &stats)
             ),
             format!("figure: accepted and lost {lost_requests}"),

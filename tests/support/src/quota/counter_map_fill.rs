@@ -63,7 +63,5 @@ pub(super) async fn measure_counter_map_fill(process: &mut ChildProcess) -> Stri
     let line = tokio::time::timeout(FILL_TIMEOUT, process.next_line()).await;
     assert_eq!(line.ok().flatten().as_deref(), Some("full"), "the maps are not filled");
     let after = memory(process);
-    format!(
-        "what a process of quotas remembers of {KEY_COUNT} keys: KiB of memory {before:?}, then {after:?}"
-    )
+    format!("memory of the quota process for {KEY_COUNT} keys: KiB {before:?}, then {after:?}")
 }

@@ -121,7 +121,7 @@ impl FleetDomain for QuotaDomain {
         require(
             stats.tight_readings > 0,
             Guarantee::RL2,
-            "no look shows that charges are put right once",
+            "no reading shows that a charge is settled once",
         );
         let mut lines = vec![
             format!("{stats:?}, {lost_settlements} settlements lost"),

@@ -64,7 +64,7 @@ pub async fn run_quota_spender(url: &str, limit: u64) {
         // All processes start each policy together.
         println!("ready");
         let mut line = String::new();
-        std::io::stdin().lock().read_line(&mut line).expect("it is told to go");
+        std::io::stdin().lock().read_line(&mut line).expect("the start command arrives");
         let limit = store.rate_limiter(policy.clone());
         let tasks = (0..CONCURRENT_TASKS).map(|_| {
             let limit = limit.clone();

@@ -26,7 +26,7 @@ impl RedisCluster {
                 return at;
             }
         }
-        panic!("nobody has shard {shard}")
+        panic!("no cluster node owns shard {shard}")
     }
 
     /// Moves a shard with its keys to the next node while it is used. The migration takes at least
@@ -87,7 +87,10 @@ pub(super) async fn shard_slot(node: &RedisServer, shard: u16) -> u16 {
 /// Returns true if the node reports that it owns a slot.
 pub(super) async fn owns_slot(node: &RedisServer, slot: u16) -> bool {
     let nodes = query_cluster_nodes(node).await;
-    let own_line = nodes.lines().find(|line| line.contains("myself")).expect("it knows itself");
+    let own_line = nodes
+        .lines()
+        .find(|line| line.contains("myself"))
+        .expect("the list includes the queried node");
     let covers = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let [first, last] = [first, last].map(|n| n.parse().unwrap_or(u16::MAX));

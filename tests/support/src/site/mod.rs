@@ -46,21 +46,21 @@
 //! | `/small/{id}` | defer with bodies up to 16 bytes and 2 jobs, lock by `id` |
 //! | `/kept/{id}` | defer that replays `Authorization`, lock by `id` |
 //! | `/carried/{id}` | `Authorization` becomes an extension; defer that carries it, lock by `id` |
-//! | `/named/{id}` | the same, with the user in it as owner, and `/mine`; direct runs are recorded |
+//! | `/named/{id}` | the same, with the user in it as owner, and `/own-jobs`; direct runs are recorded |
 //! | `/named-first/{id}`, `/named-last/{id}` | the same; first wins, or last wins |
 //! | `/named-or-key/{id}` | as `/carried`, with the user as owner; `X-Api-Key` is replayed, first wins, and direct runs are recorded |
 //! | `/carried-or-key/{id}` | as `/carried`; `X-Api-Key` is replayed |
 //! | `/carried-by-all/{id}` | as `/carried`, shared by all users; first wins, and direct runs are recorded |
-//! | `/owned/{id}` | defer with `x-user` as owner and the status at `/mine`, lock by `id` |
+//! | `/owned/{id}` | defer with `x-user` as owner and the status at `/own-jobs`, lock by `id` |
 //! | `/waits/{id}` | defer after a wait of 15 s; lock by `id` |
 //! | `/async/{id}` | defer that accepts `respond-async`; lock by `id` |
 //! | `/always/{id}` | defer always, bodies up to 16 bytes; lock by `id` |
-//! | `/manned/{id}` | defer if a worker is alive; lock by `id` |
-//! | `/no-room/{id}` | defer with a body budget of 2 KiB; lock by `id` |
-//! | `/shared-room/{id}` | defer with a body budget of 4 MiB, body timeout of a minute; lock by `id` |
+//! | `/worker-required/{id}` | defer if a worker is alive; lock by `id` |
+//! | `/small-budget/{id}` | defer with a body budget of 2 KiB; lock by `id` |
+//! | `/shared-budget/{id}` | defer with a body budget of 4 MiB, body timeout of a minute; lock by `id` |
 //! | `/thin/{id}` | defer up to 400 bytes; lock by `id` |
 //! | `/queue-jobs/{id}`, `/queue-bytes/{id}` | defer one job, or 400 bytes, in each shard; lock by `id` |
-//! | `/evicting/{id}` | defer that retains one byte of ended jobs in each shard, with `x-user` as owner, the status at `/mine` and recorded direct runs |
+//! | `/evicting/{id}` | defer that retains one byte of ended jobs in each shard, with `x-user` as owner, the status at `/own-jobs` and recorded direct runs |
 //! | `/few-keys/{id}` | defer with `x-user` as owner, one key per owner in each shard, direct runs recorded; lock by `id` |
 //! | `/puts/{id}` | defer only PUT; lock by `id` |
 //! | `/first/{id}` | defer, first wins; lock by `id` |
@@ -121,11 +121,11 @@
 //! | `/by/tenant/{id}` | lock by `id` and the header `x-tenant`, as a tuple |
 //! | `/listed/address` | 2 a minute by client, named `listed`; 198.51.100.0/24 allowed, 203.0.113.0/24 denied |
 //! | `/listed/key` | 2 a minute by `x-api-key`, named `listed`; `free` allowed, `stolen` denied, `x-client` of the machine allowed |
-//! | `/told/draft` | 1 a minute by `x-api-key`, named `told`, as the next ones |
-//! | `/told/legacy`, `/told/both`, `/told/off` | the same with other headers; `both` exposes them |
-//! | `/told/preflights` | the same, preflights are charged |
-//! | `/told/grpc`, `/told/own` | the same with other refusals |
-//! | `/deferred`, `/mine`, `/found` | the status resource; the second and third one visible to `x-user` |
+//! | `/rate-headers/draft` | 1 a minute by `x-api-key`, named `header-test`, as the next ones |
+//! | `/rate-headers/legacy`, `/rate-headers/both`, `/rate-headers/off` | the same with other headers; `both` exposes them |
+//! | `/rate-headers/preflights` | the same, preflights are charged |
+//! | `/rate-headers/grpc`, `/rate-headers/own` | the same with other refusals |
+//! | `/deferred`, `/own-jobs`, `/found` | the status resource; the second and third one visible to `x-user` |
 
 mod actix;
 mod axum;
@@ -262,7 +262,7 @@ struct AppState {
     second_store: Option<Store>,
     /// True if requests carry the store as an extension.
     injects_store: bool,
-    desk: ScriptedHandler,
+    handler: ScriptedHandler,
     site_name: Arc<str>,
 }
 

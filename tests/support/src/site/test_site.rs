@@ -84,8 +84,12 @@ impl TestSite {
         let separator = if target.contains('?') { '&' } else { '?' };
         let pending = request.with_target(format!("{target}{separator}gate={gate}")).spawn();
         let pending =
-            pending.wait_for_effect(self.app.desk.sync_points.wait_for_arrival(&gate)).await;
-        HeldRequest { pending_response: pending, gate_name: gate, desk: self.app.desk.clone() }
+            pending.wait_for_effect(self.app.handler.sync_points.wait_for_arrival(&gate)).await;
+        HeldRequest {
+            pending_response: pending,
+            gate_name: gate,
+            handler: self.app.handler.clone(),
+        }
     }
 
     /// Starts a worker.
@@ -130,7 +134,7 @@ impl TestSite {
             let _ = with_timeout("the site to stop", task).await;
         }
         let drained = self.app.store.shutdown(Duration::from_secs(5)).await;
-        assert!(drained, "something was left to give back");
+        assert!(drained, "a lock or a queue entry is left");
     }
 }
 
@@ -140,13 +144,13 @@ impl TestSite {
 pub struct HeldRequest {
     pending_response: PendingResponse,
     gate_name: String,
-    desk: ScriptedHandler,
+    handler: ScriptedHandler,
 }
 
 impl HeldRequest {
     /// Opens the gate, and returns the response.
     pub async fn finish(self) -> TestResponse {
-        self.desk.sync_points.open(&self.gate_name);
+        self.handler.sync_points.open(&self.gate_name);
         self.pending_response.response().await
     }
 

@@ -37,8 +37,7 @@ impl TestSiteBuilder {
         site_name: String,
     ) -> Self {
         let site_name = site_name.into();
-        let app =
-            AppState { store, second_store: None, injects_store: true, desk: handler, site_name };
+        let app = AppState { store, second_store: None, injects_store: true, handler, site_name };
         Self { framework, app, worker_options: Some(WorkerOptions::default()) }
     }
 

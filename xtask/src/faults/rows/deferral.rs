@@ -60,7 +60,7 @@ pub(super) const JOB_ROWS: &[FaultRow] = &[
             (Deferral, "restart::"),
             (Faults, "disk_acknowledgement::"),
             (Unit, "redis::tests::disk_replication::"),
-            (Unit, "defer::busy_lock_gate::tests::enqueue_not_on_the_masters_disk_is_uncertain"),
+            (Unit, "defer::gate::tests::enqueue_not_on_the_masters_disk_is_uncertain"),
         ],
     ),
     job_row(

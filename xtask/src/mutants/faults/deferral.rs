@@ -28,7 +28,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "late-settlement-lua",
         table_row: "d3",
-        broken_behavior: "a worker that was stopped past its lease settles its run",
+        broken_behavior: "a worker that was paused past its lease settles its run",
         edits: &[edit(
             "src/store/lua/settle_job_and_claim_next.lua",
             "if redis.call('ZREM', HOLDERS, 'h' .. token) == 0 then return {'lost'} end",
@@ -39,7 +39,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "late-settlement-memory",
         table_row: "d3",
-        broken_behavior: "a worker that was stopped past its lease settles its run",
+        broken_behavior: "a worker that was paused past its lease settles its run",
         edits: &[edit(
             "src/store/memory/settle_job_and_claim_next.rs",
             "if !is_held {\n            return SettleOutcome::RunLost;",
@@ -50,7 +50,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "crash-not-charged",
         table_row: "d13",
-        broken_behavior: "a request that ends its worker runs without end",
+        broken_behavior: "a job that kills its worker runs again without limit",
         edits: &[edit(
             "src/store/lua/claim_lock_and_job.lua",
             "local job_key, attempt = shard_key('j:' .. id), job.attempts + 1\n",
@@ -59,20 +59,20 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests"])],
     },
     SourceFault {
-        name: "retry-loses-its-place",
+        name: "retry-loses-its-queue-position",
         table_row: "d11",
-        broken_behavior: "requests of a resource pass one that waits for its retry",
+        broken_behavior: "jobs of a resource overtake one that waits for its retry",
         edits: &[edit(
             "src/store/lua/settle_job_and_claim_next.lua",
-            "if (verb == 'retry' or verb == 'back') and redis.call('HGET', job_key, 'skip') == '1' then",
-            "if verb == 'retry' or verb == 'back' then",
+            "if (verb == 'retry' or verb == 'postpone') and redis.call('HGET', job_key, 'skip') == '1' then",
+            "if verb == 'retry' or verb == 'postpone' then",
         )],
         suites: &[unit_tests(&["store::tests"])],
     },
     SourceFault {
-        name: "order-not-kept-memory",
+        name: "enqueue-order-lost-memory",
         table_row: "d14",
-        broken_behavior: "requests of one moment run in any order",
+        broken_behavior: "jobs enqueued at the same server time run in any order",
         edits: &[edit(
             "src/store/memory/lock_commands.rs",
             "self.shard.last_seq = (self.shard.last_seq + 1).max(self.now.us);",
@@ -81,9 +81,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests", "defer::tests"])],
     },
     SourceFault {
-        name: "worker-not-told",
+        name: "ready-job-not-published",
         table_row: "d11",
-        broken_behavior: "a worker learns of a free lock by looking again",
+        broken_behavior: "a worker finds a released lock only at its next poll",
         edits: &[edit(
             "src/store/lua/wait_queue.lua",
             "      redis.call(\n        PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node_or_backoffs,\n        'j ' .. LOCK_NAME .. ' ' .. job_id\n      )\n",
@@ -92,9 +92,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests"])],
     },
     SourceFault {
-        name: "drain-not-told",
+        name: "drain-not-announced",
         table_row: "d16",
-        broken_behavior: "a worker that stops goes on to the next request of a resource",
+        broken_behavior: "a draining worker claims the next job of a resource",
         edits: &[edit(
             "src/defer/job_dispatcher/drain.rs",
             "self.shutdown.send_replace(ShutdownPhase::Draining);",
@@ -103,9 +103,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[deferral_tests(&["drain"])],
     },
     SourceFault {
-        name: "other-request-is-known",
+        name: "reused-key-matches-other-request",
         table_row: "d2",
-        broken_behavior: "a key that is used for another request is answered with the first one's job",
+        broken_behavior: "a key reused for another request is answered with the first job",
         edits: &[edit(
             "src/store/lua/enqueue_jobs.lua",
             "if record_fingerprint == fingerprint or record_fingerprint == '-' then",
@@ -116,7 +116,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "cancels-a-run",
         table_row: "d18",
-        broken_behavior: "a request is cancelled while it runs",
+        broken_behavior: "a job is cancelled while it runs",
         edits: &[edit(
             "src/store/lua/cancel_job.lua",
             "if values[1] ~= 'queued' or (values[4] or '0') ~= ARGV[3] then",
@@ -127,7 +127,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "status-of-others",
         table_row: "d17",
-        broken_behavior: "the status of a request is told to another user",
+        broken_behavior: "the status of a job is visible to another user",
         edits: &[edit(
             "src/defer/status/status_request.rs",
             "Some(viewer) => !job.owner.is_empty()",
@@ -141,7 +141,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "key-id-ignored",
         table_row: "d15",
-        broken_behavior: "what an older key has sealed does not open after a change of keys",
+        broken_behavior: "data sealed with an older key cannot be opened after a key rotation",
         edits: &[edit(
             "src/seal/keyring.rs",
             "self.0.ciphers.get(key_id)",
@@ -152,7 +152,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "crashed-post-runs-again-lua",
         table_row: "d2",
-        broken_behavior: "a POST that ran at once in a killed process runs again",
+        broken_behavior: "a POST whose direct run was in a killed process runs again",
         edits: &[edit(
             "src/store/lua/wait_queue.lua",
             "  if values[4] ~= '1' then return 'crashed' end\n",
@@ -163,7 +163,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "crashed-post-runs-again-memory",
         table_row: "d2",
-        broken_behavior: "a POST that ran at once in a killed process runs again",
+        broken_behavior: "a POST whose direct run was in a killed process runs again",
         edits: &[edit(
             "src/store/memory/idempotent_direct_run.rs",
             "if !job.retry_after_crash {",
@@ -174,7 +174,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "direct-lease-not-renewed",
         table_row: "d2",
-        broken_behavior: "a request that runs at once for longer than a lease is taken for crashed",
+        broken_behavior: "a direct run longer than its lease is treated as crashed",
         edits: &[edit(
             "src/gate/idempotent_run.rs",
             "self.spawn_renewals(command);",
@@ -205,7 +205,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests"]), scenario_tests(&["retention::"])],
     },
     SourceFault {
-        name: "records-without-bound",
+        name: "idempotency-keys-without-bound",
         table_row: "d tombstones",
         broken_behavior: "an owner has any number of idempotency keys",
         edits: &[edit(
@@ -216,9 +216,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests"])],
     },
     SourceFault {
-        name: "callbacks-take-no-turns",
-        table_row: "d callbacks",
-        broken_behavior: "receivers that never answer take all callbacks' room",
+        name: "receivers-without-slot-limit",
+        table_row: "d webhooks",
+        broken_behavior: "receivers that never answer take the slots of all webhooks",
         edits: &[edit(
             "src/defer/webhook_receivers.rs",
             "let load = self.receivers.get(&HostOrNetwork::Host(Arc::clone(host)));\n",
@@ -227,9 +227,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["defer::webhook_receivers"]), unit_tests(&["defer::tests"])],
     },
     SourceFault {
-        name: "callback-to-wire-server",
-        table_row: "d callbacks",
-        broken_behavior: "a callback reaches the wire server of its virtual machine",
+        name: "webhook-to-wire-server",
+        table_row: "d webhooks",
+        broken_behavior: "a webhook reaches the wire server of its virtual machine",
         edits: &[edit(
             "src/defer/webhook/address_policy.rs",
             "    !matches!(\n        ip.octets(),\n",
@@ -239,8 +239,8 @@ pub(super) const FAULTS: &[SourceFault] = &[
     },
     SourceFault {
         name: "polls-not-shared",
-        table_row: "d callbacks",
-        broken_behavior: "each long poll of one request asks the store by itself",
+        table_row: "d webhooks",
+        broken_behavior: "each long poll of one job polls the store separately",
         edits: &[edit(
             "src/store/shared_job_poll.rs",
             "        match freshness {\n            PollFreshness::Now => request_number < self.now_requests,",
@@ -251,7 +251,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "calls-in-buffers",
         table_row: "d unsent",
-        broken_behavior: "calls lie in buffers past their deadline, and may have run",
+        broken_behavior: "calls stay in buffers past their deadline, and may have run",
         edits: &[edit(
             "src/store/redis/batcher/round_trip_stats.rs",
             "MIN_ACTIVE_LIMIT.saturating_add(additional)",
@@ -289,9 +289,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         ],
     },
     SourceFault {
-        name: "reserve-not-kept",
+        name: "reserve-not-enforced",
         table_row: "d17",
-        broken_behavior: "one client fills the shard of another one",
+        broken_behavior: "one client fills the shard of another client",
         edits: &[edit(
             "src/store/lua/enqueue_jobs.lua",
             "    not fits\n    or fits_outside_reserve(RESERVE_DIVISOR, job_count, used_bytes, extra_bytes, old_bytes, terms)\n",

@@ -39,7 +39,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "outer-parameter-axum",
         table_row: "l22",
-        broken_behavior: "axum: of two path parameters of one name the outer one is locked",
+        broken_behavior: "axum: of two path parameters with one name, the outer one is the key",
         edits: &[edit(
             "integrations/axum/src/axum_framework.rs",
             "(_, Some(_)) => Err(PathParamError::Duplicate),",
@@ -50,7 +50,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "outer-parameter-actix",
         table_row: "l22",
-        broken_behavior: "actix-web: of two path parameters of one name the outer one is locked",
+        broken_behavior: "actix-web: of two path parameters with one name, the outer one is the key",
         edits: &[edit(
             "integrations/actix-web/src/route_pattern_and_params.rs",
             "(_, Some(_)) => Err(PathParamError::Duplicate),",
@@ -61,7 +61,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "nested-target-axum",
         table_row: "d17",
-        broken_behavior: "axum: a request of a nested router is stored with a part of its path",
+        broken_behavior: "axum: a job of a nested router is stored with only a part of its path",
         edits: &[edit(
             "integrations/axum/src/axum_framework.rs",
             ".map_or(&parts.uri, |original| &original.0);",
@@ -78,7 +78,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "user-not-restored-actix",
         table_row: "d17",
-        broken_behavior: "actix-web: a run does not have the user that its request came with",
+        broken_behavior: "actix-web: the user of the request is not restored for its run",
         edits: &[edit(
             "integrations/actix-web/src/app_replayer.rs",
             "marker.restored_snapshots::<ActixExtensionInserter>().for_each(|put| put(&mut extensions));",
@@ -89,7 +89,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "run-ends-with-its-client",
         table_row: "d2",
-        broken_behavior: "a remembered request stops when its client leaves, and runs again",
+        broken_behavior: "a direct run is aborted when its client disconnects, and runs again",
         edits: &[edit(
             "src/gate/detached_run.rs",
             "if !self.0.has_run() {",
@@ -100,7 +100,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "replay-header-unsigned",
         table_row: "d17",
-        broken_behavior: "a forged header passes for a run of a worker",
+        broken_behavior: "a forged header is accepted as the replay marker of a worker",
         edits: &[edit(
             "src/http_replay/replay_claims.rs",
             "if !secrets.iter().any(holds) {",
@@ -111,7 +111,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "no-retry-after",
         table_row: "q1",
-        broken_behavior: "a refused client is not told when to come back",
+        broken_behavior: "a refusal has no Retry-After",
         edits: &[edit(
             "src/rate_limit/rate_refusal.rs",
             "if let Some(wait) = self.retry_after() {",
@@ -131,11 +131,11 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["throttle", "log"])],
     },
     SourceFault {
-        name: "unknown-outcome-not-told",
+        name: "unknown-outcome-not-reported",
         table_row: "d4",
-        broken_behavior: "a request that may have been stored is answered as one that was not",
+        broken_behavior: "a job that may have been stored is answered as one that was not",
         edits: &[edit(
-            "src/defer/busy_lock_gate/enqueue_request.rs",
+            "src/defer/gate/enqueue_request.rs",
             "match stores && error.may_have_run() {",
             "match !FAULT && stores && error.may_have_run() {",
         )],

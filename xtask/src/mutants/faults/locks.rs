@@ -35,14 +35,14 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "renewal-revives-lua",
         table_row: "l11",
-        broken_behavior: "a renewal that comes late takes a lost lock again",
+        broken_behavior: "a late renewal revives a lost lock",
         edits: &[edit("src/store/lua/renew.lua", "if deadline_ms > now_ms then", "if true then")],
         suites: &[unit_tests(&["store::"])],
     },
     SourceFault {
         name: "renewal-revives-memory",
         table_row: "l11",
-        broken_behavior: "a renewal that comes late takes a lost lock again",
+        broken_behavior: "a late renewal revives a lost lock",
         edits: &[edit(
             "src/store/memory/lock_holders_and_queue.rs",
             "self.deadline_of(&member).filter(|deadline| *deadline > now.ms)?",
@@ -53,7 +53,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "fence-by-clock-lua",
         table_row: "l13",
-        broken_behavior: "the next fence is the server's time, whatever the last one was",
+        broken_behavior: "the next fence is the server's time, even below the last fence",
         edits: &[edit(
             "src/store/lua/lock_batch_fast.lua",
             "      if next_unused > now_us then\n        fence = format",
@@ -64,7 +64,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "fence-by-clock-memory",
         table_row: "l13",
-        broken_behavior: "two grants of one moment have the same fence",
+        broken_behavior: "two grants at the same server time have the same fence",
         edits: &[edit(
             "src/store/memory/lock_transaction.rs",
             "(self.shard.highest_fence + 1).max(self.now.us)",
@@ -117,9 +117,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests", "lock::"])],
     },
     SourceFault {
-        name: "offer-not-told",
+        name: "offer-not-published",
         table_row: "l7",
-        broken_behavior: "a waiter learns of its turn by looking again",
+        broken_behavior: "a waiter finds its offer only at its next poll",
         edits: &[edit(
             "src/store/lua/wait_queue.lua",
             "      redis.call(\n        PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. string.match(token, ':(%x+)$'),\n        'o ' .. LOCK_NAME .. ' ' .. token\n      )\n",
@@ -130,7 +130,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "dropped-call-not-undone",
         table_row: "l4",
-        broken_behavior: "a waiter that leaves keeps its place, or the lock",
+        broken_behavior: "a dropped waiter keeps its queue entry, or the lock",
         edits: &[edit(
             "src/store/grant_attempt.rs",
             "if !self.may_have_grant && self.late_calls.is_none() {",
@@ -139,9 +139,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["lock::tests", "store::redis::tests"])],
     },
     SourceFault {
-        name: "dropped-guard-not-given-back",
+        name: "dropped-guard-not-released",
         table_row: "l3",
-        broken_behavior: "a client that leaves keeps the lock for its lease",
+        broken_behavior: "a client that disconnects keeps the lock for its lease",
         edits: &[edit(
             "src/store/owned_hold.rs",
             "        self.start_release(None);\n    }\n}",
@@ -161,9 +161,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["lock::tests"])],
     },
     SourceFault {
-        name: "loss-not-told",
+        name: "loss-not-reported",
         table_row: "l2",
-        broken_behavior: "a holder does not hear that its lock is lost",
+        broken_behavior: "a holder gets no report that its lock is lost",
         edits: &[edit(
             "src/store/lock_lease.rs",
             "if let Some(hold) = hold {",
@@ -172,9 +172,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["lock::tests"])],
     },
     SourceFault {
-        name: "loss-told-of-released",
+        name: "loss-reported-after-release",
         table_row: "l11",
-        broken_behavior: "a renewal that a release overtakes tells of a loss",
+        broken_behavior: "a renewal overtaken by a release reports a loss",
         edits: &[edit(
             "src/store/owned_hold.rs",
             "        self.close();\n        let outcome = self.store.backend().release(",
@@ -185,7 +185,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "handovers-without-end",
         table_row: "l20",
-        broken_behavior: "a lock passes within a process past others, beyond its fences",
+        broken_behavior: "handovers overtake other processes and use more fences than reserved",
         edits: &[edit(
             "src/lock/local_wait_queue/queue_snapshot.rs",
             "self.remaining = self.remaining.checked_sub(1)?;",
@@ -196,7 +196,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "permits-cover-fewer",
         table_row: "l22",
-        broken_behavior: "permits(1) within permits(10) of one key lets several in",
+        broken_behavior: "permits(1) nested in permits(10) of one key admits several holders",
         edits: &[edit(
             "src/lock/held_locks.rs",
             "(LockMode::Permits(has), LockMode::Permits(wanted)) => has <= wanted,",
@@ -205,7 +205,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["lock::"])],
     },
     SourceFault {
-        name: "several-in-any-order",
+        name: "lock-set-in-any-order",
         table_row: "l22",
         broken_behavior: "two requests for the same locks wait for each other",
         edits: &[edit(
@@ -216,9 +216,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["lock::tests"])],
     },
     SourceFault {
-        name: "held-header-unsigned",
+        name: "delegation-unsigned",
         table_row: "l22",
-        broken_behavior: "a forged header passes for a lock of the caller",
+        broken_behavior: "a forged delegation header is accepted as the lock of the caller",
         edits: &[edit(
             "src/lock/delegation_header.rs",
             ".any(|secret| secret.mac(claims)",
@@ -229,7 +229,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "lock-of-other-server-is-held",
         table_row: "l22",
-        broken_behavior: "a run has the lock of its server for one of another server",
+        broken_behavior: "the lock of a run is accepted in place of a lock of another server",
         edits: &[edit(
             "src/gate/replay_marker.rs",
             "self.store().is_same_as(store) == Some(true);",

@@ -50,7 +50,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "lost-run-renewed",
         table_row: "tasks",
-        broken_behavior: "a worker is told that it still has a run that it has lost",
+        broken_behavior: "a renewal reports a lost run as still held",
         edits: &[edit(
             "src/store/lua/tasks_renew.lua",
             "results[i] = lease_end and '1' or '0'",

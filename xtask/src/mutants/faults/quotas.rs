@@ -17,7 +17,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "charge-before-limit-lua",
         table_row: "q1",
-        broken_behavior: "a cost is charged where less than it is left",
+        broken_behavior: "a cost is charged although fewer units are left",
         edits: &[edit(
             "src/store/lua/charge_batch_fast.lua",
             "      if headroom < cost * admitted then\n",
@@ -28,7 +28,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "limit-off-by-one-memory",
         table_row: "q1",
-        broken_behavior: "a fixed window lets in one more",
+        broken_behavior: "a fixed window admits one request too many",
         edits: &[edit(
             "src/store/memory/rate_counters/stored_counter.rs",
             "fits(*limit, *spent, cost)\n",
@@ -39,7 +39,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "gcra-paid-early-lua",
         table_row: "q5",
-        broken_behavior: "a debt is paid off twice as fast as the quota says",
+        broken_behavior: "a GCRA debt is repaid at twice the rate of the quota",
         edits: &[edit(
             "src/store/lua/quota_counter_load_store.lua",
             "floor(max(now_us - since_us, 0) / tick_us) * tick_parts",
@@ -50,7 +50,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "sliding-forgets-memory",
         table_row: "q1",
-        broken_behavior: "the share of the window before is rounded down",
+        broken_behavior: "the share of the previous window is rounded down",
         edits: &[edit(
             "src/store/memory/rate_counters/stored_counter.rs",
             "scale_ceil(self.previous, self.left_ms(now), self.length_ms)",
@@ -61,7 +61,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "refund-moves-window-lua",
         table_row: "q4",
-        broken_behavior: "a correction begins the window anew",
+        broken_behavior: "an adjustment restarts the window",
         edits: &[edit(
             "src/store/lua/quota_counter_load_store.lua",
             "call('INCRBY', counter.key, integer(counter.spent - counter.used_before))",
@@ -72,7 +72,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "refund-of-any-window-memory",
         table_row: "q4",
-        broken_behavior: "a refund of the window before is taken from this one",
+        broken_behavior: "a refund of the previous window is deducted from the current one",
         edits: &[edit(
             "src/store/memory/rate_counters/stored_counter.rs",
             "Self::Fixed { spent, end_ms } if end_ms.abs_diff(window.boundary) <= tolerance_ms => {",
@@ -83,7 +83,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "policy-names-folded",
         table_row: "q1",
-        broken_behavior: "policies whose names differ in other letters share a counter",
+        broken_behavior: "names that differ only outside ASCII letters and digits share a counter",
         edits: &[edit(
             "src/rate_limit/policy_cost_and_reactions.rs",
             "self.counter_name = escape(name.as_bytes()).into();",
@@ -94,7 +94,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "charge-without-bound",
         table_row: "q4",
-        broken_behavior: "one charge after the fact blocks a key for a lifetime",
+        broken_behavior: "a charge after the response has no maximum",
         edits: &[edit(
             "src/store/rate/charge_adjustment.rs",
             "units: units.min(rule.max_charge())",
@@ -105,7 +105,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "refusal-outlives-refund",
         table_row: "q2",
-        broken_behavior: "a refusal is repeated after a refund has made room",
+        broken_behavior: "a cached refusal outlives a refund",
         edits: &[
             edit(
                 "src/rate_limit/engine/charge_receipt.rs",
@@ -123,7 +123,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "whole-quota-in-outage",
         table_row: "q10",
-        broken_behavior: "without the store each process lets in the whole quota",
+        broken_behavior: "in an outage each process admits the whole quota",
         edits: &[
             edit(
                 "src/rate_limit/engine/outage_limiter.rs",

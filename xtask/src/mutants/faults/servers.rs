@@ -15,9 +15,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["failover"])],
     },
     SourceFault {
-        name: "other-server-not-told",
+        name: "data-loss-not-reported",
         table_row: "l13",
-        broken_behavior: "a holder does not hear that the server has lost its data",
+        broken_behavior: "a holder gets no report that the server has lost its data",
         edits: &[edit(
             "src/store/redis/server_tracker.rs",
             "let is_change = matches!(change, ServerChange::DataLost | ServerChange::Replaced);",
@@ -28,7 +28,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "replicas-not-counted",
         table_row: "l14",
-        broken_behavior: "a grant stands that too few replicas have",
+        broken_behavior: "a grant counts although too few replicas have it",
         edits: &[edit(
             "src/store/lock_lease.rs",
             "if confirmed < wanted {",
@@ -88,7 +88,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["quorum::"])],
     },
     SourceFault {
-        name: "ended-runtime-not-seen",
+        name: "connection-of-ended-runtime-used",
         table_row: "l6",
         broken_behavior: "the first call on a new runtime goes to a connection of one that has ended",
         edits: &[edit(
@@ -101,7 +101,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "lost-reply-not-undone",
         table_row: "l5",
-        broken_behavior: "a call whose reply is lost leaves what it has taken",
+        broken_behavior: "a call whose reply is lost is not undone",
         edits: &[edit(
             "src/store/grant_attempt.rs",
             "Err(ErrorKind::Timeout | ErrorKind::Protocol) => 1 + self.possible_copies(),",
@@ -121,9 +121,9 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests"])],
     },
     SourceFault {
-        name: "validity-from-the-answer",
+        name: "validity-counted-from-the-reply",
         table_row: "l15",
-        broken_behavior: "a holder is sure of its lock for longer than the store keeps it",
+        broken_behavior: "the validity time of a lock exceeds its lease in the store",
         edits: &[edit(
             "src/store/lock_lease.rs",
             "state.valid_until = sent_at + validity_time(lease);\n        let ends_at",
@@ -134,7 +134,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
         name: "shutdown-does-not-wait",
         table_row: "l24",
-        broken_behavior: "a process ends before its locks are given back",
+        broken_behavior: "a process ends before its locks are released",
         edits: &[edit(
             "src/store/lease_agent.rs",
             "if self.runtime.shared.pending_undos.load(Ordering::Acquire) == 0 {",

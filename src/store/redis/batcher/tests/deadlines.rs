@@ -151,7 +151,7 @@ async fn outcome_cell_stays_sent_only_if_call_may_have_run() {
             AbandonedCall::Done(outcome) => {
                 assert_eq!(outcome.expect_err("it failed").kind(), kind);
             }
-            _ => panic!("nobody was told of {kind:?}"),
+            _ => panic!("no caller received {kind:?}"),
         }
     }
 }

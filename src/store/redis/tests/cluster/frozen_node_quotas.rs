@@ -65,7 +65,7 @@ async fn frozen_node_makes_only_its_own_keys_limited_locally() {
         );
         let started = Instant::now();
         assert!(!are_counted_by_store(&limit, &frozen_keys).await.contains(&true));
-        assert!(started.elapsed() < SECOND, "each waits for who is known to be away");
+        assert!(started.elapsed() < SECOND, "a check waits for an unavailable cluster node");
     }
     // On a loaded machine, some checks may time out.
     assert!(local_count * 10 < check_count, "{local_count} of {check_count}: {limit:?}");

@@ -65,7 +65,7 @@ impl FailoverScenario {
             self.acquire_and_release(&self.keys_by_master[FAILED_MASTER][0]).await,
             Ok(Some(_))
         ) {
-            assert!(started.elapsed() < 40 * SECOND, "nobody takes over");
+            assert!(started.elapsed() < 40 * SECOND, "no replica is promoted");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

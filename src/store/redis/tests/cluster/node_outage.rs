@@ -62,14 +62,18 @@ async fn topology_refresh_reuses_connections_during_outage() {
     let mut refresh_count = 0;
     while refresh_count < 6 {
         let token = LockToken::new(store.node());
-        store.backend().acquire(acquire_command(&lost_key, &token)).await.expect_err("it is away");
+        store
+            .backend()
+            .acquire(acquire_command(&lost_key, &token))
+            .await
+            .expect_err("the cluster node is unavailable");
         refresh_count = query_info("commandstats", refresh_stat).await - before;
     }
     let new_connections = query_info("stats", "total_connections_received").await
         - connections
         - (own_queries.get() - first);
-    println!("figure: connections for {refresh_count} looks {new_connections}");
-    assert!(new_connections <= 4, "{new_connections} connections for {refresh_count} looks");
+    println!("figure: connections for {refresh_count} refreshes {new_connections}");
+    assert!(new_connections <= 4, "{new_connections} connections for {refresh_count} refreshes");
 }
 
 /// A process may run for weeks without another topology refresh.
@@ -92,6 +96,6 @@ async fn cached_topology_connections_are_closed_after_use() {
         .await;
     }
     wait_until("a node to be asked", async || count_refresh_connections().await > 0).await;
-    wait_until("nobody to keep a connection", async || count_refresh_connections().await == 0)
+    wait_until("the refresh connections to close", async || count_refresh_connections().await == 0)
         .await;
 }

@@ -117,5 +117,5 @@ async fn without_shard_channels_one_node_is_subscribed_at_a_time() {
         let (key, id) = offer_of_subscriber(n);
         listener.wait_for_message(&WakeupMessage::JobOffer(key, id)).await;
     }
-    assert_eq!(counts.max_open.load(Ordering::SeqCst), 1, "each would hear the same");
+    assert_eq!(counts.max_open.load(Ordering::SeqCst), 1, "one subscription receives all messages");
 }

@@ -90,7 +90,7 @@ impl ScriptedNode {
 
     /// Asserts that the error was sent.
     fn assert_error_was_sent(&self) {
-        assert_eq!(*self.script.next_error.lock(), None, "nobody has called");
+        assert_eq!(*self.script.next_error.lock(), None, "the call has received the error");
     }
 }
 
@@ -177,8 +177,11 @@ async fn full_node_refuses_charges_and_stays_in_use() {
     // More failures than the breaker tolerates.
     for _ in 0..20 {
         node.set_next_error("OOM command not allowed when used memory is beyond maxmemory.");
-        let error =
-            store.backend().charge(charge_command(&keys[0], LIMIT)).await.expect_err("no room");
+        let error = store
+            .backend()
+            .charge(charge_command(&keys[0], LIMIT))
+            .await
+            .expect_err("the server refuses the write");
         node.assert_error_was_sent();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "it has not run");
     }

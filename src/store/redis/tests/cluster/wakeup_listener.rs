@@ -29,7 +29,7 @@ impl WakeupListener {
         let (node, wakeups) = (NodeId::new(), Arc::new(WakeupListeners::default()));
         let messages = wakeups.subscribe_work();
         let subscription = store.backend().subscribe(node.clone(), &wakeups);
-        drop(crate::store::spawn(subscription.expect("there is somebody to hear")));
+        drop(crate::store::spawn(subscription.expect("the subscription starts")));
         let mut listener = Self { node, _wakeups: wakeups, messages };
         listener.wait_for_resync().await;
         listener
@@ -44,7 +44,7 @@ impl WakeupListener {
     /// Waits for a message and skips others.
     pub(super) async fn wait_for_message(&mut self, message: &WakeupMessage) {
         let received = async { while self.messages.recv().await.as_ref() != Some(message) {} };
-        timeout(20 * SECOND, received).await.expect("it is told");
+        timeout(20 * SECOND, received).await.expect("the message arrives");
     }
 
     /// Sends messages until one is received: the subscription may be moving to another node.

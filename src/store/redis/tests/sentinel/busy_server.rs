@@ -115,7 +115,7 @@ async fn server_busy_during_handshake_is_not_a_new_server() {
     .await;
     proxy.set_refuses_info(false);
     wait_until_usable(&store).await;
-    assert_eq!(store.backend().server_generation(), generation, "it was taken for another one");
+    assert_eq!(store.backend().server_generation(), generation, "the server counts as replaced");
     assert_eq!(guard.release().await, crate::lock::ReleaseStatus::Released);
 }
 
@@ -140,7 +140,7 @@ async fn server_info_fails_while_script_blocks_server() {
             busy.is_err_and(|error| error.code() == Some("BUSY"))
         })
         .await;
-        assert!(ServerInfo::fetch(&mut connection).await.is_err(), "it tells nothing for good");
+        assert!(ServerInfo::fetch(&mut connection).await.is_err(), "the server refuses `INFO`");
         server.command(&["SCRIPT", "KILL"]).await;
         wait_until("it to answer", async || {
             redis::cmd("PING").query_async::<String>(&mut connection).await.is_ok()

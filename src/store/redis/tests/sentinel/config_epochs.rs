@@ -123,5 +123,5 @@ async fn older_epoch_of_majority_is_accepted_in_the_end() {
         advance_time(SECOND).await;
         accepted = accepted.or(master_port().await);
     }
-    assert_eq!(accepted, old, "nobody can use it any more");
+    assert_eq!(accepted, old, "the remaining sentinels agree on the old master");
 }

@@ -91,7 +91,7 @@ async fn switch_master_event_moves_all_lanes() {
         .publish_event("+switch-master", format!("mymaster 127.0.0.1 {old} 127.0.0.1 {new}"));
     // Over the lane of one shard.
     let (key, backend) = (Key::custom("x"), pair.store.backend());
-    wait_for("it is heard", async {
+    wait_for("the failover event to take effect", async {
         while pair.new_master.count_script_calls().await == 0 {
             let _ = backend.charge(charge_command(&key, 1 << 30)).await;
         }
@@ -106,7 +106,7 @@ async fn failover_event_suspends_master_until_successor_is_known() {
     pair.announce_failover();
     let (key, backend) = (Key::custom("x"), pair.store.backend());
     let is_unavailable = |error: Error| error.kind() == ErrorKind::Unavailable;
-    wait_for("it is heard", async {
+    wait_for("the failover event to take effect", async {
         while !backend.charge(charge_command(&key, 1 << 30)).await.is_err_and(is_unavailable) {}
     })
     .await;
@@ -130,7 +130,7 @@ async fn failover_event_suspends_master_until_successor_is_known() {
 async fn replaced_master_is_left_without_events() {
     let pair = FailoverPair::start_with_frequent_polls().await;
     pair.sentinel.set_master(pair.new_master.port());
-    wait_for("it is seen", async {
+    wait_for("the poll of the sentinel to take effect", async {
         while pair.new_master.count_script_calls().await == 0 {
             pair.count_admitted_charges().await;
         }
@@ -143,7 +143,10 @@ async fn replaced_master_is_left_without_events() {
 async fn master_in_failover_is_left_without_events() {
     let pair = FailoverPair::start_with_frequent_polls().await;
     pair.sentinel.set_flags("master,failover_in_progress");
-    wait_for("it is seen", async { while pair.count_admitted_charges().await > 0 {} }).await;
+    wait_for("the poll of the sentinel to take effect", async {
+        while pair.count_admitted_charges().await > 0 {}
+    })
+    .await;
     let before = pair.old_master.count_script_calls().await;
     pair.sentinel.set_master(pair.new_master.port());
     pair.sentinel.set_flags("master");
@@ -154,7 +157,10 @@ async fn master_in_failover_is_left_without_events() {
 async fn master_is_used_again_after_aborted_failover() {
     let pair = FailoverPair::start().await;
     pair.announce_failover();
-    wait_for("it is heard", async { while pair.count_admitted_charges().await > 0 {} }).await;
+    wait_for("the failover event to take effect", async {
+        while pair.count_admitted_charges().await > 0 {}
+    })
+    .await;
     pair.sentinel.set_flags("master");
     wait_for("it is back", async { while pair.count_admitted_charges().await < 64 {} }).await;
     assert_eq!(pair.new_master.count_script_calls().await, 0);
@@ -203,7 +209,7 @@ async fn idle_lane_is_kept_while_master_answers() {
             return;
         }
     }
-    panic!("{new_connections} lanes anew in each round");
+    panic!("{new_connections} new lanes in each round");
 }
 
 /// No sentinel would name the master, so a lane that was left could not be replaced.
@@ -239,7 +245,10 @@ async fn lane_is_left_at_first_timeout() {
     let (key, backend) = (Key::custom("x"), pair.store.backend());
     let before = pair.old_master.count_script_calls().await;
     pair.old_master.freeze();
-    let error = backend.charge(charge_command(&key, 1 << 30)).await.expect_err("nobody answers");
+    let error = backend
+        .charge(charge_command(&key, 1 << 30))
+        .await
+        .expect_err("the master does not answer");
     assert_eq!(error.kind(), ErrorKind::Timeout);
     pair.sentinel.set_master(pair.new_master.port());
     pair.old_master.resume();
@@ -251,7 +260,7 @@ async fn lane_is_left_at_first_timeout() {
     assert_eq!(
         pair.old_master.count_script_calls().await,
         before + 1,
-        "only what had been sent before"
+        "only the call sent before the event"
     );
     assert!(pair.new_master.count_script_calls().await > 0);
 }
@@ -277,7 +286,7 @@ async fn reply_of_left_lane_is_in_doubt() {
         first
     };
     let (first, second) = tokio::join!(resume, second);
-    assert_eq!(first.expect_err("nobody answers").kind(), ErrorKind::Timeout);
+    assert_eq!(first.expect_err("the master does not answer").kind(), ErrorKind::Timeout);
     // If the lock was granted, the successor has it.
     let is_on_successor =
         pair.new_master.remaining_keys().await.iter().any(|name| name.contains("}:h:"));

@@ -114,7 +114,7 @@ impl FakeSentinel {
     }
 
     pub(super) fn publish_event(&self, channel: &'static str, text: String) {
-        self.state.events.send((channel, text)).expect("somebody hears it");
+        self.state.events.send((channel, text)).expect("the event has a subscriber");
     }
 }
 

@@ -66,7 +66,7 @@ async fn hanging_sentinel_does_not_delay_connect() {
     for nodes in [[&hangs, &answers], [&answers, &hangs]] {
         let urls = nodes.map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port()));
         let builder = Store::sentinel(urls, "mymaster").call_timeout(3 * SECOND);
-        let store = builder.connect().await.expect("one tells");
+        let store = builder.connect().await.expect("one sentinel answers");
         store.ping().await.expect("it is there");
     }
 }
@@ -85,7 +85,7 @@ async fn majority_of_sentinels_chooses_master() {
         let sentinels = [&late_sentinel, &others[0], &others[1], &hangs];
         let urls = sentinels.map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port()));
         let builder = Store::sentinel(urls, "mymaster").call_timeout(4 * SECOND);
-        let store = builder.connect().await.expect("they tell");
+        let store = builder.connect().await.expect("the sentinels answer");
         let guard = store.lock(number.to_string()).acquire().await.expect("it is free");
         assert_eq!(guard.release().await, ReleaseStatus::Released);
         misled += u32::from(old.count_script_calls().await != before);
@@ -150,7 +150,11 @@ async fn unknown_master_name_is_outage_while_sentinel_is_down() {
     let urls = [UNUSED_PORT.to_owned(), sentinel.port().to_string()];
     let urls = urls.map(|port| format!("redis://127.0.0.1:{port}"));
     let store = Store::sentinel(urls, "other").call_timeout(10 * SECOND).connect().await;
-    let error = store.expect("one may know it").ping().await.expect_err("nobody has told");
+    let error = store
+        .expect("an unavailable sentinel is no config error")
+        .ping()
+        .await
+        .expect_err("no sentinel names a master");
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }
 
@@ -186,7 +190,7 @@ async fn demoted_master_is_left_by_calls_and_subscriber() {
     }
     swap_roles(&master, &replica, &sentinel).await;
     let started = Instant::now();
-    let guard = store.lock("y").acquire().await.expect("the successor takes it");
+    let guard = store.lock("y").acquire().await.expect("the new master grants it");
     assert!(started.elapsed() < 4 * SECOND, "{:?}", started.elapsed());
     assert_eq!(guard.release().await, ReleaseStatus::Released);
     // The old master has no subscribers left, although it still forwards messages of the new one.

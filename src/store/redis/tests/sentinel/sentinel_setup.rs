@@ -97,7 +97,7 @@ impl SentinelProcess {
              sentinel failover-timeout mymaster 5000\n",
             std::env::temp_dir().display()
         );
-        std::fs::write(&config_path, text).expect("a place for temporary files");
+        std::fs::write(&config_path, text).expect("the temporary directory is writable");
         let mut command = Command::new("redis-server");
         command.arg(&config_path).arg("--sentinel").stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("redis-server is there");
@@ -112,8 +112,8 @@ impl SentinelProcess {
 
     /// Returns a field of the sentinel's report on the master.
     async fn master_field(&self, field: &str) -> Option<String> {
-        let facts = self.sentinel_command::<Vec<String>>(&["MASTER", "mymaster"]).await?;
-        let found = facts.chunks_exact(2).find(|pair| pair[0] == field);
+        let fields = self.sentinel_command::<Vec<String>>(&["MASTER", "mymaster"]).await?;
+        let found = fields.chunks_exact(2).find(|pair| pair[0] == field);
         found.map(|pair| pair[1].clone())
     }
 

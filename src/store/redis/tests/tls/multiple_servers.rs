@@ -38,7 +38,7 @@ fn start_tls_server(certificates: &TestCertificates, port: u16, master: Option<u
     command.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1"]);
     command.args(["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
     let folder = certificates.path(&port.to_string());
-    std::fs::create_dir(&folder).expect("a place for temporary files");
+    std::fs::create_dir(&folder).expect("the temporary directory is writable");
     command.arg("--dir").arg(folder).args(certificates.server_arguments());
     command.args(["--tls-auth-clients", "no", "--tls-replication", "yes"]);
     if let Some(port) = master {
@@ -59,7 +59,7 @@ fn start_tls_sentinel(certificates: &TestCertificates, port: u16, master: u16) -
     for [setting, name] in SERVER_FILE_SETTINGS {
         text += &format!("{setting} {}\n", certificates.path(name).display());
     }
-    std::fs::write(&file, text).expect("a place for temporary files");
+    std::fs::write(&file, text).expect("the temporary directory is writable");
     TlsProcess::start(Command::new("redis-server").arg(&file).arg("--sentinel"))
 }
 

@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(observe_at(1, 1000, 7000), None);
         assert_eq!(observe_at(1, 1900, 7399), None);
         assert_eq!(observe_at(1, 1950, 7400), Some((1000 * NS_PER_MS, 5950 * NS_PER_MS)));
-        assert_eq!(observe_at(1, 2500, 7600), None, "what is past is past");
+        assert_eq!(observe_at(1, 2500, 7600), None, "an ended stall is not reported again");
         assert_eq!(observe_at(2, 2550, 9000), None, "of another process");
     }
 

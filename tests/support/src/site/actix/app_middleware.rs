@@ -51,7 +51,7 @@ pub(super) async fn delay_conflict_response(
     let app = request.app_data::<Data<AppState>>().cloned();
     let response = next.call(request).await?;
     if let Some(app) = app.filter(|_| response.status() == StatusCode::CONFLICT) {
-        app.desk.sync_points.wait_at(&gate).await;
+        app.handler.sync_points.wait_at(&gate).await;
     }
     Ok(response)
 }

@@ -15,10 +15,10 @@ pub(super) fn defer_option_routes(config: &mut ServiceConfig) {
     one("/waits/{id}", DeferLayer::new().wait_up_to(Duration::from_secs(15)));
     one("/async/{id}", DeferLayer::new().honor_respond_async());
     one("/always/{id}", DeferLayer::new().defer_always().body_limit(16));
-    one("/manned/{id}", DeferLayer::new().require_worker());
-    one("/no-room/{id}", DeferLayer::new().buffer_budget(2_048));
-    let shared_room = DeferLayer::new().buffer_budget(4 << 20);
-    one("/shared-room/{id}", shared_room.body_read_timeout(Duration::from_secs(60)));
+    one("/worker-required/{id}", DeferLayer::new().require_worker());
+    one("/small-budget/{id}", DeferLayer::new().buffer_budget(2_048));
+    let shared_budget = DeferLayer::new().buffer_budget(4 << 20);
+    one("/shared-budget/{id}", shared_budget.body_read_timeout(Duration::from_secs(60)));
     one("/thin/{id}", DeferLayer::new().max_resource_bytes(400));
     one("/queue-jobs/{id}", DeferLayer::new().max_queue_jobs(64));
     one("/queue-bytes/{id}", DeferLayer::new().max_queue_bytes(64 * 400));

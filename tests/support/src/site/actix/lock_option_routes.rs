@@ -107,5 +107,5 @@ pub(super) async fn handle_with_locks(
     if let Some(CurrentLocks(locks)) = locks {
         acquire_reentrantly(&app, &locks, &mut observed).await;
     }
-    build_response(app.desk.handle_request(observed, body).await)
+    build_response(app.handler.handle_request(observed, body).await)
 }

@@ -54,7 +54,7 @@ async fn run_server(app: AppState, listener: TcpListener, stopped: oneshot::Rece
         ActixApp::new().configure(move |config| {
             configure_routes(config, &app);
             config.service(route_without_worker()).service(deferred_routes("/deferred"));
-            config.service(deferred_routes("/mine").visible_to(user_header));
+            config.service(deferred_routes("/own-jobs").visible_to(user_header));
             let found = deferred_routes("/found").visible_to_async(|request| {
                 let user = user_header(request);
                 async { user }
@@ -86,7 +86,7 @@ pub(super) fn build_unscoped_merge_layer() {
 }
 
 pub(super) fn build_worker(app: &AppState) -> DeferWorker {
-    let (store, handler, app) = (app.store.clone(), app.desk.clone(), app.clone());
+    let (store, handler, app) = (app.store.clone(), app.handler.clone(), app.clone());
     let worker = DeferWorker::new(&store, move |config: &mut ServiceConfig| {
         configure_routes(config, &app);
     });
@@ -193,8 +193,9 @@ fn defer_routes(config: &mut ServiceConfig) {
     let with_kept_header =
         DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
     one("/kept/{id}", by_id(), with_kept_header);
-    one("/owned/{id}", by_id(), DeferLayer::new().owner(user_header).status_path("/mine"));
-    let owned = || DeferLayer::new().owner(user_header).status_path("/mine").idempotent_direct();
+    one("/owned/{id}", by_id(), DeferLayer::new().owner(user_header).status_path("/own-jobs"));
+    let owned =
+        || DeferLayer::new().owner(user_header).status_path("/own-jobs").idempotent_direct();
     one("/evicting/{id}", by_id(), owned().max_ended_bytes(64));
     one("/few-keys/{id}", by_id(), owned().max_idempotency_keys(64));
     one("/few/{id}", by_id(), DeferLayer::new().owner(user_header).max_owner_jobs(128));
@@ -259,7 +260,7 @@ async fn handle_request(
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
         ..describe_request(&app, &request)
     };
-    build_response(app.desk.handle_request(observed, body).await)
+    build_response(app.handler.handle_request(observed, body).await)
 }
 
 fn describe_request(app: &AppState, request: &HttpRequest) -> ObservedRequest {
@@ -276,8 +277,8 @@ fn describe_request(app: &AppState, request: &HttpRequest) -> ObservedRequest {
 }
 
 fn build_response(handler_response: HandlerResponse) -> HttpResponse {
-    let status =
-        StatusCode::from_u16(handler_response.status).expect("the desk tells a valid status");
+    let status = StatusCode::from_u16(handler_response.status)
+        .expect("the scripted handler returns a valid status");
     let mut response = HttpResponse::build(status);
     for header in handler_response.headers {
         response.append_header(header);

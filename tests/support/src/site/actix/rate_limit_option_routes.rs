@@ -153,16 +153,17 @@ fn access_list_routes(config: &mut ServiceConfig) {
 fn response_option_routes(config: &mut ServiceConfig) {
     let mut add_route = |path: &str, set: fn(RateLimitLayer) -> RateLimitLayer| {
         let layer =
-            set(RateLimitLayer::by_header("x-api-key", quota_per_minute(1)).policy_name("told"));
+            set(RateLimitLayer::by_header("x-api-key", quota_per_minute(1))
+                .policy_name("header-test"));
         config.service(resource(path).to(handle_request).wrap(layer));
     };
-    add_route("/told/draft", |layer| layer);
-    add_route("/told/legacy", |layer| layer.rate_headers(RateHeaders::Legacy));
-    add_route("/told/both", |layer| layer.rate_headers(RateHeaders::Both).expose_headers());
-    add_route("/told/off", |layer| layer.rate_headers(RateHeaders::Off));
-    add_route("/told/preflights", RateLimitLayer::charge_preflights);
-    add_route("/told/grpc", RateLimitLayer::grpc_refusals);
-    add_route("/told/own", |layer| {
+    add_route("/rate-headers/draft", |layer| layer);
+    add_route("/rate-headers/legacy", |layer| layer.rate_headers(RateHeaders::Legacy));
+    add_route("/rate-headers/both", |layer| layer.rate_headers(RateHeaders::Both).expose_headers());
+    add_route("/rate-headers/off", |layer| layer.rate_headers(RateHeaders::Off));
+    add_route("/rate-headers/preflights", RateLimitLayer::charge_preflights);
+    add_route("/rate-headers/grpc", RateLimitLayer::grpc_refusals);
+    add_route("/rate-headers/own", |layer| {
         layer.refusal_response(|refusal| {
             let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();
             let text = format!("{:?}: {names:?}", refusal.reason());

@@ -18,7 +18,7 @@ pub(super) fn snapshot_routes(config: &mut ServiceConfig) {
         config.service(resource.wrap(layer).wrap(from_fn(authenticate)));
     };
     let carried = || DeferLayer::new().carry_extension::<RequestUser>();
-    let named = || DeferLayer::new().carry_identity(RequestUser::owner_id).status_path("/mine");
+    let named = || DeferLayer::new().carry_identity(RequestUser::owner_id).status_path("/own-jobs");
     add_route("/carried/{id}", carried());
     add_route(
         "/carried-by-all/{id}",

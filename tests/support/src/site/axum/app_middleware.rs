@@ -39,7 +39,7 @@ pub(super) async fn delay_conflict_response(
     let gate = conflict_gate(request.uri().query()).to_owned();
     let response = next.run(request).await;
     if response.status() == StatusCode::CONFLICT {
-        app.desk.sync_points.wait_at(&gate).await;
+        app.handler.sync_points.wait_at(&gate).await;
     }
     response
 }

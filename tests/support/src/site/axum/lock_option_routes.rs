@@ -106,5 +106,5 @@ pub(super) async fn handle_with_locks(
     if let Some(CurrentLocks(locks)) = locks {
         acquire_reentrantly(&app, &locks, &mut observed).await;
     }
-    build_response(app.desk.handle_request(observed, body.into_data_stream()).await)
+    build_response(app.handler.handle_request(observed, body.into_data_stream()).await)
 }

@@ -56,7 +56,7 @@ pub(super) fn build_unscoped_merge_layer() {
 
 pub(super) fn build_worker(app: &AppState) -> DeferWorker {
     let routes = attach_store(all_routes(app), app).with_state(app.clone());
-    let handler = app.desk.clone();
+    let handler = app.handler.clone();
     DeferWorker::new(&app.store, routes).restore_extension::<RequestUser>().authorize(move |run| {
         let handler = handler.clone();
         async move { authorize_run(&handler, &run) }
@@ -181,7 +181,7 @@ fn defer_routes() -> AppRoutes {
     let hasty = DeferLayer::new().body_read_timeout(Duration::from_millis(300));
     let with_kept_header =
         DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
-    let owned = || DeferLayer::new().owner(user_header).status_path("/mine");
+    let owned = || DeferLayer::new().owner(user_header).status_path("/own-jobs");
     let remembered = || owned().idempotent_direct();
     let crowded = DeferLayer::new().owner(user_header).max_queue_jobs(64 * 64).defer_always();
     one("/orders/{id}/refund", by_id(), DeferLayer::new())
@@ -236,7 +236,7 @@ fn route_without_worker() -> AppRoutes {
 }
 
 fn status_routes() -> AppRoutes {
-    let owner_routes: AppRoutes = deferred_routes("/mine").visible_to(user_header).into();
+    let owner_routes: AppRoutes = deferred_routes("/own-jobs").visible_to(user_header).into();
     let found = deferred_routes("/found").visible_to_async(|parts| {
         let user = user_header(parts);
         async { user }
@@ -267,7 +267,7 @@ async fn handle_request(
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
         ..describe_request(&app, &parts)
     };
-    build_response(app.desk.handle_request(observed, body.into_data_stream()).await)
+    build_response(app.handler.handle_request(observed, body.into_data_stream()).await)
 }
 
 fn describe_request(app: &AppState, parts: &Parts) -> ObservedRequest {
@@ -292,7 +292,7 @@ fn build_response(handler_response: crate::scripted_handler::HandlerResponse) ->
         HandlerBody::Whole(bytes) => Body::from(bytes),
         HandlerBody::Stream(stream) => Body::from_stream(stream),
     };
-    response.body(body).expect("the desk tells valid fields")
+    response.body(body).expect("the scripted handler returns valid headers")
 }
 
 fn header_pairs(parts: &Parts) -> Vec<(String, String)> {

@@ -160,18 +160,19 @@ fn response_option_routes() -> AppRoutes {
     let route_with = |path, set: fn(RateLimitLayer) -> RateLimitLayer| {
         rate_limited_route(
             path,
-            set(RateLimitLayer::by_header("x-api-key", quota_per_minute(1)).policy_name("told")),
+            set(RateLimitLayer::by_header("x-api-key", quota_per_minute(1))
+                .policy_name("header-test")),
         )
     };
-    route_with("/told/draft", |layer| layer)
-        .merge(route_with("/told/legacy", |layer| layer.rate_headers(RateHeaders::Legacy)))
-        .merge(route_with("/told/both", |layer| {
+    route_with("/rate-headers/draft", |layer| layer)
+        .merge(route_with("/rate-headers/legacy", |layer| layer.rate_headers(RateHeaders::Legacy)))
+        .merge(route_with("/rate-headers/both", |layer| {
             layer.rate_headers(RateHeaders::Both).expose_headers()
         }))
-        .merge(route_with("/told/off", |layer| layer.rate_headers(RateHeaders::Off)))
-        .merge(route_with("/told/preflights", RateLimitLayer::charge_preflights))
-        .merge(route_with("/told/grpc", RateLimitLayer::grpc_refusals))
-        .merge(route_with("/told/own", |layer| {
+        .merge(route_with("/rate-headers/off", |layer| layer.rate_headers(RateHeaders::Off)))
+        .merge(route_with("/rate-headers/preflights", RateLimitLayer::charge_preflights))
+        .merge(route_with("/rate-headers/grpc", RateLimitLayer::grpc_refusals))
+        .merge(route_with("/rate-headers/own", |layer| {
             layer.refusal_response(|refusal| {
                 let names: Vec<_> = refusal.violated().map(|policy| policy.name).collect();
                 let text = format!("{:?}: {names:?}", refusal.reason());

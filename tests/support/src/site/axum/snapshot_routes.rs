@@ -19,7 +19,7 @@ pub(super) fn snapshot_routes() -> AppRoutes {
         routes.layer(layer).layer(from_fn(authenticate))
     };
     let carried = || DeferLayer::new().carry_extension::<RequestUser>();
-    let named = || DeferLayer::new().carry_identity(RequestUser::owner_id).status_path("/mine");
+    let named = || DeferLayer::new().carry_identity(RequestUser::owner_id).status_path("/own-jobs");
     let named_or_key =
         DeferLayer::new().carry_identity(RequestUser::owner_id).keep_header("x-api-key");
     let named_or_key = named_or_key.coalesce().idempotent_direct();

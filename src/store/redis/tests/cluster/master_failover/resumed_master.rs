@@ -117,7 +117,7 @@ async fn master_resumed_after_successor_serves_loses_no_writes() {
     let wait_until_served = async |scene: &FailoverScenario| {
         let started = tokio::time::Instant::now();
         while scene.acquire_and_release(&scene.keys_by_master[FAILED_MASTER][0]).await.is_err() {
-            assert!(started.elapsed() < 40 * SECOND, "nobody takes over");
+            assert!(started.elapsed() < 40 * SECOND, "no replica is promoted");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };

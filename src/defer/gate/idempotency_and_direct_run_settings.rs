@@ -23,6 +23,34 @@ impl<R: RequestKind> DeferLayer<R> {
     /// A key belongs to its owner, method, route and lock. The route is the pattern of the router,
     /// so processes share keys only if they spell it alike (`/orders/{id}` differs from
     /// `/orders/{id:[0-9]+}`) and if all of them apply the layer to the routes, or all around them.
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Key, Store, defer::DeferLayer, lock::LockLayer, middleware::PlainHttp};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let store = Store::memory();
+    /// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+    /// let defer = DeferLayer::<PlainHttp>::new().idempotency_ttl(Duration::from_secs(3600));
+    /// let service = defer.layer(lock.layer(handler));
+    ///
+    /// let _guard = store.lock(Key::header("order", b"7")).acquire().await?;
+    /// let request = || {
+    ///     let request = Request::post("/refund").header("order", "7");
+    ///     request.header("idempotency-key", "\"8e03978e\"").body(Body::default())
+    /// };
+    /// let accepted = service.clone().oneshot(request()?).await?;
+    /// let retried = service.oneshot(request()?).await?;
+    /// assert_eq!(retried.status(), 202);
+    /// assert_eq!(accepted.headers()["location"], retried.headers()["location"]); // one job
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn idempotency_ttl(self, ttl: Duration) -> Self {
         self.with_settings(|settings| {

@@ -23,7 +23,7 @@ async fn enqueue_until_full(store: &Store, key: &Key, owner: &str, body: &Bytes)
             return enqueued;
         }
     }
-    unreachable!("nothing is taken for ever")
+    unreachable!("the limits are finite")
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,13 @@ impl<R: RequestKind> DeferLayer<R> {
     ///
     /// Requests with other methods run once, since a failed run may have done its work; see
     /// [`retry_non_idempotent`](Self::retry_non_idempotent).
+    ///
+    /// ```
+    /// # use lockgate::{OnFailure, defer::DeferLayer, middleware::PlainHttp};
+    /// // A PUT that fails is retried nine times; later requests overtake it meanwhile.
+    /// let defer = DeferLayer::<PlainHttp>::new().max_attempts(10).on_failure(OnFailure::Skip);
+    /// # drop(defer);
+    /// ```
     #[must_use]
     pub fn max_attempts(self, attempts: u32) -> Self {
         self.with_settings(|settings| settings.run.max_attempts = attempts.max(1))
@@ -28,6 +35,29 @@ impl<R: RequestKind> DeferLayer<R> {
     /// Time from acceptance before which a deferred request does not run. It enters its queue after
     /// that, in the order of acceptance. At most a year. Default: it runs as soon as it is first in
     /// its queue.
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Store, defer::DeferLayer, lock::LockLayer, middleware::PlainHttp};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let store = Store::memory();
+    /// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+    /// let one_hour = Duration::from_secs(3600);
+    /// let defer = DeferLayer::<PlainHttp>::new().defer_always().delay(one_hour);
+    /// let service = defer.layer(lock.layer(handler));
+    ///
+    /// // The lock is free, but the request runs in an hour.
+    /// let request = Request::post("/remind").header("order", "7").body(Body::default())?;
+    /// assert_eq!(service.oneshot(request).await?.status(), 202);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         self.with_settings(|settings| settings.run.delay = delay.min(MAX_DURATION))

@@ -133,7 +133,7 @@ fn prefer_wait_is_ignored_with_zero_max_preferred_wait() {
         let mut view = FakeGateRequest::new("POST");
         view.headers.push(("prefer", preference));
         assert!(matches!(gate.inspect(&mut view), InitialVerdict::PassLight(_)), "{preference}");
-        let slot = ParkingSlot::take_from(&mut view).expect("its lock is told");
+        let slot = ParkingSlot::take_from(&mut view).expect("the gate has left a parking slot");
         assert_eq!(slot.instruction(), LockInstruction::WaitFor(lock_wait), "{preference}");
     }
 }
@@ -178,7 +178,8 @@ async fn enqueue_and_retry_without_replicas_are_uncertain() {
     assert_eq!(doubtful.status, 503);
     // The job is queued despite the 503.
     let id = JobId::parse(location(&doubtful).trim_start_matches("/deferred/")).expect("an id");
-    let job = store.backend().job_view(id).await.expect("the store is there").expect("it is kept");
+    let job =
+        store.backend().job_view(id).await.expect("the store is there").expect("it is stored");
     assert_eq!(job.state, JobState::Queued);
     for status in [503, 202, 202] {
         let again = accept(&gate, &store).await;
@@ -215,7 +216,8 @@ async fn retry_of_a_run_forgotten_meanwhile_is_enqueued() {
     assert_eq!(reply.status, 202, "{reply:?}");
     let id = JobId::parse(location(&reply).trim_start_matches("/deferred/")).expect("an id");
     assert_ne!(id, first.id);
-    let job = store.backend().job_view(id).await.expect("the store is there").expect("it is kept");
+    let job =
+        store.backend().job_view(id).await.expect("the store is there").expect("it is stored");
     assert_eq!(job.state, JobState::Queued);
 }
 

@@ -1,7 +1,10 @@
 //! Settings of `DeferLayer`: which headers are credentials, and which of them are stored.
 
 use super::defer_layer::DeferLayer;
-use crate::gate::{RequestKind, parse_header_name};
+use crate::{
+    error::{Error, expect_setting},
+    gate::{RequestKind, try_parse_header_name},
+};
 
 impl<R: RequestKind> DeferLayer<R> {
     /// Stores a header that is dropped by default because it is a credential.
@@ -35,11 +38,21 @@ impl<R: RequestKind> DeferLayer<R> {
     ///
     /// # Panics
     ///
-    /// If `name` is not a valid header name.
+    /// If `name` is not a valid header name. For a name from a configuration use
+    /// [`try_keep_header`](Self::try_keep_header).
     #[must_use]
     pub fn keep_header(self, name: &str) -> Self {
-        let name = parse_header_name("DeferLayer::keep_header", name);
-        self.with_settings(|settings| settings.storage.header_filter.keep_headers.push(name))
+        expect_setting(self.try_keep_header(name))
+    }
+
+    /// Like [`keep_header`](Self::keep_header), for a name from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if `name` is not a valid header name.
+    pub fn try_keep_header(self, name: &str) -> Result<Self, Error> {
+        let name = try_parse_header_name("DeferLayer::keep_header", name)?;
+        Ok(self.with_settings(|settings| settings.storage.header_filter.keep_headers.push(name)))
     }
 
     /// Declares a header, such as `X-Pass`, as a credential, like `Authorization` and the other
@@ -49,10 +62,22 @@ impl<R: RequestKind> DeferLayer<R> {
     ///
     /// # Panics
     ///
-    /// If `name` is not a valid header name.
+    /// If `name` is not a valid header name. For a name from a configuration use
+    /// [`try_credential_header`](Self::try_credential_header).
     #[must_use]
     pub fn credential_header(self, name: &str) -> Self {
-        let name = parse_header_name("DeferLayer::credential_header", name);
-        self.with_settings(|settings| settings.storage.header_filter.credential_headers.push(name))
+        expect_setting(self.try_credential_header(name))
+    }
+
+    /// Like [`credential_header`](Self::credential_header), for a name from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if `name` is not a valid header name.
+    pub fn try_credential_header(self, name: &str) -> Result<Self, Error> {
+        let name = try_parse_header_name("DeferLayer::credential_header", name)?;
+        Ok(self.with_settings(|settings| {
+            settings.storage.header_filter.credential_headers.push(name);
+        }))
     }
 }
