@@ -21,6 +21,8 @@
 //! The enums by which a gate instructs a driver are exhaustive: a driver could only guess at a
 //! variant that it does not know, so a new variant is a breaking change.
 
+#[cfg(feature = "serve")]
+pub use crate::serving::{BackgroundWorker, ServerLifecycle, StopPhase, StopSignals};
 pub use crate::{
     defer::{
         DeferCandidate, DeferTicket, ReplayBody, ReplayOutcome, ReplayResponse, Replayer,
@@ -29,10 +31,10 @@ pub use crate::{
     gate::{
         BodyBudget, BodySink, BodyTicket, BodyTimeoutError, BodyTimeoutWatch, BusyLockContext,
         CallCompletion, ClientAddress, DetachedRun, DuplicateHeader, Gate, GateRequest,
-        HttpRequestHead, InitialVerdict, KeyError, KeySource, LeaveAction, NextBodyItem,
-        ParkedVerdict, ParkingSlot, PathParamError, ReplayMarker, RequestBodyWaitTimer,
-        RequestFingerprint, RequestKind, RequestScope, RouteMatch, RunningJob, ServiceOutcome,
-        StoppedBody, Verdict, log_missing_layer, log_shared_request, poll_until_cancelled,
+        HttpRequestHead, InitialVerdict, KeyError, KeySource, LeaveAction, MissingValue,
+        NextBodyItem, ParkedVerdict, ParkingSlot, PathParamError, ReplayMarker,
+        RequestBodyWaitTimer, RequestFingerprint, RequestKind, RequestScope, RouteMatch,
+        RunningJob, ServiceOutcome, StoppedBody, Verdict, log_shared_request, poll_until_cancelled,
         run_until_cancelled,
     },
     lock::{LockEntryContext, LockTicket, UnmatchedRequestTicket},

@@ -11,6 +11,11 @@ pub(crate) const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60
 /// does not wrap around.
 pub(crate) const MAX_DELAY: Duration = Duration::from_secs(100 * MAX_DURATION.as_secs());
 
+/// Converts to whole milliseconds, rounded down: for log records.
+pub(crate) fn saturating_millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Converts to whole microseconds. Durations over half a million years saturate.
 pub(crate) fn saturating_micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)

@@ -23,8 +23,9 @@ pub struct Error {
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The call has not run and never will; it can be repeated. The store can't be reached, the
-    /// circuit breaker is open, or the deadline passed before the call was sent. If the server gave
-    /// a reason, it is the source of the error.
+    /// circuit breaker is open, or the deadline passed before the call was sent. The address and
+    /// the cause of a failed connection, or the reason that the server gave, is the source of the
+    /// error.
     Unavailable,
     /// No answer arrived within the deadline, or the connection broke. The call may have run.
     Timeout,
@@ -119,3 +120,59 @@ impl fmt::Display for ParseCursorError {
 }
 
 impl StdError for ParseCursorError {}
+
+/// A text is not the id of a job or of a task. Error of
+/// [`JobId::from_str`](std::str::FromStr::from_str) and of the same function of `TaskId`.
+///
+/// It contains at most the first ten characters of the text: an id with a typing error would give
+/// most of the id away to a log.
+///
+/// ```
+/// use lockgate::JobId;
+///
+/// let error = "order 7, please".parse::<JobId>().unwrap_err();
+/// assert_eq!(
+///     error.to_string(),
+///     "\"order 7, p…\" (15 bytes) is not the id of a job: 34 hex digits in lower case"
+/// );
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ParseIdError {
+    /// Kind and form of the id.
+    expected: &'static str,
+    /// Start of the text, escaped.
+    start: String,
+    /// Length of the text in bytes.
+    len: usize,
+}
+
+/// Number of characters of a text that a [`ParseIdError`] repeats.
+const SHOWN_CHARS: usize = 10;
+
+/// Most bytes of these characters, which may be escaped.
+const MAX_SHOWN_BYTES: usize = 48;
+
+impl ParseIdError {
+    pub(crate) fn new(expected: &'static str, text: &str) -> Self {
+        let mut start = String::new();
+        for (index, character) in text.chars().enumerate() {
+            let escaped: String = character.escape_debug().collect();
+            if index == SHOWN_CHARS || start.len() + escaped.len() > MAX_SHOWN_BYTES {
+                start.push('…');
+                break;
+            }
+            start += &escaped;
+        }
+        Self { expected, start, len: text.len() }
+    }
+}
+
+impl fmt::Display for ParseIdError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { expected, start, len } = self;
+        write!(f, "\"{start}\" ({len} bytes) is not the id of {expected}")
+    }
+}
+
+impl StdError for ParseIdError {}

@@ -10,6 +10,7 @@ mod credential_headers;
 mod embedded_ipv4;
 mod encoding;
 mod internal_keys;
+mod log_name;
 
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ pub(crate) use self::{
     credential_headers::matching_credential,
     embedded_ipv4::canonical_ip,
     encoding::{LogHash, credential_value, digest_parts, escape, hex},
+    log_name::LogName,
 };
 use crate::error::{Error, expect_setting};
 

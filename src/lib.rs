@@ -87,6 +87,7 @@
 //! - `quorum`: `Store::quorum`, locks over several independent stores.
 //! - `seal`: deferred requests, their responses and tasks are encrypted at rest
 //!   ([`Store::with_keyring`](Store)).
+//! - `serve`: `driver::ServerLifecycle`, on which `serve` of the integrations is based.
 //! - `tower` (default): [`middleware`].
 //! - `webhook`: `defer::Webhooks`, signed POST requests that report the end of deferred requests.
 //! - `test-kit`: `lockgate::testing`, for tests of applications; not for production.
@@ -130,6 +131,8 @@ pub mod quorum;
 pub mod rate_limit;
 mod reply;
 mod seal;
+#[cfg(feature = "serve")]
+mod serving;
 mod store;
 #[cfg(any(test, feature = "test-kit"))]
 pub mod testing;
@@ -145,8 +148,8 @@ pub use self::store::StoreBuilder;
 pub use self::store::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 pub use self::{
     clock::Clock,
-    defer::ExtensionSnapshot,
-    error::{Error, ErrorKind},
+    defer::{ExtensionSnapshot, RequestUser},
+    error::{Error, ErrorKind, ParseIdError},
     gate::{ClientAddress, HttpRequestHead, MissingAddress, RunningJob},
     key::Key,
     lock::{

@@ -104,7 +104,7 @@ async fn lock_and_rate_gates_work_in_plain_hyper() {
     let first = first.await.expect("no panic");
     assert_eq!(first.status(), StatusCode::OK);
     assert!(!first.headers()["fence"].is_empty());
-    assert_eq!(first.headers()["ratelimit"], "\"default\";r=3;t=60");
+    assert_eq!(first.headers()["ratelimit"], "\"4-per-60s\";r=3;t=60");
     assert_eq!(first.into_body().collect().await.expect("whole").to_bytes(), "hello");
 
     let missing = send_request(address, order_request(None)).await;

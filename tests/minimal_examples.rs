@@ -78,7 +78,7 @@ async fn check_shutdown_during_run(program: &str) {
     let accepted =
         request(program.addr, "POST", "/orders/7/refund").send().await.expect_status(202);
     let id = accepted.header("location").rsplit('/').next().expect("an id").to_owned();
-    let id = JobId::parse(&id).expect("an id");
+    let id = id.parse::<JobId>().expect("an id");
     let state =
         async || store.deferred_jobs().get(&id).await.expect("it is there").map(|job| job.state);
     busy.release().await;

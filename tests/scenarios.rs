@@ -296,6 +296,7 @@ scenario_tests! { tests_on_each_store {
     user_scoping:
         idempotency_keys_are_scoped_by_user,
         direct_runs_are_scoped_by_user,
+        user_is_carried_and_sees_own_jobs_alone,
         first_wins_is_scoped_by_user,
         last_wins_is_scoped_by_user,
         key_without_owner_scope_is_misconfiguration,

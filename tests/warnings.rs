@@ -26,6 +26,11 @@ const DUPLICATE_POLICY_WARNING: &str = "two nested layers have a policy of the s
 const UNLOCKED_REQUEST_ERROR: &str = "a request passed without its lock";
 const DELEGATION_WARNING: &str = "delegation header rejected";
 const REPLAY_MARKER_WARNING: &str = "a request with Lockgate-Replay was not verified";
+const MISSING_LOCK_WARNING: &str =
+    "request not deferrable: it passed a DeferLayer and met no LockLayer";
+const STATUS_ELSEWHERE_WARNING: &str = "the status of a job was requested under another path";
+const MISSING_DATA_ERROR: &str = "run failed: the handler takes a web::Data that the routes";
+const MISSING_VALUE_ERROR: &str = "extractor without its value: the request holds no lock";
 const SHADOW_REFUSAL: &str = "shadow policy: the request would have been refused";
 
 /// Log of this process.
@@ -298,10 +303,43 @@ fn credential_that_prevents_deferral_is_warned_once() {
     assert_eq!(PROCESS_LOG.count_warnings("hunter2"), 0);
 }
 
+/// The `Location` that a client reports leads to the log records, which contain no path.
+#[test]
+fn deferred_requests_log_id_method_and_route() {
+    LazyLock::force(&PROCESS_LOG);
+    for framework in [WebFramework::Axum, WebFramework::Actix] {
+        run_case(framework, StoreKind::Memory, async |case: TestCase| {
+            let site = case.start_site().await;
+            let hold = site.post_held("/orders/in-the-log/pay").await;
+            let accepted = site.post("/orders/in-the-log/refund").send().await.expect_status(202);
+            let location = accepted.header("location").to_owned();
+            let id = location.strip_prefix("/deferred/").expect("the path of the routes");
+            let _ = hold.finish().await.expect_status(200);
+            let job = format!("job={} ", id.get(..10).expect("34 digits"));
+            for event in ["request deferred", "run started", "run ended"] {
+                eventually(event, async || {
+                    let text = PROCESS_LOG.text();
+                    let line =
+                        text.lines().find(|line| line.contains(event) && line.contains(&job));
+                    line.is_some_and(|line| {
+                        line.contains("method=\"POST\" route=\"/orders/{id}/refund\"")
+                    })
+                })
+                .await;
+            }
+            assert!(!PROCESS_LOG.text().contains("in-the-log"), "no path and no name of a lock");
+        });
+    }
+}
+
+async fn axum_response(app: &axum::Router, method: &str, path: &str) -> axum::response::Response {
+    let request = http::Request::builder().method(method).uri(path).body(axum::body::Body::empty());
+    let answer = tower::ServiceExt::oneshot(app.clone(), request.expect("valid")).await;
+    answer.expect("a router has no errors")
+}
+
 async fn post_status(app: &axum::Router, path: &str) -> u16 {
-    let request = http::Request::post(path).body(axum::body::Body::empty()).expect("valid");
-    let answer = tower::ServiceExt::oneshot(app.clone(), request).await;
-    answer.expect("a router has no errors").status().as_u16()
+    axum_response(app, "POST", path).await.status().as_u16()
 }
 
 /// To a layer before a fallback, each request looks like a 404.
@@ -394,4 +432,144 @@ async fn duplicate_path_parameter_is_logged_with_its_fix() {
     let orders = axum::Router::new().route("/orders/{id}", axum::routing::post(async || "paid"));
     let app = axum::Router::new().nest("/sites/{id}", orders.layer(lock));
     assert_eq!((post_status(&app, "/sites/3/orders/7").await, count_errors("sites")), (500, 1));
+}
+
+#[tokio::test]
+async fn defer_layer_without_a_lock_is_warned_of() {
+    use axum::{Router, routing::post};
+    LazyLock::force(&PROCESS_LOG);
+    let app = Router::new().route("/orders/{id}/refund", post(async || "refunded"));
+    let app = app.layer(lockgate_axum::DeferLayer::new());
+    assert_eq!(post_status(&app, "/nothing").await, 404);
+    assert_eq!(PROCESS_LOG.count_warnings(MISSING_LOCK_WARNING), 0, "a 404 shows nothing");
+    for _ in 0..2 {
+        assert_eq!(post_status(&app, "/orders/7/refund").await, 200);
+        assert_eq!(PROCESS_LOG.count_warnings(MISSING_LOCK_WARNING), 1);
+    }
+    assert_eq!(PROCESS_LOG.count_warnings("POST /orders/{id}/refund"), 1);
+}
+
+/// The prefix of a nested router is known to no layer: only a request for a status shows it.
+async fn check_nested_axum_status_routes() {
+    use axum::{Router, routing::post};
+    let store = Store::memory();
+    let orders = Router::new()
+        .route("/orders/{id}/refund", post(async || "refunded"))
+        .layer(lockgate_axum::LockLayer::by_path_param("id").store(&store))
+        .layer(lockgate_axum::DeferLayer::new().background())
+        .merge(lockgate_axum::deferred_routes("/deferred").store(&store));
+    let app = Router::new().nest("/api", orders);
+    let accepted = axum_response(&app, "POST", "/api/orders/7/refund").await;
+    let location = accepted.headers()["location"].to_str().expect("a path").to_owned();
+    assert_eq!(axum_response(&app, "GET", &location).await.status(), 404, "{location}");
+    assert_eq!(PROCESS_LOG.count_warnings(STATUS_ELSEWHERE_WARNING), 0);
+    for _ in 0..2 {
+        let status = axum_response(&app, "GET", &format!("/api{location}")).await.status();
+        assert_eq!(status, 200);
+        assert_eq!(PROCESS_LOG.count_warnings(STATUS_ELSEWHERE_WARNING), 1, "once of a store");
+    }
+}
+
+async fn check_scoped_actix_status_routes() {
+    use actix_web::{
+        App,
+        test::{TestRequest, call_service, init_service},
+        web,
+    };
+    let store = Store::memory();
+    let refund = web::resource("/orders/{id}/refund")
+        .post(async || "refunded")
+        .wrap(lockgate_actix_web::LockLayer::by_path_param("id").store(&store))
+        .wrap(lockgate_actix_web::DeferLayer::new().background());
+    let status_routes = lockgate_actix_web::deferred_routes("/deferred").store(&store);
+    let app = App::new().service(web::scope("/api").service(refund).service(status_routes));
+    let app = init_service(app).await;
+    let post = TestRequest::post().uri("/api/orders/7/refund").to_request();
+    let accepted = call_service(&app, post).await;
+    let location = accepted.headers().get("location").expect("one of a 202");
+    let location = format!("/api{}", location.to_str().expect("a path"));
+    let get = TestRequest::get().uri(&location).to_request();
+    assert_eq!(call_service(&app, get).await.status().as_u16(), 200);
+    assert_eq!(PROCESS_LOG.count_warnings(STATUS_ELSEWHERE_WARNING), 2, "of this store too");
+    assert_eq!(PROCESS_LOG.count_warnings("set .status_path(\"/api/deferred\")"), 2);
+}
+
+#[actix_web::test]
+async fn status_routes_under_an_unknown_prefix_are_warned_of() {
+    LazyLock::force(&PROCESS_LOG);
+    check_nested_axum_status_routes().await;
+    check_scoped_actix_status_routes().await;
+}
+
+/// The direct request finds the data of the server's `App`, and the run does not.
+#[actix_web::test]
+async fn run_without_application_data_is_logged_with_its_fix() {
+    use actix_web::{
+        App,
+        test::{TestRequest, call_service, init_service},
+        web,
+    };
+    use lockgate_actix_web::{DeferLayer, DeferWorker, LockLayer, deferred_routes};
+    LazyLock::force(&PROCESS_LOG);
+    let orders = |config: &mut web::ServiceConfig| {
+        let refund = web::resource("/orders/{id}/refund")
+            .post(async |text: web::Data<String>| text.to_string())
+            .wrap(LockLayer::by_path_param("id"))
+            .wrap(DeferLayer::new().background());
+        config.service(refund);
+    };
+    let store = Store::memory();
+    let app = App::new()
+        .configure(orders)
+        .service(deferred_routes("/deferred"))
+        .app_data(web::Data::new("refunded".to_owned()))
+        .app_data(web::Data::new(store.clone()));
+    let app = init_service(app).await;
+    let worker = DeferWorker::new(&store, orders).run(std::future::pending());
+    let worker = actix_web::rt::spawn(worker);
+    let post = TestRequest::post().uri("/orders/7/refund").to_request();
+    let accepted = call_service(&app, post).await;
+    let location = accepted.headers().get("location").expect("one of a 202");
+    let response = format!("{}/response", location.to_str().expect("a path"));
+    let get = TestRequest::get().uri(&response).insert_header(("prefer", "wait=20")).to_request();
+    assert_eq!(call_service(&app, get).await.status().as_u16(), 410);
+    worker.abort();
+    let text = PROCESS_LOG.text();
+    let line = text.lines().find(|line| line.contains(MISSING_DATA_ERROR)).expect("it is logged");
+    for part in [
+        "ERROR lockgate_actix_web",
+        "method=\"POST\"",
+        "route=\"/orders/{id}/refund\"",
+        "status=500",
+        "config.app_data(..)",
+        "DeferWorker::from_app",
+    ] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+}
+
+/// Of each extractor, and once a minute: a client decides how often.
+#[actix_web::test]
+async fn extractor_without_its_value_is_logged() {
+    use actix_web::{
+        App,
+        test::{TestRequest, call_service, init_service},
+        web,
+    };
+    use axum::{Router, routing::post};
+    LazyLock::force(&PROCESS_LOG);
+    let app = Router::new().route("/", post(async |_: lockgate_axum::Fence| "unreachable"));
+    let handler = async |_: lockgate_actix_web::CurrentLock| "unreachable";
+    let actix_app = init_service(App::new().route("/", web::post().to(handler))).await;
+    for _ in 0..2 {
+        assert_eq!(post_status(&app, "/").await, 500);
+        let post = TestRequest::post().uri("/").to_request();
+        assert_eq!(call_service(&actix_app, post).await.status().as_u16(), 500);
+    }
+    for extractor in ["Fence", "CurrentLock"] {
+        let field = format!("extractor=\"{extractor}\"");
+        let text = PROCESS_LOG.text();
+        let lines = text.lines().filter(|line| line.contains(MISSING_VALUE_ERROR));
+        assert_eq!(lines.filter(|line| line.contains(&field)).count(), 1, "{extractor}");
+    }
 }

@@ -41,7 +41,7 @@ fn recording_app(store: &Store, log: &RunIntervals) -> Router {
     Router::new()
         .route("/orders/{id}", post(charge))
         .layer(LockLayer::by_path_param("id"))
-        .layer(DeferLayer::new().defer_always())
+        .layer(DeferLayer::new().background())
         .layer(Extension(store.clone()))
 }
 

@@ -31,13 +31,13 @@ impl JobChain {
         // overlap it.
         if marker.is_running_remotely() {
             tracing::warn!(
-                job = ?marker.job().id, "a remote run may continue; its lock is left to its lease"
+                job = %marker.job().id.log_prefix(), "a remote run may continue; its lock is left to its lease"
             );
             return None;
         }
         if tokio::time::timeout(HANDLER_DROP_TIMEOUT, marker.wait_until_ended()).await.is_err() {
             tracing::error!(
-                job = ?marker.job().id, "a handler blocks its thread; its lock is left to its lease"
+                job = %marker.job().id.log_prefix(), "a handler blocks its thread; its lock is left to its lease"
             );
             return None;
         }

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     job_chain::{ChainOutcome, JobChain},
+    run_label::RunLabel,
     worker::WorkerSettings,
 };
 use crate::{
@@ -32,6 +33,14 @@ const FINAL_SETTLE_MARGIN: Duration = Duration::from_millis(10);
 pub(super) struct StartedRun {
     pub(super) run: ClaimedRun,
     pub(super) hold: OwnedHold,
+    /// Empty until the stored request is decoded.
+    pub(super) label: RunLabel,
+}
+
+impl StartedRun {
+    fn new(run: ClaimedRun, hold: OwnedHold) -> Self {
+        Self { run, hold, label: RunLabel::default() }
+    }
 }
 
 impl JobChain {
@@ -40,7 +49,7 @@ impl JobChain {
         &self,
         mut head: Option<JobId>,
     ) -> Result<StartedRun, ChainOutcome> {
-        for _ in 0..MAX_CLAIM_HEADS {
+        for head_index in 0..MAX_CLAIM_HEADS {
             // The head is unknown. The claim returns it, or reports an empty queue and repairs the
             // queue.
             let id = head.take().unwrap_or_else(|| JobId::new(&self.key));
@@ -49,12 +58,16 @@ impl JobChain {
                 return Err(ChainOutcome::RetryAfter(Duration::from_millis(200)));
             };
             if let ClaimOutcome::Claimed(run) = claimed {
+                // An earlier claim would have used up the offer.
+                if head_index == 0 {
+                    self.warn_lost_holder(&run);
+                }
                 return match attempt.accept_grant(run.fence, self.lease_terms(&run.id)) {
-                    Ok(hold) => Ok(StartedRun { run, hold }),
+                    Ok(hold) => Ok(StartedRun::new(run, hold)),
                     // The lease is no longer certain. Dropping the attempt returns the job
                     // uncharged.
                     Err(error) => {
-                        tracing::warn!(job = ?id, %error, "claim arrived too late");
+                        tracing::warn!(job = %id.log_prefix(), %error, "claim arrived too late");
                         Err(ChainOutcome::RetryAfter(Duration::from_millis(200)))
                     }
                 };
@@ -65,9 +78,7 @@ impl JobChain {
                     return Err(ChainOutcome::RetryAfter(wait));
                 }
                 ClaimOutcome::QueueEmpty => return Err(ChainOutcome::AwaitWakeup),
-                ClaimOutcome::Ended(id) => {
-                    tracing::error!(job = ?id, "job ended without a run: crashed, lost or expired");
-                }
+                ClaimOutcome::Ended(id) => self.log_end_without_run(&id).await,
                 ClaimOutcome::NotFirst(first) => head = Some(first),
                 ClaimOutcome::Claimed(_) => {}
             }
@@ -99,7 +110,7 @@ impl JobChain {
                 Ok(claimed) => return Some(claimed),
                 Err(error) => error,
             };
-            tracing::warn!(job = ?id, %error, "claim failed");
+            tracing::warn!(job = %id.log_prefix(), %error, "claim failed");
             if error.may_have_run() {
                 give_up_at.get_or_insert(attempt.valid_until());
             }
@@ -127,7 +138,7 @@ impl JobChain {
         settlement: Settlement,
         continues: bool,
     ) -> Option<Option<StartedRun>> {
-        let StartedRun { run, mut hold } = started;
+        let StartedRun { run, mut hold, .. } = started;
         // Dropped without a reply, the attempt returns any job that it may have claimed.
         let mut next =
             continues.then(|| GrantAttempt::for_next_claim(&self.worker.store, &self.key));
@@ -144,7 +155,7 @@ impl JobChain {
                 // If the lease is no longer certain, the job returns uncharged, and another chain
                 // claims it.
                 let hold = attempt.accept_grant(run.fence, self.lease_terms(&run.id)).ok();
-                Some(hold.map(|hold| StartedRun { run, hold }))
+                Some(hold.map(|hold| StartedRun::new(run, hold)))
             }
             (claimed, next) => {
                 next.into_iter().for_each(GrantAttempt::mark_refused);
@@ -183,7 +194,7 @@ impl JobChain {
             };
             match result {
                 Ok(outcome) => return Some(outcome),
-                Err(error) => tracing::warn!(job = ?id, %error, "settlement failed"),
+                Err(error) => tracing::warn!(job = %id.log_prefix(), %error, "settlement failed"),
             }
             let remaining = hold_state.valid_until().saturating_duration_since(Instant::now());
             if remaining <= FINAL_SETTLE_MARGIN || hold_state.loss().is_some() {

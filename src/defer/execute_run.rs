@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::{Duration, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use super::{
@@ -18,38 +18,47 @@ use super::{
 };
 use crate::{
     gate::{ReplayMarker, RunningJob},
-    store::Settlement,
+    store::{ClaimedRun, Settlement},
 };
 
 impl JobChain {
-    /// Runs the job and returns its settlement; `None` if the lock is lost before the routes
-    /// respond.
-    pub(super) async fn execute_run(&self, started: &StartedRun) -> Option<Settlement> {
-        let worker = &*self.worker;
+    fn binding<'a>(&'a self, run: &'a ClaimedRun) -> EnvelopeBinding<'a> {
+        EnvelopeBinding { store: &self.worker.store, id: &run.id, lock: &self.key }
+    }
+
+    /// Decodes the stored request of a run, or returns the settlement of a run without one.
+    pub(super) fn decode_run(&self, started: &StartedRun) -> Result<StoredRequest, Settlement> {
         let run = &started.run;
-        let binding = EnvelopeBinding { store: &worker.store, id: &run.id, lock: &self.key };
-        let accepted_at = UNIX_EPOCH + Duration::from_micros(run.accepted_us);
-        let postpone =
-            |reason| Some(Settlement::Postpone { delay: age_backoff(accepted_at), reason });
-        let request = match decode_request(binding, &run.envelope) {
-            Ok(request) => request,
-            Err(EnvelopeError::NewerVersion) => return postpone(NEWER_VERSION),
+        match decode_request(self.binding(run), &run.envelope) {
+            Ok(request) => Ok(request),
+            Err(EnvelopeError::NewerVersion) => Err(postpone(run, NEWER_VERSION)),
             Err(EnvelopeError::MissingKey) => {
                 tracing::error!(
-                    job = ?run.id,
+                    job = %run.id.log_prefix(),
                     "the job is sealed with a key that this process lacks; add it by \
                      with_decryption_key"
                 );
-                return postpone(NO_KEY);
+                Err(postpone(run, NO_KEY))
             }
             Err(EnvelopeError::Corrupted) => {
                 tracing::error!(
-                    job = ?run.id, "the stored request was modified or moved; the job is dead"
+                    job = %run.id.log_prefix(), "the stored request was modified or moved; the job is dead"
                 );
-                let retention = worker.settlement_rules.dead_retention;
-                return Some(Settlement::Dead { reason: "unreadable", retention });
+                let retention = self.worker.settlement_rules.dead_retention;
+                Err(Settlement::Dead { reason: "unreadable", retention })
             }
-        };
+        }
+    }
+
+    /// Runs the job and returns its settlement; `None` if the lock is lost before the routes
+    /// respond.
+    pub(super) async fn execute_run(
+        &self,
+        request: StoredRequest,
+        started: &StartedRun,
+    ) -> Option<Settlement> {
+        let (worker, run) = (&*self.worker, &started.run);
+        let binding = self.binding(run);
         if *self.shutdown.borrow() != ShutdownPhase::Running {
             return Some(drained_settlement());
         }
@@ -60,13 +69,14 @@ impl JobChain {
             Ok(restored) => restored,
             Err(snapshot) => {
                 tracing::error!(
-                    job = ?run.id, snapshot,
+                    job = %run.id.log_prefix(), snapshot,
                     "the job carries a snapshot that this worker cannot restore; add \
-                     .restore_extension::<T>()"
+                     .for_user::<U>() or .restore_extension::<T>() to it"
                 );
-                return postpone(UNKNOWN_SNAPSHOT);
+                return Some(postpone(run, UNKNOWN_SNAPSHOT));
             }
         };
+        let accepted_at = accepted_at(run);
         let (id, attempt, fence) = (run.id.clone(), run.attempt, run.fence);
         let job = RunningJob { id, attempt, accepted_at, fence };
         let hold_state = Arc::clone(started.hold.state());
@@ -110,8 +120,8 @@ impl JobChain {
     }
 
     fn no_slot_settlement(&self, started: &StartedRun) -> Settlement {
-        let accepted_at = UNIX_EPOCH + Duration::from_micros(started.run.accepted_us);
-        let delay = self.webhook_receivers.retry_delay(&self.key, age_backoff(accepted_at));
+        let age_delay = age_backoff(accepted_at(&started.run));
+        let delay = self.webhook_receivers.retry_delay(&self.key, age_delay);
         Settlement::Postpone { delay, reason: webhook::NO_RECEIVER_SLOT }
     }
 
@@ -129,18 +139,26 @@ impl JobChain {
             let key = derive_idempotency_key(&marker.job().id);
             head.headers.push((IDEMPOTENCY_KEY.to_owned(), key.into_bytes()));
         }
-        let context =
-            RunContext { replay: marker, binding, max_attempts, rules: &worker.settlement_rules };
+        let context = RunContext {
+            replay: marker,
+            binding,
+            max_attempts,
+            rules: &worker.settlement_rules,
+            label: &started.label,
+        };
         let _abandon_on_drop = AbandonOnDrop::new(marker, started.hold.state());
         tokio::select! {
             // In this order: no handler starts on a lost lock, or once runs are aborted.
             biased;
             loss = started.hold.state().wait_for_loss() => {
-                tracing::error!(job = ?marker.job().id, ?loss, "run abandoned: lock lost");
+                tracing::error!(job = %marker.job().id.log_prefix(), ?loss, "run abandoned: lock lost");
                 None
             }
             () = self.wait_for_shutdown(ShutdownPhase::Aborting) => self.abort_run(marker, may_rerun).await,
             outcome = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
+                if let Some(route) = marker.route() {
+                    started.label.record_route(&worker.store, route);
+                }
                 let settlement = context.classify(outcome);
                 self.await_handler_exit(marker, started, may_rerun, settlement).await
             }
@@ -163,12 +181,21 @@ impl JobChain {
             biased;
             () = marker.wait_until_ended() => Some(settlement),
             loss = started.hold.state().wait_for_loss() => {
-                tracing::error!(job = ?marker.job().id, ?loss, "run abandoned: lock lost");
+                tracing::error!(job = %marker.job().id.log_prefix(), ?loss, "run abandoned: lock lost");
                 None
             }
             () = self.wait_for_shutdown(ShutdownPhase::Aborting) => self.abort_run(marker, may_rerun).await,
         }
     }
+}
+
+fn accepted_at(run: &ClaimedRun) -> SystemTime {
+    UNIX_EPOCH + Duration::from_micros(run.accepted_us)
+}
+
+/// Returns the settlement of a run that is left to another worker.
+fn postpone(run: &ClaimedRun, reason: &'static str) -> Settlement {
+    Settlement::Postpone { delay: age_backoff(accepted_at(run)), reason }
 }
 
 const NEWER_VERSION: &str = "newer version";

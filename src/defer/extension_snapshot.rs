@@ -7,7 +7,12 @@
 //! it into the extensions of the run, so that routes inside the authentication find the usual
 //! value.
 
-use std::{any::Any, collections::BTreeMap, fmt, sync::Arc};
+use std::{
+    any::Any,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -27,8 +32,7 @@ use serde::{Serialize, de::DeserializeOwned};
 /// }
 /// ```
 ///
-/// For a type that identifies a user or tenant, use `DeferLayer::carry_identity`, which reads a
-/// stable identity from it.
+/// For a type that identifies a user or tenant, implement [`RequestUser`] too.
 ///
 /// Values are stored as JSON, so fields can be added with `#[serde(default)]` while requests wait.
 /// An incompatible change needs a new name; restore the old type beside it until all its jobs have
@@ -49,6 +53,75 @@ pub trait ExtensionSnapshot: Clone + Send + Sync + Serialize + DeserializeOwned 
         serde_json::from_slice(bytes).ok()
     }
 }
+
+/// User of a request, or tenant: a snapshot that says to whom the deferred request belongs.
+///
+/// Three settings share it, and each of them needs the other two:
+///
+/// | setting | effect |
+/// |---|---|
+/// | [`DeferLayer::for_user`] | stores the user with the request, as its owner |
+/// | [`DeferWorker::for_user`] | puts the user into the extensions of the run |
+/// | [`StatusResource::for_user`], of `deferred_routes` | shows a job to its owner alone |
+///
+/// A worker without its part fails when it starts. Status routes without theirs log a warning at
+/// the first request that shows it.
+///
+/// [`DeferLayer::for_user`]: super::DeferLayer::for_user
+/// [`DeferWorker::for_user`]: super::DeferWorker::for_user
+/// [`StatusResource::for_user`]: super::StatusResource::for_user
+///
+/// ```
+/// # use std::convert::Infallible;
+/// # use http::{Request, Response, request::Parts};
+/// # use lockgate::{Store, lock::LockLayer, middleware::PlainHttp};
+/// # use lockgate::defer::{DeferLayer, DeferWorker, StatusResource};
+/// # use tower::{Layer, service_fn};
+/// # type Body = http_body_util::Full<bytes::Bytes>;
+/// use lockgate::{ExtensionSnapshot, RequestUser};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Clone, Serialize, Deserialize)]
+/// struct User {
+///     id: u64,
+/// }
+///
+/// impl ExtensionSnapshot for User {
+///     const NAME: &'static str = "user";
+/// }
+///
+/// impl RequestUser for User {
+///     fn owner(&self) -> String {
+///         format!("user:{}", self.id)
+///     }
+/// }
+///
+/// # let handler = service_fn(async |_: Request<Body>| {
+/// #     Ok::<_, Infallible>(Response::new(Body::default()))
+/// # });
+/// # let store = Store::memory();
+/// # let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+/// let service = DeferLayer::<PlainHttp>::new().for_user::<User>().layer(lock.layer(handler));
+/// let worker = DeferWorker::<PlainHttp>::new(&store, service).for_user::<User>();
+/// let status = StatusResource::<Parts>::new().for_user::<PlainHttp, User>();
+/// # drop((worker, status));
+/// ```
+pub trait RequestUser: ExtensionSnapshot {
+    /// Returns the [owner](super::DeferLayer::owner) of the user's requests: the stable id of the
+    /// account, with its kind in front, such as `user:7`.
+    ///
+    /// - It must be the same in all requests of a user, since retries are recognized by it: an
+    ///   account number, not a token or another value that changes with a login.
+    /// - No other owner may have the same text, in any layer of the store. The prefix keeps the
+    ///   user `user:7` apart from the tenant `tenant:7`.
+    /// - It is compared as it is, and stored unsealed.
+    /// - A request whose user returns an empty text has no owner: it is merged with no other one,
+    ///   and its job is shown to no user.
+    fn owner(&self) -> String;
+}
+
+/// Names of the snapshots that a layer carries, or that a worker restores.
+pub(super) type SnapshotNames = BTreeSet<&'static str>;
 
 /// Stored snapshots: names and bytes.
 pub(super) type SavedSnapshots = Vec<(String, Vec<u8>)>;
@@ -102,6 +175,8 @@ pub(super) struct SnapshotExtractors<N: ?Sized> {
     extractors: Vec<Arc<ExtractFn<N>>>,
     /// Number of extractors that read an identity.
     identity_count: usize,
+    /// Shared by the clones of a layer, which a weak pointer therefore recognizes as one.
+    names: Arc<SnapshotNames>,
 }
 
 impl<N: ?Sized> SnapshotExtractors<N> {
@@ -112,6 +187,7 @@ impl<N: ?Sized> SnapshotExtractors<N> {
         identity: Option<Box<IdentityFn<T>>>,
     ) {
         self.identity_count += usize::from(identity.is_some());
+        Arc::make_mut(&mut self.names).insert(T::NAME);
         self.extractors.push(Arc::new(move |native| {
             let value = find(native)?;
             let identity = identity.as_ref().map(|identity| identity(&value));
@@ -126,6 +202,10 @@ impl<N: ?Sized> SnapshotExtractors<N> {
 
     pub(super) fn identity_count(&self) -> usize {
         self.identity_count
+    }
+
+    pub(super) fn names(&self) -> &Arc<SnapshotNames> {
+        &self.names
     }
 
     /// Extracts the snapshots that this request has.
@@ -143,13 +223,15 @@ impl<N: ?Sized> SnapshotExtractors<N> {
 
 impl<N: ?Sized> Default for SnapshotExtractors<N> {
     fn default() -> Self {
-        Self { extractors: Vec::new(), identity_count: 0 }
+        Self { extractors: Vec::new(), identity_count: 0, names: Arc::default() }
     }
 }
 
 impl<N: ?Sized> Clone for SnapshotExtractors<N> {
     fn clone(&self) -> Self {
-        Self { extractors: self.extractors.clone(), identity_count: self.identity_count }
+        let Self { extractors, identity_count, names } = self;
+        let (extractors, names) = (extractors.clone(), Arc::clone(names));
+        Self { extractors, identity_count: *identity_count, names }
     }
 }
 
@@ -171,6 +253,10 @@ impl SnapshotRestorers {
             T::load(bytes).map(|value| Box::new(put(value)) as RestoredExtension)
         };
         self.0.insert(T::NAME, Arc::new(restore));
+    }
+
+    pub(super) fn names(&self) -> SnapshotNames {
+        self.0.keys().copied().collect()
     }
 
     /// Restores all snapshots. The error is the name of the first that is unknown or unreadable

@@ -15,7 +15,10 @@ use tokio::{sync::watch, time::Instant};
 
 use super::{
     claim_and_settle::StartedRun,
+    envelope::StoredRequest,
     execute_run::{is_peer_runnable, outcome_label},
+    next_step::NextStep,
+    run_label::RunLabel,
     run_slots::RunSlot,
     shared_run_limits::RunPermit,
     webhook_receivers::WebhookReceivers,
@@ -95,7 +98,7 @@ impl JobChain {
         // lock's name: the dispatcher would count the chain as running forever, and start no other.
         let outcome = AssertUnwindSafe(self.run_with_permit(head)).catch_unwind().await;
         let outcome = outcome.unwrap_or_else(|_| {
-            tracing::error!(lock = %self.key.log_hash(), "a worker task panicked");
+            tracing::error!(lock = %self.worker.store.log_name(&self.key), "a worker task panicked");
             ChainOutcome::RetryAfter(Duration::from_secs(1))
         });
         (self.key, outcome)
@@ -142,23 +145,40 @@ impl JobChain {
         }
     }
 
+    /// Decodes the stored request of a run, and logs its start.
+    fn begin_run(&self, started: &mut StartedRun) -> Result<StoredRequest, Settlement> {
+        let store = &self.worker.store;
+        let request = self.decode_run(started);
+        if let Ok(request) = &request {
+            started.label = RunLabel::of_request(store, request);
+        }
+        let StartedRun { run, label, .. } = &*started;
+        tracing::info!(
+            node = %store.node(), lock = %store.log_name(&self.key), job = %run.id.log_prefix(),
+            attempt = run.attempt, method = label.method(), route = label.route(), "run started"
+        );
+        request
+    }
+
     async fn run_job(
         &self,
-        started: StartedRun,
+        mut started: StartedRun,
         streak: RunStreak,
         permit: &mut RunPermit,
     ) -> ChainStep {
         let worker = &*self.worker;
         let ClaimedRun { attempt, has_next, .. } = started.run;
         let id = started.run.id.clone();
-        tracing::info!(
-            node = %worker.store.node(), lock = %self.key.log_hash(), job = ?id, attempt, "run started"
-        );
+        let settlement = match self.begin_run(&mut started) {
+            Ok(request) => self.execute_run(request, &started).await,
+            Err(settlement) => Some(settlement),
+        };
         // The run was lost with its lock. The new holder of the job decides.
-        let Some(settlement) = self.execute_run(&started).await else {
+        let Some(settlement) = settlement else {
             return ChainStep::End(ChainOutcome::AwaitWakeup);
         };
-        let outcome = outcome_label(&settlement);
+        let label = std::mem::take(&mut started.label);
+        let (outcome, next) = (outcome_label(&settlement), NextStep::after(&settlement));
         let chain_outcome = match settlement {
             Settlement::Postpone { delay, reason } if is_peer_runnable(reason) => {
                 ChainOutcome::LeaveToPeer(id.clone(), delay)
@@ -170,13 +190,16 @@ impl JobChain {
         match self.settle_and_free_slot(started, settlement, continues).await {
             Some(next_run) => {
                 tracing::info!(
-                    node = %worker.store.node(), job = ?id, attempt, outcome, "run ended"
+                    node = %worker.store.node(), job = %id.log_prefix(), attempt,
+                    method = label.method(), route = label.route(), outcome,
+                    then = next.name, retry_in_ms = next.retry_in_ms, "run ended"
                 );
                 next_run.map_or(ChainStep::End(chain_outcome), ChainStep::Continue)
             }
             None => {
                 tracing::error!(
-                    node = %worker.store.node(), job = ?id, attempt,
+                    node = %worker.store.node(), job = %id.log_prefix(), attempt,
+                    method = label.method(), route = label.route(),
                     "run not settled: its lock was lost"
                 );
                 ChainStep::End(ChainOutcome::AwaitWakeup)

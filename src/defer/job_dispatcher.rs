@@ -148,11 +148,12 @@ impl JobDispatcher {
         }
     }
 
-    /// Runs until `shutdown` resolves, then drains.
+    /// Runs until `shutdown` resolves, then drains until `cut_off` resolves at the latest.
     pub(super) async fn run(
         mut self,
         mut wakeups: mpsc::UnboundedReceiver<WakeupMessage>,
         shutdown: impl Future<Output = ()>,
+        cut_off: impl Future<Output = ()>,
     ) {
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
@@ -182,7 +183,7 @@ impl JobDispatcher {
         }
         // From here on, this worker no longer counts among the workers of the process.
         wakeups.close();
-        self.drain().await;
+        self.drain(cut_off).await;
     }
 
     /// Sends a heartbeat. A failed one is repeated after `RETRY_DELAY`: until the store knows this

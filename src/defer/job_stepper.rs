@@ -57,7 +57,17 @@ pub(crate) struct JobStepper {
 type RunLog = Arc<Mutex<Vec<JobRunReport>>>;
 
 impl JobStepper {
-    pub(crate) fn new<R>(worker: DeferWorker<R>) -> Self {
+    /// Checks the wiring of the worker, as its `run` does.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if it does not restore a snapshot of a layer.
+    pub(crate) fn try_new<R>(worker: DeferWorker<R>) -> Result<Self, Error> {
+        worker.settings.check_wiring()?;
+        Ok(Self::new(worker))
+    }
+
+    pub(super) fn new<R>(worker: DeferWorker<R>) -> Self {
         let mut worker = worker.settings;
         let run_log = RunLog::default();
         worker.replayer = Arc::new(RecordingReplayer {

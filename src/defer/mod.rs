@@ -25,6 +25,7 @@
 
 mod abort_run;
 mod claim_and_settle;
+mod end_without_run;
 mod envelope;
 mod execute_run;
 mod extension_snapshot;
@@ -36,13 +37,17 @@ mod job_dispatcher;
 #[cfg(any(test, feature = "test-kit"))]
 mod job_stepper;
 mod jobs;
+mod known_routes;
+mod lost_holder_warning;
 mod missing_worker_warning;
+mod next_step;
 mod prefer_header;
 mod ready_lock_forwarding;
 mod ready_queue;
 mod replayer;
 mod rfc3339;
 mod run_authorization;
+mod run_label;
 mod run_slots;
 mod settlement_rules;
 mod shared_run_limits;
@@ -53,6 +58,7 @@ mod stored_response_headers;
 mod tests;
 pub mod webhook;
 mod webhook_receivers;
+mod wiring_registry;
 mod worker;
 
 #[cfg(any(test, feature = "test-kit"))]
@@ -62,7 +68,7 @@ pub(crate) use self::job_stepper::JobStepper;
 #[cfg(feature = "webhook")]
 pub use self::webhook::Webhooks;
 pub use self::{
-    extension_snapshot::ExtensionSnapshot,
+    extension_snapshot::{ExtensionSnapshot, RequestUser},
     gate::{DeferCandidate, DeferLayer, DeferTicket},
     jobs::{
         DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,

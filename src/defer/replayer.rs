@@ -26,6 +26,19 @@ pub trait Replayer: Send + Sync + 'static {
         marker: ReplayMarker,
         limit: usize,
     ) -> BoxFuture<'static, ReplayOutcome>;
+
+    /// Resolves when the routes are built, so that their layers are known; a worker starts then.
+    /// Default: at once.
+    fn wait_until_built(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// Returns true if runs have the [restored snapshots](ReplayMarker::restored_snapshots) of
+    /// their worker. Default true. A replayer that returns false sends runs to routes that read no
+    /// snapshots; its worker needs no restorers.
+    fn restores_snapshots(&self) -> bool {
+        true
+    }
 }
 
 /// Outcome of a replay.

@@ -109,23 +109,23 @@ impl JobChain {
             // In this order: no run begins on a lost lock or after the shutdown.
             biased;
             loss = started.hold.state().wait_for_loss() => {
-                tracing::error!(job = ?id, ?loss, "run abandoned: lock lost");
+                tracing::error!(job = %id.log_prefix(), ?loss, "run abandoned: lock lost");
                 return Err(None);
             }
             () = self.wait_for_shutdown(ShutdownPhase::Draining) => return Err(Some(drained_settlement())),
             checked = checking => checked.unwrap_or_else(|_| {
-                tracing::error!(job = ?id, "the authorization check panicked");
+                tracing::error!(job = %id.log_prefix(), "the authorization check panicked");
                 RunAuthorization::Unknown
             }),
             () = tokio::time::sleep(timeout) => {
-                tracing::error!(job = ?id, longest = ?timeout, "the authorization check took too long");
+                tracing::error!(job = %id.log_prefix(), longest = ?timeout, "the authorization check took too long");
                 RunAuthorization::Unknown
             }
         };
         match authorization {
             RunAuthorization::Granted => Ok(()),
             RunAuthorization::Denied => {
-                tracing::warn!(job = ?id, "job not run: no longer authorized");
+                tracing::warn!(job = %id.log_prefix(), "job not run: no longer authorized");
                 let retention = self.worker.settlement_rules.dead_retention;
                 Err(Some(Settlement::Dead { reason: NOT_AUTHORIZED, retention }))
             }

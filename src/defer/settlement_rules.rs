@@ -7,7 +7,9 @@ use super::{
         EnvelopeBinding, HeaderPairs, StoredBodyStatus, StoredResponseHead, encode_response,
     },
     job_backoff::{JobBackoff, parse_retry_after},
+    next_step::NextStep,
     replayer::{ReplayBody, ReplayOutcome, ReplayResponse},
+    run_label::RunLabel,
     stored_response_headers::stored_response_headers,
 };
 use crate::{
@@ -27,6 +29,8 @@ pub(super) struct RunContext<'a> {
     pub(super) binding: EnvelopeBinding<'a>,
     pub(super) max_attempts: u32,
     pub(super) rules: &'a SettlementRules,
+    /// Method and route, for log records.
+    pub(super) label: &'a RunLabel,
 }
 
 /// Settings of a worker for settlements.
@@ -49,8 +53,8 @@ impl RunContext<'_> {
     pub(super) fn classify(&self, outcome: ReplayOutcome) -> Settlement {
         let answer = match outcome {
             ReplayOutcome::Answered(answer) => answer,
-            ReplayOutcome::Panicked => return self.retry_or_dead_letter("panicked", None),
-            ReplayOutcome::Failed => return self.retry_or_dead_letter("error", None),
+            ReplayOutcome::Panicked => return self.failed("panicked", None, None),
+            ReplayOutcome::Failed => return self.failed("error", None, None),
             ReplayOutcome::Unreachable => {
                 return Settlement::Postpone { delay: self.age_backoff(), reason: UNREACHABLE };
             }
@@ -62,18 +66,16 @@ impl RunContext<'_> {
         }
         if matches!(answer.status, 401 | 403) {
             tracing::error!(
-                job = ?self.replay.job().id, status = answer.status,
+                job = %self.replay.job().id.log_prefix(), status = answer.status,
                 "run refused by authentication; put the worker's routes inside the authentication \
-                 layer, and use .carry_identity::<T>(..) with .restore_extension::<T>()"
+                 layer, and add .for_user::<U>() to the DeferLayer and to the worker"
             );
             return self.dead_letter("auth");
         }
         match answer.status {
             // The status may come from a layer outside of the lock, such as a timeout.
             status if !is_success_status(status) => {
-                let RunningJob { id, attempt, .. } = self.replay.job();
-                tracing::warn!(job = ?id, attempt, status, "run failed");
-                self.retry_or_dead_letter("failed", self.requested_delay(&answer.headers))
+                self.failed("failed", Some(status), self.requested_delay(&answer.headers))
             }
             status if !self.replay.has_passed_lock() => self.classify_unlocked(status),
             _ => self.completed(answer),
@@ -90,15 +92,33 @@ impl RunContext<'_> {
     fn classify_unlocked(&self, status: u16) -> Settlement {
         let id = &self.replay.job().id;
         if matches!(status, 404 | 405) {
-            tracing::error!(job = ?id, "no route of this worker matches the job");
+            tracing::error!(job = %id.log_prefix(), "no route of this worker matches the job");
             return Settlement::Postpone { delay: self.age_backoff(), reason: UNROUTABLE };
         }
         tracing::error!(
-            job = ?id, status,
+            job = %id.log_prefix(), status,
             "the run did not pass its LockLayer; give the worker the same routes, layers \
              included"
         );
         self.dead_letter("wiring")
+    }
+
+    /// Settles a failed run, and logs what follows.
+    fn failed(
+        &self,
+        reason: &'static str,
+        status: Option<u16>,
+        requested_delay: Option<Duration>,
+    ) -> Settlement {
+        let settlement = self.retry_or_dead_letter(reason, requested_delay);
+        let RunningJob { id, attempt, .. } = self.replay.job();
+        let next = NextStep::after(&settlement);
+        tracing::warn!(
+            job = %id.log_prefix(), attempt, max_attempts = self.max_attempts,
+            method = self.label.method(), route = self.label.route(), status, reason,
+            then = next.name, retry_in_ms = next.retry_in_ms, "run failed"
+        );
+        settlement
     }
 
     fn retry_or_dead_letter(

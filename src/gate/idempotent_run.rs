@@ -116,7 +116,7 @@ impl IdempotentRun {
             }
             BeginDirectOutcome::RecordTaken(job) => {
                 tracing::debug!(
-                    node = %self.store.node(), ?job, "not started: its idempotency key is in use"
+                    node = %self.store.node(), job = %job.log_prefix(), "not started: its idempotency key is in use"
                 );
                 BeginOutcome::Taken
             }
@@ -151,7 +151,7 @@ impl IdempotentRun {
                     Ok(false) => return,
                     Err(error) => {
                         tracing::warn!(
-                            node = %store.node(), job = ?command.id, %error,
+                            node = %store.node(), job = %command.id.log_prefix(), %error,
                             "renewal of a direct run failed"
                         );
                     }
@@ -231,7 +231,7 @@ impl IdempotentRun {
             Err(error) => {
                 crate::throttle::throttled!(
                     warn,
-                    node = %self.store.node(), ?job, %error,
+                    node = %self.store.node(), job = %job.log_prefix(), %error,
                     "result of a direct run not stored yet: the store is unavailable"
                 );
             }

@@ -16,17 +16,30 @@ struct LayerContext {
 impl ParkingSlot {
     /// Attaches the slot to the request, in place of an outer layer's slot.
     pub(crate) fn attach_to<V: GateRequest>(&self, view: &mut V) {
-        let slot = Some(self.clone());
-        if !view.update_extension(|context: &mut LayerContext| context.slot.clone_from(&slot)) {
-            view.insert_extension(LayerContext { slot, under_lock: false });
+        let attach = |context: &mut LayerContext| {
+            if let Some(outer_slot) = context.slot.replace(self.clone()) {
+                outer_slot.mark_met_lock_layer();
+            }
+        };
+        if !view.update_extension(attach) {
+            view.insert_extension(LayerContext { slot: Some(self.clone()), under_lock: false });
         }
     }
 
-    /// Takes the slot out of the request.
+    /// Takes the slot out of the request, for the lock layer that has met it.
     pub(crate) fn take_from<V: GateRequest>(view: &mut V) -> Option<Self> {
-        let mut slot = None;
+        let mut slot: Option<Self> = None;
         view.update_extension(|context: &mut LayerContext| slot = context.slot.take());
+        slot.iter().for_each(Self::mark_met_lock_layer);
         slot
+    }
+
+    /// Notes on the slot of an outer layer, if there is one, that a lock layer has seen the request
+    /// and does not lock it, such as one of another method.
+    pub(crate) fn note_unlocked_pass<V: GateRequest>(view: &mut V) {
+        view.update_extension(|context: &mut LayerContext| {
+            context.slot.iter().for_each(Self::mark_met_lock_layer);
+        });
     }
 }
 

@@ -1,11 +1,6 @@
-//! Log records of misconfigured routes: an extractor without its layer, a request that is shared.
+//! Log record of a misconfigured route: a request that is shared.
 
 use crate::throttle::throttled;
-
-/// Logs that a handler extracts a value of a layer that is not on its route, at most once a minute.
-pub fn log_missing_layer(extractor: &str, needs: &str) {
-    throttled!(error, extractor, "extractor without its layer: the route needs {needs}");
-}
 
 /// Logs that a middleware keeps a clone of a request that a gate must change, at most once a
 /// minute.

@@ -19,6 +19,7 @@ mod key_source;
 mod layer_context;
 mod log_misconfiguration;
 mod method_filter;
+mod missing_value;
 mod named_source;
 mod parking_slot_for_busy_lock;
 mod parse_header_name;
@@ -42,6 +43,7 @@ pub(crate) use self::{
     key_source::dedup_keys,
     layer_context::UnderLockMark,
     method_filter::MethodFilter,
+    missing_value::UnchargedMark,
     parking_slot_for_busy_lock::LockInstruction,
     parse_header_name::try_parse_header_name,
     remove_from_connection_header::remove_from_connection,
@@ -57,7 +59,8 @@ pub use self::{
     gate_request::{DuplicateHeader, GateRequest, HttpRequestHead, PathParamError, RouteMatch},
     key_error::KeyError,
     key_source::KeySource,
-    log_misconfiguration::{log_missing_layer, log_shared_request},
+    log_misconfiguration::log_shared_request,
+    missing_value::MissingValue,
     parking_slot_for_busy_lock::{BusyLockContext, ParkingSlot},
     replay_marker::{ReplayMarker, RunningJob},
     request_body_wait_timer::{BodyTimeoutError, BodyTimeoutWatch, RequestBodyWaitTimer},

@@ -3,7 +3,15 @@
 //! The slot is in the *request's* extensions. A response that is rebuilt on its way out (an error
 //! page, a JSON envelope) would lose it; a middleware that keeps the request keeps the slot.
 
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -12,7 +20,10 @@ use super::{
     direct_run_refusals::DirectRunRefusals, direct_run_terms::IdempotencyLookup,
     idempotent_run::IdempotentRun, request_fingerprint::RequestFingerprint,
 };
-use crate::{key::Key, store::Store};
+use crate::{
+    key::{Key, LogName},
+    store::Store,
+};
 
 /// Data of the lock that parked the request.
 #[derive(Debug)]
@@ -30,6 +41,13 @@ pub struct BusyLockContext {
     /// The request would run under several locks, or share its lock. Its record is looked up, but
     /// it is not stored.
     pub(crate) is_not_deferrable: bool,
+}
+
+impl BusyLockContext {
+    /// Returns the lock's name for log records.
+    pub(crate) fn log_name(&self) -> LogName<'_> {
+        self.store.log_name(&self.key)
+    }
 }
 
 /// Instruction of the outer layer to the lock.
@@ -56,6 +74,9 @@ struct Inner {
     /// request; otherwise the request is not deferred, since the worker would take the 202 for the
     /// handler's response. The claim never overrides a rule of the outer layer.
     claims_replay: bool,
+    /// A lock layer has seen the request, even if it does not lock it. Not among the contents,
+    /// which are not allocated for a request that finds its lock free.
+    has_met_lock_layer: AtomicBool,
     idempotency: Option<Box<IdempotencyLookup>>,
     contents: Mutex<Option<Box<SlotContents>>>,
 }
@@ -82,8 +103,7 @@ impl ParkingSlot {
         instruction: LockInstruction,
         idempotency: Option<IdempotencyLookup>,
     ) -> Self {
-        let (idempotency, contents) = (idempotency.map(Box::new), Mutex::new(None));
-        Self(Arc::new(Inner { instruction, claims_replay: false, idempotency, contents }))
+        Self::with_replay_claim(instruction, idempotency, false)
     }
 
     /// Creates the slot of a request that may claim to be a run.
@@ -92,8 +112,13 @@ impl ParkingSlot {
         idempotency: Option<IdempotencyLookup>,
         claims_replay: bool,
     ) -> Self {
-        let (idempotency, contents) = (idempotency.map(Box::new), Mutex::new(None));
-        Self(Arc::new(Inner { instruction, claims_replay, idempotency, contents }))
+        Self(Arc::new(Inner {
+            instruction,
+            claims_replay,
+            has_met_lock_layer: AtomicBool::new(false),
+            idempotency: idempotency.map(Box::new),
+            contents: Mutex::new(None),
+        }))
     }
 
     pub(crate) fn claims_replay(&self) -> bool {
@@ -124,6 +149,16 @@ impl ParkingSlot {
     /// Accesses the contents, if there are any.
     fn with_existing<T>(&self, access: impl FnOnce(&mut SlotContents) -> Option<T>) -> Option<T> {
         self.0.contents.lock().as_mut().and_then(|contents| access(contents))
+    }
+
+    /// Notes that a lock layer has seen the request, or that an inner layer defers it in place of
+    /// this slot's one.
+    pub(super) fn mark_met_lock_layer(&self) {
+        self.0.has_met_lock_layer.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn has_met_lock_layer(&self) -> bool {
+        self.0.has_met_lock_layer.load(Ordering::Relaxed)
     }
 
     pub(crate) fn mark_reached_lock(&self) {

@@ -4,10 +4,16 @@
 //! from a socket never becomes an extension. A middleware that rebuilds the request loses its
 //! extensions, so the run is also in a task-local: a replay is never deferred again.
 
-use std::{any::Any, fmt, future::Future, sync::Arc, time::SystemTime};
+use std::{
+    any::Any,
+    fmt,
+    future::Future,
+    sync::{Arc, OnceLock},
+    time::SystemTime,
+};
 
 use super::{
-    gate_request::GateRequest,
+    gate_request::{GateRequest, RouteMatch},
     run_progress::{InFlightRunGuard, RunAbandonedError, RunProgress},
 };
 use crate::{
@@ -49,6 +55,8 @@ struct Inner {
     /// Values that the replayer puts into the request's extensions.
     restored_snapshots: Vec<Box<dyn Any + Send + Sync>>,
     progress: RunProgress,
+    /// Pattern of the route that the run has reached.
+    route: OnceLock<String>,
 }
 
 impl ReplayMarker {
@@ -69,6 +77,7 @@ impl ReplayMarker {
             hold,
             restored_snapshots,
             progress: RunProgress::new(),
+            route: OnceLock::new(),
         }))
     }
 
@@ -91,6 +100,20 @@ impl ReplayMarker {
     /// Returns the store of the job, as the worker's handle.
     pub(crate) fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// Notes the route of the run, for log records. Called by its lock layers.
+    pub(crate) fn note_route<V: GateRequest>(&self, view: &mut V) {
+        if self.0.route.get().is_none()
+            && let RouteMatch::Matched(route) = view.route()
+        {
+            let _ = self.0.route.set(route);
+        }
+    }
+
+    /// Returns the pattern of the route that the run has reached, if a lock layer has seen it.
+    pub(crate) fn route(&self) -> Option<&str> {
+        self.0.route.get().map(String::as_str)
     }
 
     /// Returns true if the job's own lock has one of these keys. It may still be in another store.

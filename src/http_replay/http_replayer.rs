@@ -179,7 +179,7 @@ impl HttpReplayer {
             }
             Err(error) => {
                 let error = describe_error_chain(&error);
-                tracing::warn!(job = ?marker.job().id, error, "a remote run was not answered");
+                tracing::warn!(job = %marker.job().id.log_prefix(), error, "a remote run was not answered");
                 return ReplayOutcome::Failed;
             }
         };
@@ -271,6 +271,11 @@ impl Replayer for HttpReplayer {
             }
             outcome
         })
+    }
+
+    /// False: extension snapshots are not sent.
+    fn restores_snapshots(&self) -> bool {
+        false
     }
 }
 

@@ -77,7 +77,7 @@ impl HttpReplayer {
         if self.base_has_path && escapes_base_path(target) {
             crate::throttle::throttled!(
                 error,
-                job = ?marker.job().id,
+                job = %marker.job().id.log_prefix(),
                 "a path with dot segments is not sent: it could leave the base URL"
             );
             return None;

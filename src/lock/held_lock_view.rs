@@ -12,7 +12,7 @@ pub use super::held_locks::HeldLocks;
 use super::{lock_guard::LockGuard, shared_grant::SharedGrant};
 use crate::{
     error::Error,
-    key::Key,
+    key::{Key, LogName},
     store::{HoldState, LockLoss, LockMode, Store, WeakStore, ensure_replicated},
 };
 
@@ -75,6 +75,17 @@ impl HeldLock {
 
     pub(super) fn delegated(key: Key, delegated: DelegationClaims) -> Self {
         Self { key, view: GrantView::Delegated(Arc::new(delegated)) }
+    }
+
+    /// Returns the lock's name for log records. Its store says whether that is hashed.
+    pub(super) fn log_name(&self) -> LogName<'_> {
+        let is_shown = match &self.view {
+            GrantView::Local { store, .. } => {
+                store.upgrade().is_some_and(|store| store.shows_log_names())
+            }
+            GrantView::AdmittedWithoutLock | GrantView::Delegated(_) => false,
+        };
+        self.key.log_name(is_shown)
     }
 
     /// Returns the lock's key.

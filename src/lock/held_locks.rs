@@ -144,19 +144,19 @@ impl HeldLocks {
         }
     }
 
-    /// Returns a display of the hashed keys, for log records.
-    pub(super) fn display_hashed(&self) -> impl fmt::Display {
-        HashedLockKeys(self.clone())
+    /// Returns a display of the locks' names for log records, hashed unless their store shows them.
+    pub(super) fn display_names(&self) -> impl fmt::Display {
+        LockLogNames(self.clone())
     }
 }
 
-struct HashedLockKeys(HeldLocks);
+struct LockLogNames(HeldLocks);
 
-impl fmt::Display for HashedLockKeys {
+impl fmt::Display for LockLogNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, held_lock) in self.0.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
-            write!(f, "{comma}{}", held_lock.key().log_hash())?;
+            write!(f, "{comma}{}", held_lock.log_name())?;
         }
         Ok(())
     }

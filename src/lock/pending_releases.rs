@@ -91,7 +91,7 @@ impl PendingReleases {
             ReleaseStatus::Unknown => {
                 crate::throttle::throttled!(
                     warn,
-                    lock = %held_locks.display_hashed(), "no reply to the release of the lock"
+                    lock = %held_locks.display_names(), "no reply to the release of the lock"
                 );
                 None
             }

@@ -16,6 +16,7 @@ mod lock_gate;
 mod lock_modes;
 mod lock_set;
 mod loss_policy;
+mod lost_holder;
 mod max_waiters;
 pub(crate) mod reader_batches;
 mod reentrant_acquire;

@@ -7,7 +7,10 @@ use super::{
     task_failure::FailureAction,
     task_run::{RunningTask, TaskRunResult, task_outcome},
 };
-use crate::store::{RunToken, TaskSettlement};
+use crate::{
+    durations::saturating_millis,
+    store::{RunToken, TaskId, TaskOutcome, TaskSettlement},
+};
 
 impl QueueWorkerLoop {
     /// Collects an ended run, and others that have ended with it, so that they share a poll.
@@ -34,26 +37,33 @@ impl QueueWorkerLoop {
         }
         let Some(running) = self.running.remove(&id) else { return };
         let RunningTask { token, attempt, max_attempts, record_bytes, unique_key, .. } = running;
-        if let Err((fault, failure)) = &result
-            && !matches!(failure.action, FailureAction::ReturnToQueue(_))
-        {
-            let (queue, id) = (self.worker.queue.log_hash(), &token.id);
-            tracing::warn!(
-                %queue, task = ?id, attempt, max_attempts, %fault, reason = failure.reason(),
-                "task failed"
-            );
-        }
         if let Err((_, failure)) = &result
             && let FailureAction::ReturnToQueue(delay) = failure.action
         {
             self.unreadable_tasks.add(delay);
         }
         let outcome = task_outcome(result, attempt, max_attempts, self.worker.backoff);
+        self.log_failure(&token.id, (attempt, max_attempts), &outcome);
         self.pending_settlements.push(TaskSettlement {
             run: token,
             record_bytes,
             unique_key,
             outcome,
         });
+    }
+
+    /// Logs a failed run, and what follows it.
+    fn log_failure(&self, id: &TaskId, (attempt, max_attempts): (u32, u32), outcome: &TaskOutcome) {
+        let (fault, reason, then, retry_in_ms) = match outcome {
+            TaskOutcome::Retry { delay, fault, reason } => {
+                (fault, reason, "retry", Some(saturating_millis(*delay)))
+            }
+            TaskOutcome::Dead { fault, reason } => (fault, reason, "dead letter", None),
+            TaskOutcome::Done | TaskOutcome::ReturnToQueue { .. } => return,
+        };
+        tracing::warn!(
+            queue = %self.worker.log_name(), task = %id.log_prefix(), attempt, max_attempts,
+            %fault, reason = reason.as_str(), then, retry_in_ms, "task failed"
+        );
     }
 }

@@ -25,9 +25,10 @@ const FINAL_POLLS_TIMEOUT: Duration = Duration::from_secs(2);
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl QueueWorkerLoop {
-    pub(super) async fn drain(&mut self) {
+    /// Lets current runs end until `cut_off` resolves, then drops them and returns their tasks.
+    pub(super) async fn drain(&mut self, cut_off: impl Future<Output = ()>) {
         self.is_draining = true;
-        let mut deadline = pin!(tokio::time::sleep(self.worker.drain_timeout));
+        let mut cut_off = pin!(cut_off);
         loop {
             // The store refused this poll, so it has started no run that must be returned.
             let was_refused =
@@ -37,7 +38,7 @@ impl QueueWorkerLoop {
                 break;
             }
             tokio::select! {
-                () = &mut deadline => break,
+                () = &mut cut_off => break,
                 () = self.step() => {}
                 () = tokio::time::sleep(OUTAGE_CHECK_INTERVAL) => {}
             }
@@ -63,7 +64,7 @@ impl QueueWorkerLoop {
     }
 
     fn warn_unreturned_tasks(&self) {
-        let (queue, running) = (self.worker.queue.log_hash(), self.running.len());
+        let (queue, running) = (self.worker.log_name(), self.running.len());
         let unreturned = self.settlements_in_flight + self.pending_settlements.len() + running;
         // A refused poll has started nothing.
         let in_doubt = self.pending_poll.is_some() && !self.not_executed.load(Ordering::Relaxed);

@@ -53,7 +53,7 @@ impl QueueWorkerLoop {
         let rejected =
             settlements.iter().zip(&reply.settled).filter(|(_, was_accepted)| !**was_accepted);
         for (settlement, _) in rejected {
-            tracing::warn!(task = ?settlement.run.id, "settlement rejected: the run had been lost");
+            tracing::warn!(task = %settlement.run.id.log_prefix(), "settlement rejected: the run had been lost");
         }
         // A wake-up does not tell whether it removed the worker from the idle ones: the timer
         // worker is woken and stays, and an idle poll in flight may have registered it again. The
@@ -78,7 +78,7 @@ impl QueueWorkerLoop {
     fn warn_slow_store_once(&mut self) {
         if !self.warned_slow_store {
             self.warned_slow_store = true;
-            tracing::warn!(queue = %self.worker.queue.log_hash(), lease = ?self.worker.lease, "replies \
+            tracing::warn!(queue = %self.worker.log_name(), lease = ?self.worker.lease, "replies \
              of the store take longer than a lease, so tasks are returned without a run; set a \
              longer QueueWorker::lease");
         }

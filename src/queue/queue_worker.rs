@@ -8,7 +8,7 @@ use super::{
 use crate::{
     durations::{MAX_DURATION, saturating_micros},
     error::{Error, expect_setting},
-    key::Key,
+    key::{Key, LogName},
     store::{DeadLetterLimits, Store, TaskRunLimits},
 };
 
@@ -49,6 +49,22 @@ use crate::{
 /// worker.await?; // current runs have ended
 /// # Ok(()) }
 /// ```
+///
+/// An error by `?` is retried after the backoff. A failure of the task's own need not be: a
+/// [`TaskFailure`](super::TaskFailure) can make the task a dead letter at once.
+///
+/// ```
+/// # use lockgate::{Store, queue::{Queue, Task, TaskFailure}};
+/// # async fn deliver(_: &str) -> Result<(), std::io::Error> { Ok(()) }
+/// # let emails: Queue<String> = Store::memory().queue("emails");
+/// let worker = emails.worker(|task: Task<String>| async move {
+///     let Some((_, host)) = task.payload.split_once('@') else {
+///         return Err(TaskFailure::dead_letter("not an address")); // not retried
+///     };
+///     deliver(host).await?; // any error: retried
+///     Ok(())
+/// });
+/// ```
 #[must_use = "a worker does nothing until `run` is awaited or spawned"]
 pub struct QueueWorker {
     pub(super) store: Store,
@@ -64,6 +80,11 @@ pub struct QueueWorker {
 }
 
 impl QueueWorker {
+    /// Returns the queue's name for log records.
+    pub(super) fn log_name(&self) -> LogName<'_> {
+        self.store.log_name(&self.queue)
+    }
+
     pub(super) fn new(store: Store, queue: Key, handler: TaskHandler) -> Self {
         let (base, cap) = (Duration::from_secs(1), Duration::from_secs(600));
         let dead_retention = Duration::from_secs(7 * 24 * 60 * 60);
@@ -219,7 +240,27 @@ impl QueueWorker {
     /// returns the tasks of those that have not ended in time. If this future is dropped instead,
     /// the runs are dropped too, and count as crashed after their leases.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
-        QueueWorkerLoop::new(self).run(shutdown).await;
+        let drain_timeout = self.drain_timeout;
+        // The time begins when the drain first polls it.
+        let cut_off = async move { tokio::time::sleep(drain_timeout).await };
+        QueueWorkerLoop::new(self).run(shutdown, cut_off).await;
+    }
+
+    /// Like [`run`](Self::run), with a drain that ends when `cut_off` resolves. `cut_off` is polled
+    /// only during the drain.
+    #[cfg(feature = "serve")]
+    pub(crate) async fn run_until(
+        self,
+        shutdown: impl Future<Output = ()>,
+        cut_off: impl Future<Output = ()>,
+    ) {
+        QueueWorkerLoop::new(self).run(shutdown, cut_off).await;
+    }
+
+    /// Returns the store of the queue.
+    #[cfg(feature = "serve")]
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 }
 

@@ -87,17 +87,22 @@ impl QueueWorkerLoop {
         }
     }
 
-    pub(super) async fn run(mut self, shutdown: impl Future<Output = ()>) {
+    /// Runs until `shutdown` resolves, then drains until `cut_off` resolves at the latest.
+    pub(super) async fn run(
+        mut self,
+        shutdown: impl Future<Output = ()>,
+        cut_off: impl Future<Output = ()>,
+    ) {
         let mut shutdown = pin!(shutdown);
-        tracing::info!(queue = %self.worker.queue.log_hash(), "queue worker started");
+        tracing::info!(queue = %self.worker.log_name(), "queue worker started");
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
                 () = self.step() => {}
             }
         }
-        self.drain().await;
-        tracing::info!(queue = %self.worker.queue.log_hash(), "queue worker stopped");
+        self.drain(cut_off).await;
+        tracing::info!(queue = %self.worker.log_name(), "queue worker stopped");
     }
 
     /// Handles the next event. Cancel safe: everything it waits for is stored in `self`.

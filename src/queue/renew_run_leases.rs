@@ -52,7 +52,7 @@ impl QueueWorkerLoop {
 
     pub(super) fn cancel_run(&mut self, token: &RunToken) {
         if let Some(run) = self.running.remove(&token.id) {
-            tracing::warn!(task = ?token.id, "run lost: its lease ended");
+            tracing::warn!(task = %token.id.log_prefix(), "run lost: its lease ended");
             run.abort_handle.abort();
         }
     }

@@ -55,7 +55,7 @@ pub(super) fn open_for_run(
         Err(UnsealError::Corrupt) => Ok(Bytes::new()),
         Err(UnsealError::NewerVersion | UnsealError::UnknownKey) => {
             tracing::error!(
-                task = ?id,
+                task = %id.log_prefix(),
                 "the task is sealed with a key that this process lacks; it waits for another worker"
             );
             // By this process's clock where the store has another; only the delay depends on it.

@@ -10,6 +10,27 @@ use bytes::Bytes;
 use crate::store::TaskId;
 
 /// Task of the current run.
+///
+/// ```
+/// use lockgate::{
+///     Store,
+///     queue::{Queue, Task, TaskFailure},
+/// };
+///
+/// # async fn deliver(_: &str, _: &str) -> Result<(), std::io::Error> { Ok(()) }
+/// async fn send(task: Task<String>) -> Result<(), TaskFailure> {
+///     if !task.payload.contains('@') {
+///         // A retry would not help: the task becomes a dead letter.
+///         return Err(TaskFailure::dead_letter("not an address"));
+///     }
+///     // Any error is a failed attempt, and is retried. The id is the same in all attempts.
+///     deliver(&task.payload, task.id().as_str()).await?;
+///     Ok(())
+/// }
+///
+/// let emails: Queue<String> = Store::memory().queue("emails");
+/// let worker = emails.worker(send);
+/// ```
 pub struct Task<T> {
     /// The payload that was pushed.
     pub payload: T,

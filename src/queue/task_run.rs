@@ -97,7 +97,7 @@ fn undecodable_failure(
     if logged_at.is_none_or(|at| now >= at + LOG_INTERVAL) {
         *logged_at = Some(now);
         tracing::error!(
-            task = ?info.id, cause,
+            task = %info.id.log_prefix(), cause,
             "payload cannot be decoded here; the task waits for another worker"
         );
     }

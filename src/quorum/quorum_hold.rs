@@ -54,6 +54,11 @@ struct PendingNodeCalls {
     fence_raises: FuturesUnordered<BoxFuture<'static, (usize, OwnedHold)>>,
 }
 
+/// Returns true if a store of these holds shows names in log records.
+fn shows_log_names(holds: &BTreeMap<usize, OwnedHold>) -> bool {
+    holds.values().any(|hold| hold.store().shows_log_names())
+}
+
 /// Result of [`QuorumHold::next_event`].
 pub(super) enum QuorumEvent {
     Vote(NodeVote),
@@ -69,7 +74,7 @@ impl QuorumHold {
         holds: BTreeMap<usize, OwnedHold>,
         votes: PendingVotes,
     ) -> Arc<Self> {
-        let lock = key.log_hash();
+        let lock = key.log_name(shows_log_names(&holds));
         tracing::debug!(%lock, fence, nodes = node_count, votes = holds.len(), "quorum lock granted");
         Arc::new(Self {
             key: key.clone(),
@@ -116,11 +121,13 @@ impl QuorumHold {
         node_holds.is_closed = true;
         let loss = losses.last().map_or(LockLoss::Lapsed, |(_, loss)| *loss);
         let _ = self.loss.set(loss);
+        let shows_lost_names = lost_holds.iter().any(|hold| hold.store().shows_log_names());
         let pending = std::mem::take(&mut node_holds.pending);
         let remaining_holds = std::mem::take(&mut node_holds.holds);
         drop(node_holds);
         self.change_notify.notify_waiters();
-        tracing::warn!(lock = %self.key.log_hash(), ?loss, left = remaining_holds.len(), "quorum lock lost");
+        let lock = self.key.log_name(shows_log_names(&remaining_holds) || shows_lost_names);
+        tracing::warn!(%lock, ?loss, left = remaining_holds.len(), "quorum lock lost");
         drop((lost_holds, pending, remaining_holds));
         Some(loss)
     }

@@ -14,7 +14,8 @@ use crate::{
 
 /// Quota with a name, which clients see, a cost and a reaction to requests beyond it.
 ///
-/// Layers and limiters take a bare [`Quota`] in place of a policy; its name is `default`.
+/// Layers and limiters take a bare [`Quota`] in place of a policy; it is called after its numbers,
+/// such as `100-per-60s`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,6 +29,8 @@ use crate::{
 pub struct Policy {
     /// Name that clients see.
     name: Arc<str>,
+    /// The application has set the name.
+    is_named: bool,
     /// Name in the keys of the counters.
     counter_name: Arc<str>,
     quota: Quota,
@@ -43,8 +46,8 @@ pub struct Policy {
 const MAX_LEASE_SIZE: u32 = 10_000;
 
 impl Policy {
-    /// Creates a policy that clients see as `default`. It shares its counters with other policies
-    /// of the same quota that have no name.
+    /// Creates a policy that is called after its quota: clients see 10 requests per second as
+    /// `10-per-1s`. It shares its counters with other policies of the same quota that have no name.
     ///
     /// A request costs 1, refusals are enforced and have no further consequence, and this process
     /// enforces its share of the quota while the store is unavailable.
@@ -56,7 +59,7 @@ impl Policy {
     ///
     /// let hour = Quota::requests(10).per(Duration::from_secs(3600));
     /// let policy = Policy::new(hour).cost(4);
-    /// assert_eq!((policy.name(), policy.quota()), ("default", hour));
+    /// assert_eq!((policy.name(), policy.quota()), ("10-per-3600s", hour));
     /// let limit = Store::memory().rate_limiter(policy);
     /// assert_eq!(limit.check("customer:7", 4).await?.remaining(), 6);
     /// # Ok(()) }
@@ -64,7 +67,8 @@ impl Policy {
     #[must_use]
     pub fn new(quota: Quota) -> Self {
         Self {
-            name: "default".into(),
+            name: name_after_quota(quota).into(),
+            is_named: false,
             counter_name: default_counter_name(quota),
             quota,
             cost: 1,
@@ -88,11 +92,20 @@ impl Policy {
     /// apart. Structured headers hold printable ASCII only (RFC 9651 section 3.3.3), so every other
     /// byte and `%` are percent-encoded. [`name`](Self::name) returns the encoded form.
     ///
-    /// Default: clients see `default`, and the quota is the counter's name, so that layers without
-    /// a name do not interfere. The counter of such a policy starts anew when its quota changes.
+    /// Default: the quota, for clients and for the counter, so that layers without a name do not
+    /// interfere.
+    ///
+    /// - Clients see the limit and the window, in the largest unit of `s`, `ms`, `us` and `ns` that
+    ///   divides it: `100-per-60s`. The second policy of the same numbers in one layer or limiter
+    ///   is `100-per-60s-2`, the third one `100-per-60s-3`. An unlimited quota is `unlimited`.
+    /// - The counter starts anew when the quota changes.
+    /// - The name is that of the policy's own quota, even if
+    ///   [`quota_by`](super::RateLimitLayer::quota_by) finds another one for a request. Name such a
+    ///   policy.
     #[must_use]
     pub fn with_name(mut self, name: &str) -> Self {
         self.name = encode_name(name).into();
+        self.is_named = true;
         self.counter_name = escape(name.as_bytes()).into();
         self
     }
@@ -239,6 +252,34 @@ impl Policy {
         self.shadow
     }
 
+    /// Numbers the name of a policy that is called after its quota, if one of `others` has that
+    /// name: clients tell the policies of a response apart by their names. The counter keeps its
+    /// name.
+    pub(super) fn distinguished_from<'a>(
+        mut self,
+        others: &(impl Iterator<Item = &'a Arc<Self>> + Clone),
+    ) -> Self {
+        if self.is_named {
+            return self;
+        }
+        let base = name_after_quota(self.quota);
+        let (mut name, mut number) = (base.clone(), 1);
+        while others.clone().any(|other| *other.name == *name) {
+            number += 1;
+            name = format!("{base}-{number}");
+        }
+        self.name = name.into();
+        self
+    }
+
+    /// Returns true if the two, under one key, share a counter or the name that clients see.
+    pub(super) fn conflicts_with(&self, other: &Self) -> bool {
+        let algorithm = |policy: &Self| policy.quota.to_rule().map(|rule| rule.algorithm());
+        let share_counter = self.counter_name == other.counter_name
+            && algorithm(self).is_some_and(|own| algorithm(other) == Some(own));
+        share_counter || (self.is_named && self.name == other.name)
+    }
+
     pub(super) fn counter_name(&self) -> &Arc<str> {
         &self.counter_name
     }
@@ -279,6 +320,18 @@ fn encode_name(name: &str) -> String {
         }
     }
     out
+}
+
+/// Returns the name that clients see of a policy without a name: `100-per-60s`.
+fn name_after_quota(quota: Quota) -> String {
+    if quota.is_unlimited() {
+        return "unlimited".to_owned();
+    }
+    let (limit, nanos) = (quota.limit(), quota.window().as_nanos());
+    let units = [("s", 1_000_000_000_u128), ("ms", 1_000_000), ("us", 1_000)];
+    let unit = units.into_iter().find(|(_, length)| nanos % length == 0);
+    let (unit, length) = unit.unwrap_or(("ns", 1));
+    format!("{limit}-per-{}{unit}", nanos / length)
 }
 
 /// Returns the counter name of a policy without a name: `~`, limit, window and capacity. It differs

@@ -39,7 +39,7 @@ pub struct RateLimiter {
 }
 
 impl Store {
-    /// Creates a limiter of this policy, or of a quota under the name `default`.
+    /// Creates a limiter of this policy, or of a quota, which is called after its numbers.
     #[must_use]
     pub fn rate_limiter(&self, policy: impl Into<Policy>) -> RateLimiter {
         RateLimiter {
@@ -53,9 +53,13 @@ impl Store {
 
 impl RateLimiter {
     /// Adds a policy. A request must be within all policies, and is charged to all or to none.
+    ///
+    /// A policy without a name gets a number if another one of the limiter has the same limit and
+    /// window: `10-per-1s-2`.
     #[must_use]
     pub fn and(mut self, policy: impl Into<Policy>) -> Self {
-        self.policies.push(Arc::new(policy.into()));
+        let policy = policy.into().distinguished_from(&self.policies.iter());
+        self.policies.push(Arc::new(policy));
         self
     }
 

@@ -8,6 +8,7 @@ mod gate_requests;
 mod lease_prefetch;
 mod multiple_policies;
 mod nested_layers;
+mod policies_of_one_key;
 mod policy_names;
 mod quota_bounds;
 mod quota_lease;

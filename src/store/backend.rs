@@ -66,6 +66,11 @@ pub(crate) trait Backend:
     fn has_manual_clock(&self) -> bool {
         false
     }
+    /// Returns the number of pending jobs that are lost when this process ends, because they are in
+    /// its memory.
+    fn volatile_job_count(&self) -> u64 {
+        0
+    }
     fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply>;
     /// Acquires all these locks if each is free and has no waiters, and otherwise none, in one
     /// operation. There are 2 to 32 commands, with the same mode and lease. `None` means that

@@ -1,11 +1,26 @@
 //! Id and state of a deferred request.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, str::FromStr, sync::Arc};
 
-use crate::key::{Key, LogHash, SHARD_COUNT};
+use crate::{
+    error::ParseIdError,
+    key::{Key, SHARD_COUNT},
+};
 
 /// Id of a deferred request: its shard and 128 random bits, as 34 hex digits. It gives access to
-/// the status of the request, so logs contain only its hash.
+/// the status of the request, so logs contain only its first ten digits.
+///
+/// Parse an id that an operator has typed, or that a client has got in a `Location`:
+///
+/// ```
+/// use lockgate::JobId;
+///
+/// let id: JobId = "3366a0c1d2e3f4a5b6c7d8e9fa0b1c2d3e".parse()?;
+/// assert_eq!(id.to_string(), "3366a0c1d2e3f4a5b6c7d8e9fa0b1c2d3e");
+/// assert_eq!(format!("{id:?}"), "JobId(3366a0c1d2…)"); // as in logs
+/// assert!("3366a0c1d2".parse::<JobId>().is_err());
+/// # Ok::<(), lockgate::ParseIdError>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(Arc<str>);
 
@@ -15,9 +30,8 @@ impl JobId {
         Self(format!("{:02x}{bits:032x}", key.shard()).into())
     }
 
-    /// Parses an id, such as one typed by an operator. Returns `None` if the text is not an id.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
+    /// Parses an id. Returns `None` if the text is not an id.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_hex = text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         let id = (text.len() == 34 && is_hex).then(|| Self(text.into()))?;
         (id.shard() < SHARD_COUNT).then_some(id)
@@ -27,6 +41,19 @@ impl JobId {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns the first ten digits, which log records contain. The other 24 stay secret: they are
+    /// 96 random bits, which cannot be guessed.
+    ///
+    /// ```
+    /// let id: lockgate::JobId = "3366a0c1d2e3f4a5b6c7d8e9fa0b1c2d3e".parse()?;
+    /// assert_eq!(id.log_prefix(), "3366a0c1d2");
+    /// # Ok::<(), lockgate::ParseIdError>(())
+    /// ```
+    #[must_use]
+    pub fn log_prefix(&self) -> &str {
+        self.0.get(..10).unwrap_or(&self.0)
     }
 
     pub(crate) fn shard(&self) -> u16 {
@@ -51,9 +78,19 @@ impl fmt::Display for JobId {
     }
 }
 
+impl FromStr for JobId {
+    type Err = ParseIdError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIdError> {
+        Self::parse(text)
+            .ok_or_else(|| ParseIdError::new("a job: 34 hex digits in lower case", text))
+    }
+}
+
+/// Shows the first ten digits, as logs do: the whole id gives access to the request.
 impl fmt::Debug for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "JobId({})", LogHash(&self.0))
+        write!(f, "JobId({}…)", self.log_prefix())
     }
 }
 
@@ -106,6 +143,29 @@ impl JobState {
 mod tests {
     use super::*;
 
+    #[test]
+    fn debug_form_shows_the_first_digits_and_is_no_id() {
+        let id = JobId::new(&Key::custom("x"));
+        let text = format!("{id:?}");
+        assert_eq!(text, format!("JobId({}…)", &id.as_str()[..10]));
+        assert!(text.parse::<JobId>().is_err() && id.log_prefix().parse::<JobId>().is_err());
+    }
+
+    #[test]
+    fn text_that_is_no_id_is_an_error_that_repeats_little_of_it() {
+        let id = JobId::new(&Key::custom("x")).to_string();
+        let long = "é\u{1}".repeat(10_000);
+        let (spaced, upper, other_type) =
+            (format!(" {id}"), "A".repeat(34), format!("40{}", &id[2..]));
+        for text in ["", "7", &id[1..], &spaced, &upper, &other_type, &long, "../deferred"] {
+            let message = text.parse::<JobId>().expect_err(text).to_string();
+            assert!(message.contains("not the id of a job: 34 hex digits"), "{message}");
+            assert!(message.contains(&format!("({} bytes)", text.len())), "{message}");
+            assert!(message.len() < 120 && !message.contains(&id), "{message}");
+            assert!(!message.contains('\u{1}'), "{message:?}");
+        }
+    }
+
     /// None of the 128 is the same in all ids, as six are in UUIDs.
     #[test]
     fn every_bit_of_an_id_is_random() {
@@ -113,7 +173,7 @@ mod tests {
         let (mut all, mut any) = (u128::MAX, 0);
         for _ in 0..200 {
             let id = JobId::new(&key);
-            assert_eq!(JobId::parse(id.as_str()).as_ref(), Some(&id));
+            assert_eq!(id.to_string().parse::<JobId>().as_ref(), Ok(&id));
             assert_eq!((id.as_str().len(), id.shard()), (34, key.shard()));
             let bits = u128::from_str_radix(&id.as_str()[2..], 16).expect("hex");
             (all, any) = (all & bits, any | bits);

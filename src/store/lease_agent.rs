@@ -47,6 +47,9 @@ pub(super) struct AgentState {
     undos_done: Notify,
     /// An agent of this store has started.
     has_started: AtomicBool,
+    /// Log records of the store show names. It is here, since the undo of a dropped caller logs
+    /// without the store.
+    shows_log_names: AtomicBool,
 }
 
 pub(super) enum AgentMessage {
@@ -101,6 +104,7 @@ impl LeaseAgent {
             pending_undos: AtomicUsize::new(0),
             undos_done: Notify::new(),
             has_started: AtomicBool::new(false),
+            shows_log_names: AtomicBool::new(false),
         };
         let runtime = Arc::new(AgentRuntime::new(shared));
         let weak_runtime = Arc::downgrade(&runtime);
@@ -111,6 +115,15 @@ impl LeaseAgent {
         });
         runtime.shared.backend.on_new_server(Arc::downgrade(&on_new_server));
         Self { runtime, _on_new_server: on_new_server }
+    }
+
+    /// Sets whether log records show names: see [`Store::log_names`](super::Store::log_names).
+    pub(super) fn set_log_names(&self, shown: bool) {
+        self.runtime.shared.shows_log_names.store(shown, Ordering::Relaxed);
+    }
+
+    pub(super) fn shows_log_names(&self) -> bool {
+        self.runtime.shared.shows_log_names.load(Ordering::Relaxed)
     }
 
     /// Schedules the renewals and the end of a new lease.
@@ -314,7 +327,8 @@ async fn run_undo(
                 }
             }
             Ok(outcome) => {
-                let (node, lock) = (token.node(), key.log_hash());
+                let shows_names = pending.shared.shows_log_names.load(Ordering::Relaxed);
+                let (node, lock) = (token.node(), key.log_name(shows_names));
                 tracing::debug!(
                     node, %lock, ?outcome, "lock released in the background after a drop"
                 );

@@ -76,6 +76,8 @@ pub(crate) struct LockLease {
     /// Timer of the lease in the renewal scheduler.
     pub(super) timer_key: Mutex<Option<(Instant, usize)>>,
     loss_watcher: OnceLock<Weak<dyn LossWatcher>>,
+    /// Log records show the lock's name: see [`Store::log_names`].
+    shows_log_name: AtomicBool,
     /// Calls under its token that may arrive after its release; usually `None`.
     pub(super) late_calls: Option<Box<LateCalls>>,
 }
@@ -105,6 +107,7 @@ impl LockLease {
             renewing: AtomicBool::new(false),
             timer_key: Mutex::new(None),
             loss_watcher: OnceLock::new(),
+            shows_log_name: AtomicBool::new(false),
             late_calls,
             terms,
         })
@@ -156,6 +159,11 @@ impl LockLease {
     /// Sets a watcher that is notified if the lease is lost.
     pub(crate) fn set_loss_watcher(&self, watcher: Weak<dyn LossWatcher>) {
         let _ = self.loss_watcher.set(watcher);
+    }
+
+    /// Sets whether the loss is logged with the lock's name.
+    pub(super) fn set_log_names(&self, shown: bool) {
+        self.shows_log_name.store(shown, Ordering::Relaxed);
     }
 
     /// Returns the end of the current hold, renewed or not.
@@ -220,7 +228,8 @@ impl LockLease {
         }
         let hold = state.hold.upgrade();
         drop(state);
-        tracing::warn!(node = self.token.node(), lock = %self.key.log_hash(), ?loss, "lock lost");
+        let lock = self.key.log_name(self.shows_log_name.load(Ordering::Relaxed));
+        tracing::warn!(node = self.token.node(), %lock, ?loss, "lock lost");
         if let Some(hold) = hold {
             hold.mark_lost(loss);
         }

@@ -23,6 +23,7 @@ mod lock_commands_and_outcomes;
 mod lock_lease;
 mod lock_mode;
 mod lock_token;
+mod log_names;
 mod memory;
 mod node_id;
 mod owned_hold;
@@ -81,7 +82,7 @@ pub(crate) use self::{
     local_direct_run_tracker::{DirectRunPermit, LocalDirectRunTracker},
     lock_lease::{LeaseTerms, LockLease, LossWatcher, ensure_replicated},
     owned_hold::OwnedHold,
-    store_handle::WeakStore,
+    store_handle::{WeakStore, created_store_count},
 };
 pub use self::{
     job_id::{JobId, JobState},

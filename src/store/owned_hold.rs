@@ -30,8 +30,9 @@ impl OwnedHold {
     pub(super) fn new(store: &Store, lease: Arc<LockLease>, fence: u64) -> Self {
         let state = HoldState::new(lease, fence);
         state.lease.begin_hold(&state);
+        state.lease.set_log_names(store.shows_log_names());
         store.agent().track_lease(&state.lease);
-        let lock = state.key().log_hash();
+        let lock = store.log_name(state.key());
         tracing::debug!(node = %store.node(), %lock, fence, "lock granted");
         Self { store: store.clone(), state, is_released: false }
     }
@@ -186,7 +187,7 @@ impl OwnedHold {
         self.close_without_release();
         self.undo_late_calls(UndoAction::Release);
         tracing::debug!(
-            node = %self.store.node(), lock = %self.state.key().log_hash(), ?outcome,
+            node = %self.store.node(), lock = %self.store.log_name(self.state.key()), ?outcome,
             held_ms = self.state.held_since.elapsed().as_millis(), "lock released"
         );
     }

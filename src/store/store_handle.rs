@@ -181,6 +181,7 @@ impl Store {
     }
 
     pub(crate) fn with_backend(backend: Arc<dyn Backend>) -> Self {
+        count_created_store(1);
         let agent = LeaseAgent::new(Arc::clone(&backend));
         Self {
             inner: Arc::new(StoreInner {
@@ -276,6 +277,12 @@ impl Store {
         self.backend().identify().await.map(drop)
     }
 
+    /// Returns true if both are clones of one handle.
+    #[cfg(feature = "serve")]
+    pub(crate) fn is_same_handle(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     pub(crate) fn downgrade(&self) -> WeakStore {
         WeakStore(Arc::downgrade(&self.inner))
     }
@@ -296,6 +303,33 @@ impl Store {
         extensions.push((type_id, Arc::clone(&value) as _));
         value
     }
+}
+
+/// Returns the number of stores that this process has created. Clones of a handle count once; a
+/// store that was dropped still counts.
+pub(crate) fn created_store_count() -> usize {
+    count_created_store(0)
+}
+
+/// Adds to the number of created stores, and returns it.
+#[cfg(not(test))]
+fn count_created_store(added: usize) -> usize {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static CREATED_STORES: AtomicUsize = AtomicUsize::new(0);
+    CREATED_STORES.fetch_add(added, Ordering::Relaxed) + added
+}
+
+/// Like the function above, for each thread: tests run in parallel.
+#[cfg(test)]
+fn count_created_store(added: usize) -> usize {
+    use std::cell::Cell;
+
+    thread_local!(static CREATED_STORES: Cell<usize> = const { Cell::new(0) });
+    CREATED_STORES.with(|count| {
+        count.set(count.get() + added);
+        count.get()
+    })
 }
 
 impl fmt::Debug for Store {

@@ -35,6 +35,22 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Clocks
+//!
+//! [`TestKit::advance`] moves the store's clock: delays, `run_at`, backoffs, deadlines, quotas,
+//! leases and retention go by it. All other waits go by tokio's clock, which is the wall clock
+//! unless the test pauses it: the `wait` of a lock, `wait_up_to`, `Prefer: wait=N`, `max_hold`,
+//! `max_run_time`, `body_read_timeout`, and timers of the application. Pause it by
+//! `#[tokio::test(start_paused = true)]`. That needs tokio's feature `test-util`, which `full` does
+//! not include:
+//!
+//! ```toml
+//! [dev-dependencies]
+//! tokio = { version = "1", features = ["full", "test-util"] }
+//! ```
+//!
+//! # Tasks
+//!
 //! Tasks of a queue run in the same way:
 //!
 //! ```

@@ -70,8 +70,9 @@ impl TestKit {
     }
 
     /// Advances the store's clock, at most by 100 years (of 365 days) in one call. It governs
-    /// delays, backoffs, deadlines, quotas and leases. Timers of the application are tokio's;
-    /// `tokio::time` moves those.
+    /// delays, backoffs, deadlines, quotas and leases. The waits of locks and layers,
+    /// `max_run_time` and timers of the application are tokio's; see [the
+    /// clocks](crate::testing#clocks).
     pub fn advance(&self, by: Duration) {
         self.clock.advance(by);
     }
@@ -105,12 +106,13 @@ impl TestKit {
     ///
     /// # Errors
     ///
-    /// None with this store. The type is that of every worker operation.
+    /// [`ErrorKind::Config`] if a layer of this process carries a user or another snapshot that the
+    /// worker does not restore, where [`DeferWorker::run`] would panic. None by the store.
     pub async fn defer_worker<R>(
         &self,
         worker: impl Into<DeferWorker<R>>,
     ) -> Result<TestDeferWorker, Error> {
-        let stepper = JobStepper::new(worker.into());
+        let stepper = JobStepper::try_new(worker.into())?;
         stepper.send_heartbeat().await?;
         Ok(TestDeferWorker(stepper))
     }

@@ -9,7 +9,7 @@ use std::{
 /// Files that may read this host's clock, how often, and why that decides nothing about order,
 /// leases or due times. Counted are [`CLOCK_READS`] and, in files that contain one, [`AGE_READS`].
 /// All other code uses the server time of the scripts, and durations.
-const ALLOWED_USES: [(&str, usize, &str); 18] = [
+const ALLOWED_USES: [(&str, usize, &str); 20] = [
     ("clock.rs", 9, "clock of the embedded store, which is the server time"),
     ("defer/job_backoff.rs", 3, "delay until the date of a handler's `Retry-After`"),
     ("defer/webhook/deliver_webhook.rs", 1, "conversion: server time of a job's acceptance"),
@@ -20,7 +20,9 @@ const ALLOWED_USES: [(&str, usize, &str); 18] = [
     ),
     ("defer/jobs/job_info.rs", 9, "conversion: server times of a job's events"),
     ("defer/settlement_rules.rs", 7, "pause of an unrouted job, from a second to a minute"),
-    ("defer/execute_run.rs", 3, "conversion: server time of a job's acceptance"),
+    ("defer/execute_run.rs", 4, "conversion: server time of a job's acceptance"),
+    ("defer/lost_holder_warning.rs", 1, "text of a log record: time since a job was accepted"),
+    ("defer/worker/worker_settings.rs", 1, "age of a worker, above which it logs a lost holder"),
     ("gate/replay_marker.rs", 2, "conversion: server time of a job's acceptance, for handlers"),
     (
         "lock/delegation_header.rs",

@@ -110,7 +110,7 @@ async fn enqueue_is_accepted_only_after_fsync() {
     let app = Router::new()
         .route("/orders/{id}", post(async || ()))
         .layer(LockLayer::by_path_param("id"))
-        .layer(DeferLayer::new().defer_always().min_replicas(1))
+        .layer(DeferLayer::new().background().min_replicas(1))
         .merge(deferred_routes("/deferred").store(&store))
         .layer(Extension(store.clone()));
     let order = || {

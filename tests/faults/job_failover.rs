@@ -51,7 +51,7 @@ fn recording_app(store: &Store, ran: &CompletedRuns, replicas: u32) -> Router {
 fn deferring_app(store: &Store, orders: Router, replicas: u32) -> Router {
     let orders = orders
         .layer(LockLayer::by_path_param("id"))
-        .layer(DeferLayer::new().defer_always().min_replicas(replicas))
+        .layer(DeferLayer::new().background().min_replicas(replicas))
         .layer(Extension(store.clone()));
     orders.merge(deferred_routes("/deferred").store(store))
 }

@@ -157,7 +157,7 @@ pub(crate) async fn key_sources_with_different_names_share_no_quota(case: TestCa
     let get = |target: &str, id| site.get(target).header("x-user", id).header("x-tenant", id);
     for target in ["/alike/user", "/alike/tenant", "/alike/key-user", "/alike/key-owner"] {
         let _ = get(target, "7").send().await.expect_status(200);
-        expect_quota_exceeded(get(target, "7").send().await, "default");
+        expect_quota_exceeded(get(target, "7").send().await, "1-per-60s");
         let _ = get(target, "8").send().await.expect_status(200);
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use lockgate_tests::{TestCase, TestRequest, TestResponse, TestSite, eventually};
+use lockgate_tests::{TestCase, TestRequest, TestResponse, TestSite, WebFramework, eventually};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -92,12 +92,22 @@ pub(crate) async fn always_deferred_request_never_runs_directly(case: TestCase) 
 /// keeps its response.
 pub(crate) async fn always_deferred_request_without_lock_is_refused(case: TestCase) {
     let site = case.start_site().await;
-    for query in ["", "?status=303"] {
+    let _ = site.post("/always-unlocked/7?status=404").send().await.expect_status(404);
+    for query in ["?status=303", ""] {
         let answer =
             site.post(&format!("/always-unlocked/7{query}")).send().await.expect_status(500);
         assert_eq!(answer.problem_document()["type"], "urn:lockgate:problem:server-error");
     }
-    let _ = site.post("/always-unlocked/7?status=404").send().await.expect_status(404);
+    // From now on the layer knows the route, and runs nothing. In actix each thread has a layer of
+    // its own.
+    let runs = case.handler.completed_runs().len();
+    for id in 1..=8 {
+        let answer = site.post(&format!("/always-unlocked/{id}")).send().await.expect_status(500);
+        assert_eq!(answer.problem_document()["type"], "urn:lockgate:problem:server-error");
+    }
+    let more_runs = case.handler.completed_runs().len() - runs;
+    let other_threads = usize::from(matches!(case.framework, WebFramework::Actix));
+    assert!(more_runs <= other_threads, "{more_runs}");
     let _ = site.get("/always-unlocked/7").send().await.expect_status(200);
 }
 

@@ -359,7 +359,7 @@ pub(crate) async fn dead_letter_request_can_be_read(case: TestCase) {
     let _ = job.wait_until_dead(&site, "panicked").await;
     let _ = done_job.wait_until_done(&site).await;
 
-    let id = |job: &JobReceipt| JobId::parse(&job.id).expect("an id");
+    let id = |job: &JobReceipt| job.id.parse::<JobId>().expect("an id");
     let jobs_with_key = case.new_store().await.with_keyring(ring()).deferred_jobs();
     let retained = jobs_with_key.request(&id(&job)).await.expect("the store is there");
     assert_eq!(format!("{retained:?}"), r#"Whole(JobRequest { method: "POST", bytes: 4, .. })"#);
@@ -368,7 +368,7 @@ pub(crate) async fn dead_letter_request_can_be_read(case: TestCase) {
     assert_eq!(&request.body[..], b"note");
     let note = ("x-note".to_owned(), b"two".to_vec());
     assert!(request.headers.contains(&note), "{:?}", request.headers);
-    let unknown = JobId::parse("00112233445566778899aabbccddeeff00").expect("an id");
+    let unknown = "00112233445566778899aabbccddeeff00".parse::<JobId>().expect("an id");
     for (jobs, id, expected) in [
         (case.new_store().await.deferred_jobs(), id(&job), RetainedRequest::MissingKey),
         (jobs_with_key.clone(), id(&done_job), RetainedRequest::NotRetained),

@@ -51,8 +51,8 @@ pub(crate) async fn head_over_the_limit_is_not_deferred(case: TestCase) {
     assert_eq!(case.handler.completed_runs().len(), 2, "none of the others has run");
 }
 
-/// `/shared-budget/{id}` has a budget of 4 MiB for all bodies. One client declares the longest bodies
-/// and sends one byte of each.
+/// `/shared-budget/{id}` has a budget of 4 MiB for all bodies. One client declares the longest
+/// bodies and sends one byte of each.
 pub(crate) async fn one_client_cannot_exhaust_the_body_budget(case: TestCase) {
     let site = case.start_site().await;
     let hold = site.post_held("/orders/7/pay").await;

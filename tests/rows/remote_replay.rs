@@ -86,7 +86,7 @@ pub(crate) async fn retry_after_of_handler_is_capped(case: TestCase) {
     let _ = hold.finish().await.expect_status(200);
     let document = job.wait_for_status(&site, |document| document["reason"] == "failed").await;
     assert_eq!((&document["state"], &document["attempts"]), (&"queued".into(), &1.into()));
-    let id = JobId::parse(&job.id).expect("an id");
+    let id = job.id.parse::<JobId>().expect("an id");
     let info =
         site.store().deferred_jobs().get(&id).await.expect("it is there").expect("it is stored");
     let due = info.due_in.expect("it waits");

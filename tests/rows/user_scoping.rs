@@ -64,6 +64,30 @@ pub(crate) async fn direct_runs_are_scoped_by_user(case: TestCase) {
     assert_eq!(case.handler.run_tags().len(), 2);
 }
 
+/// By the layer, the worker and the status routes with one type: no function names the user again.
+pub(crate) async fn user_is_carried_and_sees_own_jobs_alone(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay").await;
+    let job = expect_accepted(authorize("ada.1", site.post("/for-user/7")).send().await);
+    assert!(job.location.starts_with("/own/"), "{}", job.location);
+    let response = format!("{}/response", job.location);
+    let expect_hidden = async || {
+        for path in [&job.location, &response] {
+            let anonymous = site.get(path).send().await.expect_status(404);
+            let _ = anonymous.problem_document();
+            let _ = authorize("bob.1", site.get(path)).send().await.expect_status(404);
+        }
+    };
+    expect_hidden().await;
+    let own = |path: &str| authorize("ada.2", site.get(path)).send();
+    assert_eq!(own(&job.location).await.expect_status(200).json()["state"], "queued");
+    let _ = hold.finish().await.expect_status(200);
+    let answer = authorize("ada.2", site.get(&response)).header("prefer", "wait=10").send().await;
+    assert_eq!(answer.expect_status(200).json()["user"], "ada.1");
+    assert_eq!(own(&job.location).await.expect_status(200).json()["state"], "done");
+    expect_hidden().await;
+}
+
 pub(crate) async fn first_wins_is_scoped_by_user(case: TestCase) {
     let site = case.site_builder().await.without_worker().start().await;
     let hold = site.post_held("/orders/7/pay").await;

@@ -70,7 +70,7 @@ fn defer_layer(plan: &QueuePlan) -> DeferLayer {
         .max_resource_jobs(UNREACHABLE_LIMIT)
         .max_resource_bytes(UNREACHABLE_LIMIT);
     let layer = layer.max_queue_jobs(UNREACHABLE_LIMIT).max_queue_bytes(UNREACHABLE_LIMIT);
-    let layer = if plan.kind == QueueKind::BlockedRequests { layer } else { layer.defer_always() };
+    let layer = if plan.kind == QueueKind::BlockedRequests { layer } else { layer.background() };
     if plan.delay > 0 { layer.delay(Duration::from_millis(plan.delay)) } else { layer }
 }
 

@@ -92,8 +92,7 @@ fn main() -> ExitCode {
             ExitCode::from(u8::from(!report.is_repaired()))
         }
         Err(error) => {
-            let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-            print_error(format_args!("{error}{cause}"));
+            print_error(describe_error(&error));
             ExitCode::from(EXIT_CHECK_FAILED)
         }
     }
@@ -104,8 +103,19 @@ fn print_error(message: impl Display) {
     let _ = writeln!(io::stderr(), "{message}");
 }
 
+/// Returns the text of an error with its cause, which the text of some kinds contains already.
+fn describe_error(error: &Error) -> String {
+    let text = error.to_string();
+    match error.source().map(ToString::to_string) {
+        Some(cause) if !text.contains(&cause) => format!("{text}: {cause}"),
+        _ => text,
+    }
+}
+
 async fn check_store(args: &FsckArgs) -> Result<CheckReport, Error> {
-    let store = Store::builder(&args.store_url).call_timeout(STORE_DEADLINE).connect().await?;
+    let builder = Store::builder(&args.store_url).call_timeout(STORE_DEADLINE);
+    // A check of a mistyped namespace must not create it, and a repair needs no fences.
+    let store = builder.writes_on_connect(false).connect().await?;
     // Reports an unavailable store at once.
     store.ping().await?;
     store.check().repair(args.repair).run().await

@@ -45,6 +45,10 @@ fn run_fsck_with_closed_output(args: &[&str]) -> Option<i32> {
 }
 
 async fn send_command(server: &RedisServer, args: &[&str]) {
+    query(server, args).await;
+}
+
+async fn query(server: &RedisServer, args: &[&str]) -> redis::Value {
     let client = redis::Client::open(server.connection_info()).expect("an address");
     // A loaded machine is no outage: the default timeout of a reply is half a second.
     let patient = redis::AsyncConnectionConfig::new()
@@ -54,7 +58,7 @@ async fn send_command(server: &RedisServer, args: &[&str]) {
     let mut connection = connection.await.expect("it runs");
     let mut command = redis::cmd(args[0]);
     command.arg(&args[1..]);
-    command.query_async::<redis::Value>(&mut connection).await.expect("the command is right");
+    command.query_async(&mut connection).await.expect("the command is right")
 }
 
 #[tokio::test]
@@ -88,8 +92,13 @@ async fn exit_code_reports_faults_repairs_and_empty_namespace() {
         let (code, text) = run_fsck(&[&url("shpo")]);
         assert_eq!(code, Some(3), "{text}");
         assert!(text.contains("the namespace is empty"), "{text}");
+        assert!(text.contains("0 dead jobs, 0 dead letters of queues"), "{text}");
         assert_eq!(run_fsck_with_closed_output(&[&url("shpo")]), Some(3));
+        assert_eq!(run_fsck(&[&url("shpo"), "--repair"]).0, Some(3));
     }
+    assert_eq!(query(&server, &["KEYS", "lg:1:shpo:*"]).await, redis::Value::Array(Vec::new()));
+    let (_, text) = run_fsck(&["redis://127.0.0.1:1/?ns=shop"]);
+    assert_eq!(text.matches("127.0.0.1:1: ").count(), 1, "address and cause, once: {text}");
 
     // An unknown key is not repaired. A key of a shard's numbers that expires is repaired.
     send_command(&server, &["SET", "lg:1:shop:{3}:odd", "1"]).await;

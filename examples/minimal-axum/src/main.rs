@@ -3,13 +3,12 @@
 //! `tests/minimal_examples.rs` runs this program; its build script replaces the store's URL, the
 //! address and the body of `refund`.
 
-use std::{net::SocketAddr, time::Duration};
+use std::time::Duration;
 
 use axum::{Extension, Router, routing::post};
 use lockgate_axum::{
     DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
 };
-use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,14 +29,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Give the worker the routes inside your authentication layer: credentials are not stored.
     let worker = DeferWorker::new(&store, app.clone());
-    let worker = tokio::spawn(worker.run(shutdown()));
 
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
-        .with_graceful_shutdown(shutdown())
-        .await?;
-    worker.await?; // waits for active runs, 10 s by default
-    store.shutdown(Duration::from_secs(1)).await; // releases the remaining locks
+    // Until SIGTERM or ctrl-c. Then open requests and active runs have 10 s to end.
+    lockgate_axum::serve(listener, app).worker(worker).await?;
     Ok(())
 }
 
@@ -47,12 +42,4 @@ async fn pay() -> &'static str {
 
 async fn refund() -> &'static str {
     "refunded"
-}
-
-async fn shutdown() {
-    let mut terminate = signal(SignalKind::terminate()).expect("a runtime with signals enabled");
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = tokio::signal::ctrl_c() => {}
-    }
 }

@@ -12,16 +12,18 @@ use std::{
 
 use actix_http::{HttpMessage as _, Payload, Request, h1};
 use actix_rt::System;
-use actix_service::{IntoServiceFactory, Service, ServiceFactory};
+use actix_service::{
+    IntoServiceFactory, Service, ServiceExt, ServiceFactory,
+    boxed::{self, BoxService},
+};
 use actix_web::{
-    App, Error,
-    body::{BodySize, BoxBody, MessageBody as _},
+    Error,
+    body::{BodySize, BoxBody, MessageBody},
     dev::{AppConfig, Extensions, ServiceResponse},
     http::{
         Method, Uri,
         header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue},
     },
-    web::{Data, ServiceConfig},
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::{
@@ -29,16 +31,30 @@ use futures_util::{
     future::{BoxFuture, LocalBoxFuture},
 };
 use lockgate::{
-    Store,
     defer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer, is_event_stream},
     driver::{HttpRequestHead, ReplayMarker},
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::request_view::header_pairs;
+use crate::{missing_handler_value::log_missing_value, request_view::header_pairs};
 
 /// Chunks read between two yields to the other runs, for a body that is always ready.
 const CHUNKS_PER_YIELD: u64 = 32;
+
+/// Routes of an `App`, after they are built.
+type RouteService = BoxService<Request, ServiceResponse<BoxBody>, Error>;
+
+/// Factory that an `App` becomes, with response bodies of the type `B`.
+pub(crate) trait AppServiceFactory<B>:
+    ServiceFactory<Request, Config = AppConfig, Response = ServiceResponse<B>, Error = Error> + 'static
+{
+}
+
+impl<S, B> AppServiceFactory<B> for S where
+    S: ServiceFactory<Request, Config = AppConfig, Response = ServiceResponse<B>, Error = Error>
+        + 'static
+{
+}
 
 /// Run on its way to the thread of the routes.
 struct ReplayCommand {
@@ -64,6 +80,8 @@ pub(crate) fn extension_inserter<T: Clone + Send + Sync + 'static>(
 /// Replayer with an `App` of its own.
 pub(crate) struct AppReplayer {
     commands: mpsc::UnboundedSender<ReplayCommand>,
+    /// Closed when the routes are built, or could not be.
+    building: watch::Receiver<()>,
 }
 
 impl AppReplayer {
@@ -72,24 +90,27 @@ impl AppReplayer {
     /// # Errors
     ///
     /// If the operating system cannot start a thread or a runtime for it.
-    pub(crate) fn start<F>(store: &Store, configure: F, thread: thread::Builder) -> io::Result<Self>
+    pub(crate) fn start<F, A, S, B>(app: F, thread: thread::Builder) -> io::Result<Self>
     where
-        F: FnOnce(&mut ServiceConfig) + Send + 'static,
+        F: FnOnce() -> A + Send + 'static,
+        A: IntoServiceFactory<S, Request> + 'static,
+        S: AppServiceFactory<B>,
+        B: MessageBody + 'static,
     {
         let (commands, inbox) = mpsc::unbounded_channel();
-        let store = store.clone();
         let (ready_sender, ready_receiver) = std_mpsc::channel();
+        let (building_sender, building) = watch::channel(());
         let run_routes = move || {
             let system = System::new();
             let _ = ready_sender.send(());
-            system.block_on(serve_commands(store, configure, inbox));
+            system.block_on(serve_commands(app, building_sender, inbox));
         };
         thread.name("lockgate-replay".to_owned()).spawn(run_routes)?;
         // The sender is dropped if the system could not be created.
         let no_runtime =
             |_| io::Error::other("the runtime for deferred requests could not be built");
         ready_receiver.recv().map_err(no_runtime)?;
-        Ok(Self { commands })
+        Ok(Self { commands, building })
     }
 }
 
@@ -110,6 +131,15 @@ impl Replayer for AppReplayer {
         let _ = self.commands.send(command);
         Box::pin(async move { outcome.await.unwrap_or_else(|_| outcome_without_thread(&marker)) })
     }
+
+    /// The layers of the routes are applied in their thread, after the worker was created.
+    fn wait_until_built(&self) -> BoxFuture<'static, ()> {
+        let mut building = self.building.clone();
+        Box::pin(async move {
+            // Nothing is sent: the error is the end of the sender.
+            let _ = building.changed().await;
+        })
+    }
 }
 
 impl fmt::Debug for AppReplayer {
@@ -122,20 +152,24 @@ impl fmt::Debug for AppReplayer {
 /// to another worker.
 fn outcome_without_thread(marker: &ReplayMarker) -> ReplayOutcome {
     let job = &marker.job().id;
-    tracing::error!(?job, "job not run: the thread of the routes ended; restart the process");
+    tracing::error!(job = %job.log_prefix(), "job not run: the thread of the routes ended; restart the process");
     if marker.try_abandon() { ReplayOutcome::Unreachable } else { ReplayOutcome::Failed }
 }
 
 /// Builds the routes in their thread, and runs each command in a task until the replayer is
-/// dropped.
-async fn serve_commands<F>(
-    store: Store,
-    configure: F,
+/// dropped. `building` is dropped when the routes are built, or could not be.
+async fn serve_commands<F, A, S, B>(
+    app: F,
+    building: watch::Sender<()>,
     mut inbox: mpsc::UnboundedReceiver<ReplayCommand>,
 ) where
-    F: FnOnce(&mut ServiceConfig) + 'static,
+    F: FnOnce() -> A,
+    A: IntoServiceFactory<S, Request>,
+    S: AppServiceFactory<B>,
+    B: MessageBody + 'static,
 {
-    let built = AssertUnwindSafe(build_service(store, configure)).catch_unwind().await;
+    let built = AssertUnwindSafe(build_service(app)).catch_unwind().await;
+    drop(building);
     let Ok(Ok(service)) = built else {
         tracing::error!("jobs cannot run: the application's routes could not be built");
         return decline_all(inbox).await;
@@ -146,17 +180,17 @@ async fn serve_commands<F>(
     }
 }
 
-async fn build_service<F>(
-    store: Store,
-    configure: F,
-) -> Result<impl Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>, ()>
+async fn build_service<F, A, S, B>(app: F) -> Result<RouteService, S::InitError>
 where
-    F: FnOnce(&mut ServiceConfig),
+    F: FnOnce() -> A,
+    A: IntoServiceFactory<S, Request>,
+    S: AppServiceFactory<B>,
+    B: MessageBody + 'static,
 {
-    // The store first, so that `configure` may replace it.
-    let app = App::new().app_data(Data::new(store)).configure(configure);
-    let factory = IntoServiceFactory::<_, Request>::into_factory(app);
-    factory.new_service(AppConfig::default()).await
+    let factory = IntoServiceFactory::<S, Request>::into_factory(app());
+    let service = factory.new_service(AppConfig::default()).await?;
+    let service = ServiceExt::<Request>::map(service, ServiceResponse::map_into_boxed_body);
+    Ok(boxed::service(service))
 }
 
 /// Responds like a worker without the route, so that the jobs return to their queues uncharged.
@@ -179,7 +213,7 @@ where
     let scope = marker.clone();
     let call = async {
         match build_request(head, body, &marker) {
-            Some(request) => call_service(&*service, request, response_limit).await,
+            Some(request) => call_service(&*service, request, &marker, response_limit).await,
             None => ReplayOutcome::Failed,
         }
     };
@@ -224,7 +258,12 @@ fn build_request(head: HttpRequestHead, body: Bytes, marker: &ReplayMarker) -> O
 }
 
 /// Calls the routes, and reads the response up to the limit of its body.
-async fn call_service<S>(service: &S, request: Request, response_limit: usize) -> ReplayOutcome
+async fn call_service<S>(
+    service: &S,
+    request: Request,
+    marker: &ReplayMarker,
+    response_limit: usize,
+) -> ReplayOutcome
 where
     S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
 {
@@ -233,7 +272,10 @@ where
     }
     // An error of a middleware is a response too, as it would be in a server.
     let response = match service.call(request).await {
-        Ok(response) => response.into_parts().1,
+        Ok(response) => {
+            log_missing_value(&response, marker);
+            response.into_parts().1
+        }
         Err(error) => error.error_response(),
     };
     let status = response.status().as_u16();
@@ -281,12 +323,13 @@ mod tests {
     use std::{cell::Cell, future::pending, time::Duration};
 
     use actix_web::{
+        App,
         body::BodyStream,
         test::{TestRequest, call_service, init_service},
-        web,
+        web::{self, Data},
     };
     use futures_util::stream;
-    use lockgate::{JobId, JobState};
+    use lockgate::{JobId, JobState, Store};
 
     use super::*;
     use crate::{DeferLayer, DeferWorker, LockLayer};
@@ -325,7 +368,7 @@ mod tests {
     #[test]
     fn thread_that_cannot_be_started_is_an_error() {
         let thread = thread::Builder::new().stack_size(1 << 46);
-        assert!(AppReplayer::start(&Store::memory(), |_| {}, thread).is_err());
+        assert!(AppReplayer::start(App::new, thread).is_err());
     }
 
     /// The job has a single attempt, which must not be charged.
@@ -335,10 +378,12 @@ mod tests {
         let order = web::resource("/orders/{id}")
             .post(async || "")
             .wrap(LockLayer::by_path_param("id"))
-            .wrap(DeferLayer::new().defer_always());
+            .wrap(DeferLayer::new().background());
         let app = init_service(App::new().service(order).app_data(Data::new(store.clone()))).await;
         let (commands, _) = mpsc::unbounded_channel();
-        let worker = DeferWorker::with_replayer(&store, AppReplayer { commands });
+        let (_, building) = watch::channel(());
+        let replayer = AppReplayer { commands, building };
+        let worker = DeferWorker::with_replayer(&store, replayer);
         actix_rt::spawn(worker.run(pending()));
         let job = loop {
             let accepted =
@@ -346,7 +391,7 @@ mod tests {
             // Accepted only when the worker has registered.
             let Some(location) = accepted.headers().get("location") else { continue };
             let id = location.to_str().expect("a path").rsplit('/').next().expect("an id");
-            break JobId::parse(id).expect("an id");
+            break id.parse::<JobId>().expect("an id");
         };
         let first_attempt = async {
             loop {

@@ -2,18 +2,27 @@
 
 use std::{future::Future, io, thread, time::Duration};
 
-use actix_web::web::ServiceConfig;
+use actix_http::Request;
+use actix_service::{IntoServiceFactory, ServiceFactory};
+use actix_web::{
+    App, Error,
+    body::MessageBody,
+    dev::{AppConfig, ServiceResponse},
+    web::{Data, ServiceConfig},
+};
+use futures_util::future::BoxFuture;
 use lockgate::{
-    ExtensionSnapshot, Store,
+    ExtensionSnapshot, RequestUser, Store,
     defer::{PendingRun, Replayer, RunAuthorization},
+    driver::{BackgroundWorker, StopSignals},
 };
 
 use crate::{actix_framework::ActixFramework, app_replayer::AppReplayer};
 
 /// Runs deferred requests. Several processes may each run a worker; they share the jobs.
 ///
-/// Each method but [`new`](Self::new) and [`try_new`](Self::try_new) is that of the
-/// [core's type](lockgate::defer::DeferWorker), which documents it.
+/// Each method is that of the [core's type](lockgate::defer::DeferWorker), which documents it. Only
+/// [`new`](Self::new), [`from_app`](Self::from_app) and their `try_` forms are of this crate.
 ///
 /// ```
 /// # use actix_web::web;
@@ -40,14 +49,19 @@ pub struct DeferWorker {
 
 impl DeferWorker {
     /// Creates a worker that runs the jobs of this store through the routes that `configure`
-    /// registers. Pass the function that `App::configure` gets, with all data that the handlers
-    /// need.
+    /// registers. Pass the function that `App::configure` gets, and register all data of the
+    /// handlers there, by `config.app_data(..)`.
     ///
     /// The routes run in a thread of their own, on an `App` that has only the store. Everything
     /// that the application adds around `configure` is missing there: the `App::wrap` layers, the
-    /// `app_data`, and a `web::scope` in which `configure` is called. For the authentication that
-    /// is intended, since credentials are not stored and a run has none to present. Keep the
-    /// `LockLayer` of the routes: without it a run is not recognized and becomes a dead letter.
+    /// `app_data`, and a `web::scope` in which `configure` is called. actix-web keeps that data
+    /// inside each `App`, where no other one can read it; [`from_app`](Self::from_app) builds the
+    /// whole `App` for the worker too. For the authentication the absence is intended, since
+    /// credentials are not stored and a run has none to present. Keep the `LockLayer` of the
+    /// routes: without it a run is not recognized and becomes a dead letter.
+    ///
+    /// A handler that takes a `web::Data` which is missing in the worker fails there, although it
+    /// succeeds in the server: its job is dead, and an error is logged that names the fix.
     ///
     /// ```
     /// # use actix_web::{App, test::{TestRequest, call_service, init_service}, web};
@@ -56,7 +70,7 @@ impl DeferWorker {
     ///     let refund = web::resource("/orders/{id}/refund")
     ///         .post(async || "refunded")
     ///         .wrap(LockLayer::by_path_param_as::<u64>("id"))
-    ///         .wrap(DeferLayer::new().defer_always());
+    ///         .wrap(DeferLayer::new().background());
     ///     config.service(refund);
     /// }
     ///
@@ -103,7 +117,93 @@ impl DeferWorker {
     where
         F: FnOnce(&mut ServiceConfig) + Send + 'static,
     {
-        let replayer = AppReplayer::start(store, configure, thread::Builder::new())?;
+        let app_store = store.clone();
+        // The store first, so that `configure` may replace it.
+        let app = move || App::new().app_data(Data::new(app_store)).configure(configure);
+        Self::try_from_app(store, app)
+    }
+
+    /// Creates a worker that runs the jobs of this store through the `App` that the function
+    /// returns, with its `app_data`, scopes and layers. It is called once, in the thread of the
+    /// runs.
+    ///
+    /// Use one function for the worker and the server, and let the server add what a run does not
+    /// pass: the authentication, since credentials are not stored, and layers about connections.
+    /// The function registers the store, as for a server.
+    ///
+    /// ```
+    /// # use actix_web::{App, test::{TestRequest, call_service, init_service}, web};
+    /// # use lockgate_actix_web::{DeferLayer, DeferWorker, LockLayer, Store, deferred_routes};
+    /// # #[actix_web::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// fn orders(config: &mut web::ServiceConfig) {
+    ///     let refund = web::resource("/orders/{id}/refund")
+    ///         .post(async |greeting: web::Data<String>| greeting.to_string())
+    ///         .wrap(LockLayer::by_path_param_as::<u64>("id"))
+    ///         .wrap(DeferLayer::new().background());
+    ///     config.service(refund);
+    /// }
+    ///
+    /// let store = Store::memory();
+    /// let (data, greeting) =
+    ///     (web::Data::new(store.clone()), web::Data::new("refunded".to_owned()));
+    /// let app = move || {
+    ///     App::new().app_data(data.clone()).app_data(greeting.clone()).configure(orders)
+    /// };
+    /// let worker = DeferWorker::from_app(&store, app.clone());
+    /// let worker = actix_web::rt::spawn(worker.run(std::future::pending()));
+    /// // In `HttpServer::new`, with the authentication around it.
+    /// let server = init_service(app().service(deferred_routes("/deferred"))).await;
+    ///
+    /// let request = TestRequest::post().uri("/orders/7/refund").to_request();
+    /// let accepted = call_service(&server, request).await;
+    /// let location = accepted.headers().get("location").expect("path of the status resource");
+    /// let request = TestRequest::get().uri(&format!("{}/response", location.to_str()?));
+    /// let request = request.insert_header(("prefer", "wait=10")).to_request();
+    /// assert_eq!(call_service(&server, request).await.status(), 200);
+    /// # worker.abort();
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the operating system cannot start a thread, as [`std::thread::spawn`], or a runtime for
+    /// it. [`try_from_app`](Self::try_from_app) returns an error instead.
+    #[expect(clippy::expect_used, reason = "panics like `std::thread::spawn`, at startup only")]
+    pub fn from_app<F, A, S, B>(store: &Store, app: F) -> Self
+    where
+        F: FnOnce() -> A + Send + 'static,
+        A: IntoServiceFactory<S, Request> + 'static,
+        S: ServiceFactory<
+                Request,
+                Config = AppConfig,
+                Response = ServiceResponse<B>,
+                Error = Error,
+            > + 'static,
+        B: MessageBody + 'static,
+    {
+        Self::try_from_app(store, app)
+            .expect("the thread for deferred requests could not be started")
+    }
+
+    /// Like [`from_app`](Self::from_app), without a panic.
+    ///
+    /// # Errors
+    ///
+    /// If the operating system cannot start a thread or a runtime for it.
+    pub fn try_from_app<F, A, S, B>(store: &Store, app: F) -> io::Result<Self>
+    where
+        F: FnOnce() -> A + Send + 'static,
+        A: IntoServiceFactory<S, Request> + 'static,
+        S: ServiceFactory<
+                Request,
+                Config = AppConfig,
+                Response = ServiceResponse<B>,
+                Error = Error,
+            > + 'static,
+        B: MessageBody + 'static,
+    {
+        let replayer = AppReplayer::start(app, thread::Builder::new())?;
         Ok(Self::with_replayer(store, replayer))
     }
 
@@ -243,6 +343,14 @@ impl DeferWorker {
         Self { inner: self.inner.authorize(check) }
     }
 
+    /// Puts the user, which [`DeferLayer::for_user`](crate::DeferLayer::for_user) carries, into the
+    /// extensions of a run.
+    ///
+    /// See the core's [`for_user`](lockgate::defer::DeferWorker::for_user).
+    pub fn for_user<U: RequestUser>(self) -> Self {
+        Self { inner: self.inner.for_user::<U>() }
+    }
+
     /// Puts the snapshot of this type, which a layer [carries](crate::DeferLayer::carry_extension),
     /// into the extensions of a run.
     ///
@@ -251,11 +359,26 @@ impl DeferWorker {
         Self { inner: self.inner.restore_extension::<T>() }
     }
 
-    /// Runs jobs until `shutdown` resolves, then drains.
+    /// Runs jobs until `shutdown` resolves, then drains. It starts when the routes are built.
     ///
     /// See the core's [`run`](lockgate::defer::DeferWorker::run).
+    ///
+    /// # Panics
+    ///
+    /// If the routes carry a user or another snapshot that the worker does not restore; before that
+    /// it logs an error.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         self.inner.run(shutdown).await;
+    }
+}
+
+impl BackgroundWorker for DeferWorker {
+    fn store(&self) -> &Store {
+        BackgroundWorker::store(&self.inner)
+    }
+
+    fn run_beside_server(self, signals: StopSignals) -> BoxFuture<'static, ()> {
+        BackgroundWorker::run_beside_server(self.inner, signals)
     }
 }
 

@@ -12,9 +12,12 @@ use actix_web::{
     FromRequest, HttpMessage as _, HttpRequest, HttpResponse, ResponseError, dev::Payload,
     http::StatusCode,
 };
-use lockgate::{HeldLock, HeldLocks, RateStatus, Reply, RunningJob};
+use lockgate::{
+    HeldLock, HeldLocks, RateStatus, Reply, RunningJob,
+    driver::{GateRequest, MissingValue},
+};
 
-use crate::reply_to_response::response_from_reply;
+use crate::{reply_to_response::response_from_reply, request_view::RequestView};
 
 /// The lock that this request runs under. If there are several, it is the first one of the
 /// innermost layer.
@@ -102,7 +105,7 @@ pub struct Fence(pub u64);
 /// # use lockgate_actix_web::{CurrentRate, Quota, RateLimitLayer, Store};
 /// # #[actix_web::main]
 /// # async fn main() {
-/// let remaining = async |CurrentRate(rate): CurrentRate| rate.decision().remaining().to_string();
+/// let remaining = async |CurrentRate(rate): CurrentRate| rate.remaining().to_string();
 /// let quota = Quota::requests(10).per(Duration::from_secs(60));
 /// let app = App::new()
 ///     .route("/", web::get().to(remaining))
@@ -147,16 +150,16 @@ pub struct CurrentRate(pub RateStatus);
 pub struct CurrentJob(pub RunningJob);
 
 /// Rejection of an extractor: its layer is not on the route, or has no value for this request. The
-/// response is 500 with a problem document, and a message is logged.
+/// response is 500 with a problem document, and a message is logged that names the fix.
 #[derive(Debug, Clone, Copy)]
 pub struct MissingLayerRejection {
     extractor: &'static str,
-    required_layer: &'static str,
+    missing: MissingValue,
 }
 
 impl fmt::Display for MissingLayerRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: the route needs {}", self.extractor, self.required_layer)
+        write!(f, "{}: {}", self.extractor, self.missing)
     }
 }
 
@@ -169,59 +172,63 @@ impl ResponseError for MissingLayerRejection {
 
     // Logs here and not where the rejection arises, since `Option<T>` creates and drops one too.
     fn error_response(&self) -> HttpResponse {
-        let Self { extractor, required_layer } = self;
-        lockgate::driver::log_missing_layer(extractor, required_layer);
+        self.missing.log(self.extractor);
         response_from_reply(Reply::misconfigured())
     }
 }
 
 macro_rules! impl_extractor {
-    ($name:ident, $required_layer:literal, |$request:ident| $find:expr) => {
+    ($name:ident, $missing:expr, |$request:ident| $find:expr) => {
         impl FromRequest for $name {
             type Error = MissingLayerRejection;
             type Future = Ready<Result<Self, MissingLayerRejection>>;
 
             fn from_request($request: &HttpRequest, _: &mut Payload) -> Self::Future {
-                ready($find.ok_or(MissingLayerRejection {
-                    extractor: stringify!($name),
-                    required_layer: $required_layer,
+                ready($find.ok_or_else(|| {
+                    let missing = $missing(&RequestView::new($request));
+                    MissingLayerRejection { extractor: stringify!($name), missing }
                 }))
             }
         }
     };
 }
 
-impl_extractor!(CurrentLock, "a LockLayer", |request| request
+impl_extractor!(CurrentLock, MissingValue::of_lock, |request| request
     .extensions()
     .get()
     .cloned()
     .map(CurrentLock));
-impl_extractor!(CurrentLocks, "a LockLayer", |request| request
+impl_extractor!(CurrentLocks, MissingValue::of_lock, |request| request
     .extensions()
     .get()
     .cloned()
     .map(CurrentLocks));
-impl_extractor!(Fence, "a LockLayer that refuses requests during outages", |request| request
+impl_extractor!(Fence, missing_fence, |request| request
     .extensions()
     .get::<HeldLock>()
     .and_then(HeldLock::fence)
     .map(Fence));
-impl_extractor!(
-    CurrentRate,
-    "a RateLimitLayer that charges the request; none does in a deferred run, for a client on the \
-     allow list, or while the store is unavailable; take Option<CurrentRate> there",
-    |request| request.extensions().get().cloned().map(CurrentRate)
-);
-impl_extractor!(CurrentJob, "to run as a deferred request", |request| request
+impl_extractor!(CurrentRate, MissingValue::of_charge, |request| request
+    .extensions()
+    .get()
+    .cloned()
+    .map(CurrentRate));
+impl_extractor!(CurrentJob, MissingValue::of_job, |request| request
     .extensions()
     .get()
     .cloned()
     .map(CurrentJob));
 
+/// A lock without a fence was admitted without a grant.
+fn missing_fence<V: GateRequest>(view: &V) -> MissingValue {
+    MissingValue::of_fence(view, view.extension::<HeldLock>().is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use actix_web::{
         App,
+        http::Method,
         test::{TestRequest, init_service, try_call_service},
         web,
     };
@@ -229,6 +236,53 @@ mod tests {
 
     use super::*;
     use crate::RateLimitLayer;
+
+    /// The message for a request that passed no layer.
+    async fn message_of<T: FromRequest<Error = MissingLayerRejection>>(method: Method) -> String {
+        let request = TestRequest::default().method(method).to_http_request();
+        let found = T::extract(&request).await;
+        found.err().expect("there is nothing to find").to_string()
+    }
+
+    #[actix_web::test]
+    async fn extractor_without_its_layer_names_what_is_missing() {
+        let no_lock = "the request holds no lock; put a LockLayer around the route";
+        let safe = "the request holds no lock, and a LockLayer locks no GET";
+        for (message, extractor, expected) in [
+            (message_of::<CurrentLock>(Method::POST).await, "CurrentLock", no_lock),
+            (message_of::<CurrentLock>(Method::GET).await, "CurrentLock", safe),
+            (message_of::<CurrentLocks>(Method::PUT).await, "CurrentLocks", no_lock),
+            (message_of::<CurrentLocks>(Method::HEAD).await, "CurrentLocks", safe),
+            (message_of::<Fence>(Method::DELETE).await, "Fence", no_lock),
+            (message_of::<Fence>(Method::GET).await, "Fence", safe),
+            (message_of::<CurrentRate>(Method::GET).await, "CurrentRate", "no RateLimitLayer"),
+            (message_of::<CurrentJob>(Method::POST).await, "CurrentJob", "Option<CurrentJob>"),
+        ] {
+            assert!(message.starts_with(&format!("{extractor}: ")), "{message}");
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    /// The lock layer is there too, and has let the request pass.
+    #[cfg(feature = "redis")]
+    #[actix_web::test]
+    async fn request_admitted_in_an_outage_has_no_fence() {
+        let rejection =
+            async |fence: Result<Fence, MissingLayerRejection>| fence.unwrap_err().to_string();
+        // No server listens there.
+        let store = Store::connect("redis://127.0.0.1:1/?ns=test").await.expect("the URL is right");
+        let lock = crate::LockLayer::by_path_param("id");
+        let lock = lock.on_outage(lockgate::LockOutage::Admit).store(&store);
+        let order = web::resource("/{id}").post(rejection).wrap(lock);
+        let app = init_service(App::new().service(order)).await;
+        let post = TestRequest::post().uri("/7").to_request();
+        let message = actix_web::test::call_and_read_body(&app, post).await;
+        let message = String::from_utf8_lossy(&message);
+        assert!(
+            message.contains("LockOutage::Admit") && message.contains("take Option<Fence>"),
+            "{message}"
+        );
+    }
 
     /// The layer is on the route, so the message must not say that it is missing.
     #[actix_web::test]

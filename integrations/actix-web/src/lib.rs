@@ -1,8 +1,8 @@
 //! Rate limits, per-resource locks and deferred requests for
 //! [actix-web](https://docs.rs/actix-web), shared by all processes of a service over one Redis.
 //!
-//! `app` goes into `App::new().app_data(web::Data::new(store)).configure(app)`. `worker` runs
-//! deferred requests through the same routes:
+//! `app` goes into `App::new().configure(app(&store))`. `worker` runs deferred requests through the
+//! same routes, with the same data:
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -12,17 +12,23 @@
 //!     DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
 //! };
 //!
-//! fn app(config: &mut web::ServiceConfig) {
-//!     let refund = web::resource("/orders/{id}/refund")
-//!         .route(web::post().to(|| async { "refunded" }))
-//!         .wrap(LockLayer::by_path_param_as::<u64>("id"))
-//!         .wrap(DeferLayer::new())
-//!         .wrap(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))));
-//!     config.service(refund).service(deferred_routes("/deferred"));
+//! fn app(store: &Store) -> impl Fn(&mut web::ServiceConfig) + Clone + Send + 'static {
+//!     let store = web::Data::new(store.clone()); // and the state of your handlers
+//!     move |config| {
+//!         let refund = web::resource("/orders/{id}/refund")
+//!             .route(web::post().to(|| async { "refunded" }))
+//!             .wrap(LockLayer::by_path_param_as::<u64>("id"))
+//!             .wrap(DeferLayer::new())
+//!             .wrap(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))));
+//!         config
+//!             .app_data(store.clone()) // here and not on the `App`: the worker has what is here
+//!             .service(refund)
+//!             .service(deferred_routes("/deferred"));
+//!     }
 //! }
 //!
 //! fn worker(store: &Store) -> DeferWorker {
-//!     DeferWorker::new(store, app) // spawn `worker.run(shutdown)`
+//!     DeferWorker::new(store, app(store)) // serve(listener, ..).worker(worker(&store))
 //! }
 //! ```
 //!
@@ -39,6 +45,12 @@
 //!
 //! `RateLimitLayer` and `LockLayer` also work alone; `DeferLayer` needs a `LockLayer` inside. Safe
 //! methods (GET, HEAD, OPTIONS, TRACE) take no lock by default, and are never deferred.
+//!
+//! A `DeferLayer` defers [`when_busy`](DeferLayer::when_busy);
+//! [`wait_up_to`](DeferLayer::wait_up_to) waits first, [`background`](DeferLayer::background)
+//! always defers, and [`respond_async`](DeferLayer::respond_async) adds clients that ask for it.
+//! `for_user` on [layer](DeferLayer::for_user), [worker](DeferWorker::for_user) and [status
+//! routes](DeferredRoutes::for_user) carries the authenticated user, a [`RequestUser`].
 //!
 //! # Where to go next
 //!
@@ -62,63 +74,66 @@
 //! # A complete server
 //!
 //! ```no_run
-//! use std::time::Duration;
+//! use std::{net::TcpListener, time::Duration};
 //!
-//! use actix_web::{App, HttpServer, web};
+//! use actix_web::{App, web};
 //! use lockgate_actix_web::{
 //!     DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
 //! };
 //!
 //! # async fn pay() -> &'static str { "" }
 //! # async fn refund() -> &'static str { "" }
-//! fn orders(config: &mut web::ServiceConfig) {
-//!     let pay = web::resource("/orders/{id}/pay")
-//!         .post(pay)
-//!         .wrap(LockLayer::by_path_param_as::<u64>("id")); // 409 while another change runs
-//!     let refund = web::resource("/orders/{id}/refund")
-//!         .post(refund)
-//!         .wrap(LockLayer::by_path_param_as::<u64>("id"))
-//!         .wrap(DeferLayer::new()); // 202 instead of 409
-//!     config.service(pay).service(refund);
+//! fn orders(store: &Store) -> impl Fn(&mut web::ServiceConfig) + Clone + Send + 'static {
+//!     let store = web::Data::new(store.clone()); // and the state of your handlers
+//!     move |config| {
+//!         let pay = web::resource("/orders/{id}/pay")
+//!             .post(pay)
+//!             .wrap(LockLayer::by_path_param_as::<u64>("id")); // 409 while another change runs
+//!         let refund = web::resource("/orders/{id}/refund")
+//!             .post(refund)
+//!             .wrap(LockLayer::by_path_param_as::<u64>("id"))
+//!             .wrap(DeferLayer::new()); // 202 instead of 409
+//!         config.app_data(store.clone()).service(pay).service(refund);
+//!     }
 //! }
 //!
-//! # async fn shutdown() {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
-//! let worker = DeferWorker::new(&store, orders); // runs the deferred requests
-//! let worker = actix_web::rt::spawn(worker.run(shutdown()));
+//! let orders = orders(&store);
+//! let worker = DeferWorker::new(&store, orders.clone()); // runs the deferred requests
 //!
 //! let limit = RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60)));
-//! let app_store = store.clone();
-//! HttpServer::new(move || {
+//! let app = move || {
 //!     App::new()
-//!         .configure(orders)
-//!         .service(deferred_routes("/deferred").store(&app_store))
+//!         .configure(orders.clone()) // with the store of all three
+//!         .service(deferred_routes("/deferred"))
 //!         .wrap(limit.clone()) // one layer for all threads
-//!         .app_data(web::Data::new(app_store.clone())) // one store for all three
-//! })
-//! .h1_allow_half_closed(false) // releases the locks of clients that disconnect
-//! .shutdown_signal(shutdown())
-//! .bind(("127.0.0.1", 8080))?
-//! .run()
-//! .await?;
-//! worker.await?; // lets current runs end
-//! store.shutdown(Duration::from_secs(1)).await; // releases the last locks
+//! };
+//! let listener = TcpListener::bind("127.0.0.1:8080")?;
+//! lockgate_actix_web::serve(listener, app).worker(worker).await?; // until SIGTERM or ctrl-c
 //! # Ok(()) }
 //! ```
 //!
+//! The worker has what `orders` registers, and nothing of the server's `App`. A handler that takes
+//! a `web::Data` of `App::app_data` succeeds in the server and fails in the worker, which logs it.
+//! [`DeferWorker::from_app`] gives the worker a whole `App`.
+//!
 //! # Shutdown
 //!
-//! In the example, `shutdown` is a future that resolves on SIGTERM. It stops the server and the
-//! worker at the same time; `main` waits for both, and then for [`Store::shutdown`]. Without
+//! [`serve()`] ends everything in order: it stops accepting connections and claiming jobs, lets
+//! open requests and runs end for 10 s ([`drain`](Serve::drain)), cuts off the rest, and releases
+//! the last locks.
+//!
+//! With an `HttpServer` of your own, do the same yourself: resolve its `shutdown_signal` and the
+//! one of [`DeferWorker::run`] at the same time, await both, and then [`Store::shutdown`]. Without
 //! `shutdown_signal`, `HttpServer` handles signals itself, and the worker does not learn of them. A
 //! worker that is not awaited ends with the runtime, as in a crash: a POST that it was running
 //! becomes a dead letter.
 //!
 //! A direct run ([`DeferLayer::idempotent_direct`]) that has lost its client continues on its
-//! thread of the server, which does not wait for it: let `shutdown_signal` wait for
-//! [`Store::wait_for_direct_runs`] after the signal. Such runs need a `LocalSet`, as `HttpServer`
-//! and `#[actix_web::test]` provide one.
+//! thread of the server. `serve` waits for it; an `HttpServer` does not: let `shutdown_signal` wait
+//! for [`Store::wait_for_direct_runs`] after the signal. Such runs need a `LocalSet`, as
+//! `HttpServer` and `#[actix_web::test]` provide one.
 //!
 //! # In the handler
 //!
@@ -201,11 +216,11 @@
 //!
 //! # Disconnects
 //!
-//! Set `HttpServer::h1_allow_half_closed(false)`. By default actix treats a client that has closed
-//! its connection as one that still listens, and lets the handler end; the lock is released only
-//! then. With the setting the request's future is dropped, and the lock is released within
-//! milliseconds. A large upload that the handler does not read hides the disconnect until the
-//! handler has ended.
+//! Set `HttpServer::h1_allow_half_closed(false)`, as [`serve()`] does. By default actix treats a
+//! client that has closed its connection as one that still listens, and lets the handler end; the
+//! lock is released only then. With the setting the request's future is dropped, and the lock is
+//! released within milliseconds. A large upload that the handler does not read hides the disconnect
+//! until the handler has ended.
 //!
 //! A direct run with an idempotency key continues in any case ([`DeferLayer::idempotent_direct`]).
 //!
@@ -263,12 +278,14 @@ mod gate_middleware;
 mod local_gate_driver;
 mod lock_layer;
 mod measured_payload;
+mod missing_handler_value;
 mod parked_payload;
 mod rate_limit_layer;
 mod reply_to_response;
 mod request_view;
 mod response_and_error_headers;
 mod route_pattern_and_params;
+mod serve;
 mod status_routes;
 mod ticketed_body;
 mod unsent_body;
@@ -292,9 +309,9 @@ pub use lockgate::{
     AccessLists, AcquireError, BusyStatus, ChargeCappedError, ClientAddress, Clock, Decision,
     Error, ErrorKind, ExtensionSnapshot, HeaderSet, HeldLock, HeldLocks, HoldUntil, JobId,
     JobState, Key, LockBusy, LockGuard, LockLoss, LockOutage, LockRequest, LockSet, LockSetRequest,
-    MissingAddress, OnFailure, OnLoss, Policy, PolicyDecision, PolicyStatus, Quota, QuotaBuilder,
-    RateHeaders, RateLimitOutage, RateLimiter, RateRefusal, RateStatus, RefusalReason,
-    ReleaseStatus, Reply, RunningJob, SharedSecret, Store, queue,
+    MissingAddress, OnFailure, OnLoss, ParseIdError, Policy, PolicyDecision, PolicyStatus, Quota,
+    QuotaBuilder, RateHeaders, RateLimitOutage, RateLimiter, RateRefusal, RateStatus,
+    RefusalReason, ReleaseStatus, Reply, RequestUser, RunningJob, SharedSecret, Store, queue,
 };
 #[cfg(feature = "fsck")]
 pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
@@ -311,5 +328,6 @@ pub use self::{
     gate_middleware::GateMiddleware,
     lock_layer::LockLayer,
     rate_limit_layer::RateLimitLayer,
+    serve::{Serve, ServeFuture, serve},
     status_routes::{DeferredRoutes, deferred_routes},
 };

@@ -64,6 +64,41 @@ impl RateLimitLayer {
         Self { inner: self.inner.and(other.inner) }
     }
 
+    /// Adds a policy on the key of the last one: a request has to be within all policies, and is
+    /// charged to all of them or to none.
+    ///
+    /// See the core's [`and_policy`](lockgate::rate_limit::RateLimitLayer::and_policy).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use actix_web::App;
+    /// # use lockgate_actix_web::{Quota, RateLimitLayer};
+    /// let per_second = Quota::requests(10).per(Duration::from_secs(1));
+    /// let per_minute = Quota::requests(100).per(Duration::from_secs(60));
+    /// let app = App::new().wrap(RateLimitLayer::by_ip(per_second).and_policy(per_minute));
+    /// # drop(app);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If another policy of this key has the same name, or the same quota while both have no name.
+    #[must_use]
+    pub fn and_policy(self, policy: impl Into<Policy>) -> Self {
+        Self { inner: self.inner.and_policy(policy) }
+    }
+
+    /// Like [`and_policy`](Self::and_policy), for a policy from a configuration.
+    ///
+    /// See the core's [`try_and_policy`](lockgate::rate_limit::RateLimitLayer::try_and_policy).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if another policy of this key has the same name, or
+    /// the same quota while both have no name.
+    pub fn try_and_policy(self, policy: impl Into<Policy>) -> Result<Self, lockgate::Error> {
+        Ok(Self { inner: self.inner.try_and_policy(policy)? })
+    }
+
     /// Counts all policies of this layer under one key, so that one call decides all of them.
     ///
     /// See the core's [`group_by`](lockgate::rate_limit::RateLimitLayer::group_by).

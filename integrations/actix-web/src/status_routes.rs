@@ -11,12 +11,15 @@ use actix_web::{
 };
 use futures_util::StreamExt as _;
 use lockgate::{
-    Reply, Store,
+    Reply, RequestUser, Store,
     defer::{StatusReply, StatusResource},
     driver::GateRequest as _,
 };
 
-use crate::{reply_to_response::response_from_reply, request_view::RequestView};
+use crate::{
+    actix_framework::ActixFramework, reply_to_response::response_from_reply,
+    request_view::RequestView,
+};
 
 /// Routes of the status resource of deferred requests. Created by [`deferred_routes`].
 ///
@@ -82,6 +85,29 @@ impl DeferredRoutes {
         Self { resource: self.resource.store(store), ..self }
     }
 
+    /// Shows a job only to its user, the one that
+    /// [`DeferLayer::for_user`](crate::DeferLayer::for_user) has stored with it. The authentication
+    /// that puts the user into the request's extensions is outside the routes.
+    ///
+    /// See the core's [`for_user`](lockgate::defer::StatusResource::for_user).
+    ///
+    /// ```
+    /// # use actix_web::App;
+    /// # use lockgate_actix_web::{ExtensionSnapshot, RequestUser, Store, deferred_routes};
+    /// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
+    /// # struct User { id: u64 }
+    /// # impl ExtensionSnapshot for User { const NAME: &'static str = "user"; }
+    /// # impl RequestUser for User {
+    /// #     fn owner(&self) -> String { format!("user:{}", self.id) }
+    /// # }
+    /// let routes = deferred_routes("/deferred").store(&Store::memory()).for_user::<User>();
+    /// let app = App::new().service(routes); // then the authentication, by `wrap`
+    /// # drop(app);
+    /// ```
+    pub fn for_user<U: RequestUser>(self) -> Self {
+        Self { resource: self.resource.for_user::<ActixFramework, U>(), ..self }
+    }
+
     /// Shows a job only to its [owner](crate::DeferLayer::owner), or to the
     /// [identity](crate::DeferLayer::carry_identity) that was carried with it.
     ///
@@ -125,6 +151,7 @@ impl DeferredRoutes {
 impl HttpServiceFactory for DeferredRoutes {
     fn register(self, config: &mut AppService) {
         let Self { path, resource } = self;
+        let resource = resource.mounted_at(&path);
         status_resource(&format!("{path}/{{id}}"), resource.clone(), false).register(config);
         status_resource(&format!("{path}/{{id}}/response"), resource, true).register(config);
     }

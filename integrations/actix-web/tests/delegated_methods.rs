@@ -65,13 +65,15 @@ fn the_defer_layer_has_all_methods_of_the_core() {
     assert_eq!(public_methods("DeferLayer", &actix), core);
 }
 
-/// `new` and `try_new` are this crate's own, and `restore_with` is for replayers without a
-/// framework.
+/// The constructors are this crate's own, and `restore_with` is for replayers without a framework.
 #[test]
 fn the_worker_has_all_methods_of_the_core() {
     let mut actix = public_methods("DeferWorker", &["integrations/actix-web/src/defer_worker.rs"]);
     let mut core = public_methods("DeferWorker", &["src/defer/worker"]);
-    assert!(actix.remove("new") && actix.remove("try_new") && core.remove("restore_with"));
+    for constructor in ["new", "try_new", "from_app", "try_from_app"] {
+        assert!(actix.remove(constructor), "{constructor}");
+    }
+    assert!(core.remove("restore_with"));
     assert_eq!(actix, core);
 }
 
@@ -82,6 +84,7 @@ fn the_status_routes_have_all_settings_of_the_core() {
         let file = format!("integrations/{routes}/src/status_routes.rs");
         let mut settings = core.clone();
         assert!(settings.remove("new") && settings.remove("parse_request"));
+        assert!(settings.remove("mounted_at"), "called by the routes");
         assert_eq!(public_methods("DeferredRoutes", &[&file]), settings);
     }
 }

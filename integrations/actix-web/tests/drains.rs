@@ -69,11 +69,11 @@ fn routes(seen: &Data<RouteState>) -> impl Fn(&mut ServiceConfig) + Send + Clone
         let orders = web::resource("/orders/{id}")
             .post(count_run)
             .wrap(LockLayer::by_path_param("id"))
-            .wrap(DeferLayer::new().defer_always());
+            .wrap(DeferLayer::new().background());
         let block = web::resource("/block/{which}")
             .post(block_on_barrier)
             .wrap(LockLayer::by_path_param("which"))
-            .wrap(DeferLayer::new().defer_always());
+            .wrap(DeferLayer::new().background());
         config.service(orders).service(block).app_data(seen.clone());
     }
 }
@@ -85,7 +85,7 @@ async fn enqueue_job<B: MessageBody>(
     let accepted = call_service(app, TestRequest::post().uri(path).to_request()).await;
     let location = accepted.headers().get("location").expect("it is deferred");
     let id = location.to_str().expect("a path").rsplit('/').next().expect("an id");
-    JobId::parse(id).expect("an id")
+    id.parse::<JobId>().expect("an id")
 }
 
 async fn wait_for_job_state(store: &Store, id: &JobId, fits: impl Fn(JobState) -> bool) {

@@ -3,7 +3,7 @@
 //! The value inside each of them is also available as an `Extension` of its type. Each extractor
 //! can be optional, for a handler that is behind the layer on some routes only.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, fmt};
 
 use axum::{
     body::Body,
@@ -12,8 +12,12 @@ use axum::{
 };
 use http::request::Parts;
 use lockgate::{
-    HeldLock, HeldLocks, RateStatus, Reply, RunningJob, middleware::response_from_reply,
+    HeldLock, HeldLocks, RateStatus, Reply, RunningJob,
+    driver::{GateRequest, MissingValue},
+    middleware::{PartsView, response_from_reply},
 };
+
+use crate::axum_framework::AxumFramework;
 
 /// The lock that this request runs under. If there are several, it is the first one of the
 /// innermost layer.
@@ -50,19 +54,31 @@ pub struct CurrentRate(pub RateStatus);
 pub struct CurrentJob(pub RunningJob);
 
 /// Rejection of an extractor: its layer is not on the route, or has no value for this request. The
-/// response is 500 with a problem document, and a message is logged.
+/// response is 500 with a problem document, and a message is logged that names the fix.
 #[derive(Debug, Clone, Copy)]
-#[non_exhaustive]
-pub struct MissingLayerRejection;
+pub struct MissingLayerRejection {
+    extractor: &'static str,
+    missing: MissingValue,
+}
+
+impl fmt::Display for MissingLayerRejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.extractor, self.missing)
+    }
+}
+
+impl std::error::Error for MissingLayerRejection {}
 
 impl IntoResponse for MissingLayerRejection {
+    // Logs here and not where the rejection arises, since a handler may take a `Result`.
     fn into_response(self) -> Response {
+        self.missing.log(self.extractor);
         response_from_reply::<Body>(Reply::misconfigured()).map(Body::new)
     }
 }
 
 macro_rules! impl_extractor {
-    ($name:ident, $required_layer:literal, |$parts:ident| $find:expr) => {
+    ($name:ident, $missing:expr, |$parts:ident| $find:expr) => {
         impl<S: Send + Sync> FromRequestParts<S> for $name {
             type Rejection = MissingLayerRejection;
 
@@ -70,10 +86,11 @@ macro_rules! impl_extractor {
                 $parts: &mut Parts,
                 _: &S,
             ) -> Result<Self, MissingLayerRejection> {
-                $find.ok_or_else(|| {
-                    lockgate::driver::log_missing_layer(stringify!($name), $required_layer);
-                    MissingLayerRejection
-                })
+                if let Some(found) = $find {
+                    return Ok(found);
+                }
+                let missing = $missing(&PartsView::<AxumFramework>::new($parts));
+                Err(MissingLayerRejection { extractor: stringify!($name), missing })
             }
         }
 
@@ -90,39 +107,128 @@ macro_rules! impl_extractor {
     };
 }
 
-impl_extractor!(CurrentLock, "a LockLayer", |parts| parts
+impl_extractor!(CurrentLock, MissingValue::of_lock, |parts| parts
     .extensions
     .get()
     .cloned()
     .map(CurrentLock));
-impl_extractor!(CurrentLocks, "a LockLayer", |parts| parts
+impl_extractor!(CurrentLocks, MissingValue::of_lock, |parts| parts
     .extensions
     .get()
     .cloned()
     .map(CurrentLocks));
-impl_extractor!(Fence, "a LockLayer that refuses requests during outages", |parts| parts
+impl_extractor!(Fence, missing_fence, |parts| parts
     .extensions
     .get::<HeldLock>()
     .and_then(HeldLock::fence)
     .map(Fence));
-impl_extractor!(
-    CurrentRate,
-    "a RateLimitLayer that charges the request; none does in a deferred run, for a client on the \
-     allow list, or while the store is unavailable; take Option<CurrentRate> there",
-    |parts| parts.extensions.get().cloned().map(CurrentRate)
-);
-impl_extractor!(CurrentJob, "to run as a deferred request", |parts| parts
+impl_extractor!(CurrentRate, MissingValue::of_charge, |parts| parts
+    .extensions
+    .get()
+    .cloned()
+    .map(CurrentRate));
+impl_extractor!(CurrentJob, MissingValue::of_job, |parts| parts
     .extensions
     .get()
     .cloned()
     .map(CurrentJob));
 
+/// A lock without a fence was admitted without a grant.
+fn missing_fence<V: GateRequest>(view: &V) -> MissingValue {
+    MissingValue::of_fence(view, view.extension::<HeldLock>().is_some())
+}
+
 #[cfg(test)]
 mod tests {
-    use axum::{Router, body::to_bytes, extract::Request, routing::get};
+    use std::{net::SocketAddr, time::Duration};
+
+    use axum::{
+        Router,
+        body::to_bytes,
+        extract::{Request, connect_info::MockConnectInfo},
+        routing::get,
+    };
+    use lockgate::{AccessLists, Quota, Store};
     use tower::ServiceExt as _;
 
     use super::*;
+    use crate::RateLimitLayer;
+
+    /// The message for a request that passed no layer.
+    async fn message_of<T>(method: &str) -> String
+    where
+        T: FromRequestParts<(), Rejection = MissingLayerRejection>,
+    {
+        let request = Request::builder().method(method).body(()).expect("valid");
+        let (mut parts, ()) = request.into_parts();
+        let found = <T as FromRequestParts<()>>::from_request_parts(&mut parts, &()).await;
+        found.err().expect("there is nothing to find").to_string()
+    }
+
+    #[tokio::test]
+    async fn extractor_without_its_layer_names_what_is_missing() {
+        let no_lock = "the request holds no lock; put a LockLayer around the route";
+        let safe = "the request holds no lock, and a LockLayer locks no GET";
+        for (message, extractor, expected) in [
+            (message_of::<CurrentLock>("POST").await, "CurrentLock", no_lock),
+            (message_of::<CurrentLock>("GET").await, "CurrentLock", safe),
+            (message_of::<CurrentLocks>("PUT").await, "CurrentLocks", no_lock),
+            (message_of::<CurrentLocks>("HEAD").await, "CurrentLocks", safe),
+            (message_of::<Fence>("DELETE").await, "Fence", no_lock),
+            (message_of::<Fence>("GET").await, "Fence", safe),
+            (message_of::<CurrentRate>("GET").await, "CurrentRate", "passed no RateLimitLayer"),
+            (message_of::<CurrentJob>("POST").await, "CurrentJob", "take Option<CurrentJob>"),
+        ] {
+            assert!(message.starts_with(&format!("{extractor}: ")), "{message}");
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    async fn get_body(app: Router, path: &str) -> String {
+        let request = Request::get(path).body(Body::empty()).expect("valid");
+        let response = app.oneshot(request).await.expect("it does not fail");
+        let body = to_bytes(response.into_body(), 1000).await.expect("short");
+        String::from_utf8(body.into()).expect("text")
+    }
+
+    /// The layer is on the route, so the message must not say that it is missing.
+    #[tokio::test]
+    async fn allow_listed_request_has_no_current_rate() {
+        async fn rejection(rate: Result<CurrentRate, MissingLayerRejection>) -> String {
+            rate.unwrap_err().to_string()
+        }
+        let quota = Quota::requests(1).per(Duration::from_secs(3600));
+        let lists = AccessLists::new().allow(["192.0.2.1"]);
+        let limit = RateLimitLayer::by_ip(quota).access_lists(lists).store(&Store::memory());
+        let app = Router::new()
+            .route("/", get(rejection))
+            .layer(limit)
+            .layer(MockConnectInfo(SocketAddr::from(([192, 0, 2, 1], 7))));
+        let message = get_body(app, "/").await;
+        assert!(
+            message.contains("allow list") && message.contains("Option<CurrentRate>"),
+            "{message}"
+        );
+    }
+
+    /// The lock layer is there too, and has let the request pass.
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn request_admitted_in_an_outage_has_no_fence() {
+        async fn rejection(fence: Result<Fence, MissingLayerRejection>) -> String {
+            fence.unwrap_err().to_string()
+        }
+        // No server listens there.
+        let store = Store::connect("redis://127.0.0.1:1/?ns=test").await.expect("the URL is right");
+        let lock = crate::LockLayer::by_path_param("id").all_methods();
+        let lock = lock.on_outage(lockgate::LockOutage::Admit).store(&store);
+        let app = Router::new().route("/{id}", get(rejection)).layer(lock);
+        let message = get_body(app, "/7").await;
+        assert!(
+            message.contains("LockOutage::Admit") && message.contains("take Option<Fence>"),
+            "{message}"
+        );
+    }
 
     #[tokio::test]
     async fn extractor_without_its_layer_is_500() {

@@ -97,7 +97,7 @@ pub type DeferLayer = lockgate::defer::DeferLayer<AxumFramework>;
 /// let app: Router = Router::new()
 ///     .route("/orders/{id}/refund", post(async || "refunded"))
 ///     .layer(LockLayer::by_path_param_as::<u64>("id"))
-///     .layer(DeferLayer::new().defer_always())
+///     .layer(DeferLayer::new().background())
 ///     .layer(Extension(store.clone()))
 ///     .merge(deferred_routes("/deferred").store(&store));
 /// let worker = tokio::spawn(DeferWorker::new(&store, app.clone()).run(std::future::pending()));

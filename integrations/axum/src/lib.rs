@@ -19,7 +19,7 @@
 //!         .merge(deferred_routes("/deferred")) // status of deferred requests
 //!         .layer(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))))
 //!         .layer(Extension(store.clone()));
-//!     let worker = DeferWorker::new(store, app.clone()); // spawn `worker.run(shutdown)`
+//!     let worker = DeferWorker::new(store, app.clone()); // serve(listener, app).worker(worker)
 //!     (app, worker)
 //! }
 //! ```
@@ -37,6 +37,12 @@
 //!
 //! `RateLimitLayer` and `LockLayer` also work alone; `DeferLayer` needs a `LockLayer` inside. Safe
 //! methods (GET, HEAD, OPTIONS, TRACE) take no lock by default, and are never deferred.
+//!
+//! A `DeferLayer` defers [`when_busy`](DeferLayer::when_busy);
+//! [`wait_up_to`](DeferLayer::wait_up_to) waits first, [`background`](DeferLayer::background)
+//! always defers, and [`respond_async`](DeferLayer::respond_async) adds clients that ask for it.
+//! `for_user` on [layer](DeferLayer::for_user), [worker](DeferWorker::for_user) and [status
+//! routes](DeferredRoutes::for_user) carries the authenticated user, a [`RequestUser`].
 //!
 //! # Where to go next
 //!
@@ -60,7 +66,7 @@
 //! # A complete server
 //!
 //! ```no_run
-//! use std::{net::SocketAddr, time::Duration};
+//! use std::time::Duration;
 //!
 //! use axum::{Extension, Router, routing::post};
 //! use lockgate_axum::{
@@ -69,7 +75,6 @@
 //!
 //! # async fn pay() {}
 //! # async fn refund() {}
-//! # async fn shutdown() {}
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
 //! let orders = Router::new()
@@ -86,23 +91,21 @@
 //!     .layer(Extension(store.clone())); // one store for all three
 //!
 //! let worker = DeferWorker::new(&store, app.clone()); // runs the deferred requests
-//! let worker = tokio::spawn(worker.run(shutdown()));
-//!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
-//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
-//!     .with_graceful_shutdown(shutdown())
-//!     .await?;
-//! worker.await?; // lets current runs end
-//! store.shutdown(Duration::from_secs(1)).await; // releases the last locks
+//! lockgate_axum::serve(listener, app).worker(worker).await?; // until SIGTERM or ctrl-c
 //! # Ok(()) }
 //! ```
 //!
 //! # Shutdown
 //!
-//! In the example, `shutdown` is a future that resolves on SIGTERM. It stops the server and the
-//! worker at the same time; `main` waits for both, and then for [`Store::shutdown`]. A worker that
-//! is not awaited ends with the runtime, as in a crash: a POST that it was running becomes a dead
-//! letter.
+//! [`serve()`] ends everything in order: it stops accepting connections and claiming jobs, lets
+//! open requests and runs end for 10 s ([`drain`](Serve::drain)), cuts off the rest, and releases
+//! the last locks.
+//!
+//! With another server, do the same yourself: resolve the shutdown of the server and the one of
+//! [`DeferWorker::run`](lockgate::defer::DeferWorker::run) at the same time, await both, and then
+//! [`Store::shutdown`]. A worker that is not awaited ends with the runtime, as in a crash: a POST
+//! that it was running becomes a dead letter.
 //!
 //! # In the handler
 //!
@@ -170,8 +173,8 @@
 //!
 //! # Client addresses
 //!
-//! `by_ip` and `by_client` need the peer's address from the server: serve with
-//! `app.into_make_service_with_connect_info::<SocketAddr>()`.
+//! `by_ip` and `by_client` need the peer's address from the server. [`serve()`] provides it; give
+//! `axum::serve` an `app.into_make_service_with_connect_info::<SocketAddr>()`.
 //!
 //! # Disconnects
 //!
@@ -214,6 +217,7 @@
 mod axum_framework;
 mod extractors;
 mod layers;
+mod serve;
 mod status_routes;
 
 pub use lockgate::HttpRequestHead;
@@ -236,9 +240,9 @@ pub use lockgate::{
     AccessLists, AcquireError, BusyStatus, ChargeCappedError, ClientAddress, Clock, Decision,
     Error, ErrorKind, ExtensionSnapshot, HeaderSet, HeldLock, HeldLocks, HoldUntil, JobId,
     JobState, Key, LockBusy, LockGuard, LockLoss, LockOutage, LockRequest, LockSet, LockSetRequest,
-    MissingAddress, OnFailure, OnLoss, Policy, PolicyDecision, PolicyStatus, Quota, QuotaBuilder,
-    RateHeaders, RateLimitOutage, RateLimiter, RateRefusal, RateStatus, RefusalReason,
-    ReleaseStatus, Reply, RunningJob, SharedSecret, Store, queue,
+    MissingAddress, OnFailure, OnLoss, ParseIdError, Policy, PolicyDecision, PolicyStatus, Quota,
+    QuotaBuilder, RateHeaders, RateLimitOutage, RateLimiter, RateRefusal, RateStatus,
+    RefusalReason, ReleaseStatus, Reply, RequestUser, RunningJob, SharedSecret, Store, queue,
 };
 #[cfg(feature = "fsck")]
 pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
@@ -251,5 +255,6 @@ pub use self::{
         CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection,
     },
     layers::{DeferLayer, DeferWorker, KeyPart, LockLayer, RateLimitLayer},
+    serve::{Serve, ServeFuture, serve},
     status_routes::{DeferredRoutes, deferred_routes},
 };

@@ -6,7 +6,7 @@ use axum::{Router, body::Body, extract::Request, response::Response, routing::an
 use futures_util::StreamExt as _;
 use http::request::Parts;
 use lockgate::{
-    Reply, Store,
+    Reply, RequestUser, Store,
     defer::{StatusReply, StatusResource},
     middleware::{Framework as _, PartsView, response_from_reply},
 };
@@ -77,6 +77,29 @@ impl DeferredRoutes {
         Self { resource: self.resource.store(store), ..self }
     }
 
+    /// Shows a job only to its user, the one that
+    /// [`DeferLayer::for_user`](crate::DeferLayer::for_user) has stored with it. The authentication
+    /// that puts the user into the request's extensions is outside the routes.
+    ///
+    /// See the core's [`for_user`](lockgate::defer::StatusResource::for_user).
+    ///
+    /// ```
+    /// # use axum::Router;
+    /// # use lockgate_axum::{ExtensionSnapshot, RequestUser, Store, deferred_routes};
+    /// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
+    /// # struct User { id: u64 }
+    /// # impl ExtensionSnapshot for User { const NAME: &'static str = "user"; }
+    /// # impl RequestUser for User {
+    /// #     fn owner(&self) -> String { format!("user:{}", self.id) }
+    /// # }
+    /// let routes = deferred_routes("/deferred").store(&Store::memory()).for_user::<User>();
+    /// let app: Router = Router::new().merge(routes); // then the authentication
+    /// # drop(app);
+    /// ```
+    pub fn for_user<U: RequestUser>(self) -> Self {
+        Self { resource: self.resource.for_user::<AxumFramework, U>(), ..self }
+    }
+
     /// Shows a job only to its [owner](crate::DeferLayer::owner), or to the
     /// [identity](crate::DeferLayer::carry_identity) that was carried with it.
     ///
@@ -118,6 +141,7 @@ impl DeferredRoutes {
 impl<S: Clone + Send + Sync + 'static> From<DeferredRoutes> for Router<S> {
     fn from(routes: DeferredRoutes) -> Self {
         let DeferredRoutes { path, resource } = routes;
+        let resource = resource.mounted_at(&path);
         let document_resource = resource.clone();
         Self::new()
             .route(

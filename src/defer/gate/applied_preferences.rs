@@ -34,7 +34,7 @@ impl TriggerSettings {
         // With `max_preferred_wait` zero, a client's wait does not replace the route's.
         let honored_wait = wait.filter(|_| !self.max_wait.is_zero());
         let wait = honored_wait.map(|wait| wait.min(self.max_wait));
-        if self.defer_always {
+        if self.background {
             return (
                 LockInstruction::ParkOrRefuse,
                 AppliedPreferences { respond_async, wait: None },

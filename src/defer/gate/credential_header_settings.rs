@@ -10,7 +10,7 @@ impl<R: RequestKind> DeferLayer<R> {
     /// Stores a header that is dropped by default because it is a credential.
     ///
     /// Without this setting, a request with a credential is deferred only if the layer
-    /// [carries](Self::carry_extension) its user; a warning is logged once for each header. A
+    /// [carries](Self::for_user) its user; a warning is logged once for each header. A
     /// stored credential stays in the store while the request waits, and the run presents it as it
     /// was, so it may have expired by then. It does not identify an [owner](Self::owner): if the
     /// layer carries a snapshot and the request has none, its `Idempotency-Key` gets 500.
@@ -57,7 +57,7 @@ impl<R: RequestKind> DeferLayer<R> {
 
     /// Declares a header, such as `X-Pass`, as a credential, like `Authorization` and the other
     /// headers that [`keep_header`](Self::keep_header) lists. It is not stored, and a request with
-    /// it is deferred only if the layer [carries](Self::carry_extension) its user or the header is
+    /// it is deferred only if the layer [carries](Self::for_user) its user or the header is
     /// kept. Without this setting the header is stored with the request.
     ///
     /// # Panics

@@ -15,9 +15,9 @@ pub(super) fn warn_credential_once(lock: &impl fmt::Display, credential: &str) {
         tracing::warn!(
             credential,
             "not deferred: the request carries a credential, which is not stored; store the user \
-             by .carry_identity::<T>(..) (or .carry_extension::<T>() if the layer names the \
-             .owner(..)), or store the header itself by .keep_header(..). Logged once for each \
-             header"
+             by .for_user::<U>() or .carry_identity::<T>(..) (or .carry_extension::<T>() if the \
+             layer names the .owner(..)), or store the header itself by .keep_header(..). Logged \
+             once for each header"
         );
     } else {
         tracing::debug!(%lock, credential, "not deferred: the request carries a credential");

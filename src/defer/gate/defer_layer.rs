@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use super::missing_lock::LockPresence;
 use crate::{
     defer::{extension_snapshot::SnapshotExtractors, stored_request_headers::StoredHeaderFilter},
     gate::{ClientAddress, HttpRequestHead, MethodFilter, RequestKind},
@@ -18,6 +19,24 @@ pub(super) type OwnerFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
 ///
 /// See [`defer`](crate::defer) for the handling of a request. Put it outside the `LockLayer`. Jobs
 /// are stored in that layer's store, beside its lock.
+///
+/// # When a request is deferred
+///
+/// | setting | lock is free | lock is busy | the client gets |
+/// |---|---|---|---|
+/// | [`when_busy()`] (default) | runs now | deferred at once | its response, or 202 |
+/// | [`wait_up_to(d)`] | runs now | waits; deferred after `d` | its response, or 202 after `d` |
+/// | [`background()`] | deferred | deferred | always 202 |
+/// | [`respond_async()`] | deferred if asked for | deferred | 202 if it has asked for it |
+///
+/// Of the first three the last one that is set applies; `respond_async` is an addition to it, and
+/// applies to requests with `Prefer: respond-async`. A 202 has the `Location` of the status
+/// resource, where the client finds the response when the request has run.
+///
+/// [`when_busy()`]: Self::when_busy
+/// [`wait_up_to(d)`]: Self::wait_up_to
+/// [`background()`]: Self::background
+/// [`respond_async()`]: Self::respond_async
 ///
 /// A request that cannot be deferred gets the busy response of the `LockLayer`, with its
 /// `Retry-After`. Reasons:
@@ -53,7 +72,8 @@ pub struct DeferLayer<R: RequestKind>(pub(super) Arc<DeferSettings<R::Native>>);
 
 /// Settings behind one pointer, since a layer is cloned for each request.
 pub(super) struct DeferSettings<N: ?Sized> {
-    pub(super) status_path: String,
+    /// `None` if the mounts decide.
+    pub(super) status_path: Option<String>,
     pub(super) methods: MethodFilter,
     pub(super) trigger: TriggerSettings,
     pub(super) storage: StorageSettings,
@@ -67,6 +87,7 @@ pub(super) struct DeferSettings<N: ?Sized> {
     pub(super) snapshot_extractors: SnapshotExtractors<N>,
     /// Requests of all users share idempotency keys and merges.
     pub(super) shared_by_all: bool,
+    pub(super) lock_presence: LockPresence,
 }
 
 /// Conditions under which a request is deferred.
@@ -77,7 +98,8 @@ pub(super) struct TriggerSettings {
     /// Longest wait that a client may ask for.
     pub(super) max_wait: Duration,
     pub(super) respond_async: bool,
-    pub(super) defer_always: bool,
+    /// Every request is deferred, without trying its lock.
+    pub(super) background: bool,
     pub(super) require_worker: bool,
 }
 
@@ -119,17 +141,17 @@ pub(super) struct IdempotencySettings {
 
 impl<R: RequestKind> DeferLayer<R> {
     /// Defers requests with unsafe methods and bodies of up to 64 KiB, as soon as their lock is
-    /// busy. The status resource is at `/deferred`.
+    /// busy. The status resource is where [`deferred_routes`](Self::status_path) is mounted.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(DeferSettings {
-            status_path: "/deferred".to_owned(),
+            status_path: None,
             methods: MethodFilter::Unsafe,
             trigger: TriggerSettings {
                 lock_wait: Duration::ZERO,
                 max_wait: Duration::from_secs(30),
                 respond_async: false,
-                defer_always: false,
+                background: false,
                 require_worker: false,
             },
             storage: StorageSettings {
@@ -160,6 +182,7 @@ impl<R: RequestKind> DeferLayer<R> {
             webhook_url: None,
             snapshot_extractors: SnapshotExtractors::default(),
             shared_by_all: false,
+            lock_presence: LockPresence::default(),
         }))
     }
 
@@ -222,6 +245,8 @@ impl<N: ?Sized> Clone for DeferSettings<N> {
             webhook_url: self.webhook_url.clone(),
             snapshot_extractors: self.snapshot_extractors.clone(),
             shared_by_all: self.shared_by_all,
+            // Another layer, which may be around other routes.
+            lock_presence: LockPresence::default(),
         }
     }
 }

@@ -6,7 +6,10 @@ use serde_json::json;
 
 use super::{defer_layer::DeferLayer, gate_impl::DeferCandidate};
 use crate::{
-    defer::{status::gone_reply, worker::MIN_RETENTION},
+    defer::{
+        status::{StatusPaths, gone_reply},
+        worker::MIN_RETENTION,
+    },
     gate::RequestKind,
     reply::{Reply, problem},
     store::{JobId, JobState, JobView},
@@ -24,8 +27,11 @@ pub(super) const MIN_LOOKUP_TTL: Duration = MIN_RETENTION;
 const LOOKUP_MARGIN: Duration = Duration::from_secs(10);
 
 impl<R: RequestKind> DeferLayer<R> {
-    pub(super) fn status_location(&self, id: &JobId) -> String {
-        format!("{}/{id}", self.0.status_path)
+    /// Returns the `Location` of a job.
+    pub(super) fn status_location(&self, candidate: &DeferCandidate, id: &JobId) -> String {
+        let store = &candidate.parked.store;
+        let configured = self.0.status_path.as_deref();
+        format!("{}/{id}", store.extension::<StatusPaths>().announce(store, configured))
     }
 
     /// Returns the 202. Position 0 means outside of a queue.
@@ -44,8 +50,9 @@ impl<R: RequestKind> DeferLayer<R> {
         } else {
             Duration::ZERO
         };
-        let reply =
-            Reply::json(202, &body).header("location", self.status_location(id)).retry_after(wait);
+        let reply = Reply::json(202, &body)
+            .header("location", self.status_location(candidate, id))
+            .retry_after(wait);
         match candidate.applied_preferences.header_value() {
             Some(applied) => reply.header("preference-applied", applied),
             None => reply,
@@ -79,7 +86,7 @@ impl<R: RequestKind> DeferLayer<R> {
             Ok(None) => return RecordedJobReply::Forgotten,
             // Nothing proves that the job is stored: it may be a direct run.
             Err(_) if self.0.idempotency.idempotent_direct => outcome_unknown_reply(
-                self.status_location(id),
+                self.status_location(candidate, id),
                 self.0.idempotency.ttl.max(MIN_LOOKUP_TTL),
                 true,
             ),

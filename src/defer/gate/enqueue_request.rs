@@ -158,12 +158,15 @@ impl<R: RequestKind> DeferLayer<R> {
         let record = command.idempotency_record.as_ref();
         let has_fingerprint =
             record.is_some_and(|(_, fingerprint, _)| fingerprint != NO_FINGERPRINT);
-        let BusyLockContext { store, key, .. } = &candidate.parked;
-        let (node, lock) = (store.node(), key.log_hash());
+        let DeferCandidate { parked: BusyLockContext { store, key, .. }, label, .. } = candidate;
+        let (node, lock) = (store.node(), store.log_name(key));
         let generation = store.backend().server_generation();
         EnqueueResolution::Reply(match store.backend().enqueue(command).await {
             Ok(EnqueueOutcome::Stored { position }) => {
-                tracing::info!(%node, %lock, job = ?id, position, "request deferred");
+                tracing::info!(
+                    %node, %lock, job = %id.log_prefix(), method = label.method(),
+                    route = label.route(), position, "request deferred"
+                );
                 store.extension::<MissingWorkerWarning>().check_workers(store, &id).await;
                 let reply = self.accepted_reply(candidate, &id, JobState::Queued, position);
                 Some(self.reply_if_replicated(candidate, &id, (generation, uncertain), reply).await)
@@ -206,7 +209,7 @@ impl<R: RequestKind> DeferLayer<R> {
                 );
                 // A lookup stores nothing; an accepted request has another id.
                 match stores && error.may_have_run() {
-                    true => Some(uncertain.into_reply(self.status_location(&id))),
+                    true => Some(uncertain.into_reply(self.status_location(candidate, &id))),
                     false => store_unavailable_reply(candidate),
                 }
             }
@@ -224,7 +227,7 @@ impl<R: RequestKind> DeferLayer<R> {
     ) -> Reply {
         match self.is_replicated(candidate, id, generation).await {
             true => reply,
-            false => uncertain.into_reply(self.status_location(id)),
+            false => uncertain.into_reply(self.status_location(candidate, id)),
         }
     }
 
@@ -239,14 +242,14 @@ impl<R: RequestKind> DeferLayer<R> {
             Ok(have) => {
                 crate::throttle::throttled!(
                     warn,
-                    job = ?id, have, wanted, "202 withheld: too few replicas acknowledged the job"
+                    job = %id.log_prefix(), have, wanted, "202 withheld: too few replicas acknowledged the job"
                 );
                 false
             }
             Err(error) => {
                 crate::throttle::throttled!(
                     warn,
-                    job = ?id, %error, wanted, "202 withheld: the replicas could not be asked"
+                    job = %id.log_prefix(), %error, wanted, "202 withheld: the replicas could not be asked"
                 );
                 false
             }

@@ -14,12 +14,13 @@ use super::{
 use crate::{
     defer::{
         extension_snapshot::{RequestSnapshots, SavedSnapshots},
+        run_label::RunLabel,
         stored_request_headers::stored_head_len,
     },
     gate::{
         BodyBudget, BusyLockContext, DetachedRun, Gate, GateRequest, HttpRequestHead,
-        InitialVerdict, LeaveAction, LockInstruction, ParkedVerdict, ParkingSlot,
-        RequestFingerprint, RequestKind, ServiceOutcome, Verdict,
+        InitialVerdict, LeaveAction, ParkedVerdict, ParkingSlot, RequestFingerprint, RequestKind,
+        ServiceOutcome, Verdict,
     },
     reply::Reply,
 };
@@ -38,6 +39,8 @@ pub(super) struct DeferTicketDetails {
     owner: String,
     applied_preferences: AppliedPreferences,
     snapshots: RequestSnapshots,
+    /// Method and route, if the request may have to be reported.
+    route: Option<String>,
     /// Response of a direct run that is recorded.
     pub(super) direct_response: DirectResponse,
 }
@@ -68,6 +71,14 @@ impl DeferTicket {
         };
         Self { slot, details: Some(Box::new(details)) }
     }
+
+    /// Adds method and route, for a report that the request met no lock.
+    pub(super) fn with_route(mut self, route: Option<String>) -> Self {
+        if route.is_some() {
+            self.details.get_or_insert_default().route = route;
+        }
+        self
+    }
 }
 
 /// Parked request that may be deferred.
@@ -81,6 +92,8 @@ pub struct DeferCandidate {
     pub(super) saved_snapshots: SavedSnapshots,
     /// The request may not be stored. Its body is read for the fingerprint only.
     pub(super) lookup_only: bool,
+    /// Method and route, for log records.
+    pub(super) label: RunLabel,
 }
 
 /// Owner and snapshots are left out, since debug output may be logged.
@@ -130,7 +143,8 @@ impl<R: RequestKind> Gate<R::Native> for DeferLayer<R> {
     }
 
     fn is_settled(&self, ticket: &DeferTicket) -> bool {
-        !self.0.trigger.defer_always && ticket.slot.is_empty()
+        let has_met_lock = self.0.lock_presence.observe(&ticket.slot);
+        has_met_lock && !self.0.trigger.background && ticket.slot.is_empty()
     }
 
     fn observe_headers(
@@ -175,7 +189,7 @@ impl<R: RequestKind> Gate<R::Native> for DeferLayer<R> {
             // A retry layer in between may have met a busy lock after the recorded run.
             return LeaveAction::AddHeaders(Vec::new());
         }
-        let DeferTicketDetails { owner, applied_preferences, snapshots, .. } =
+        let DeferTicketDetails { owner, applied_preferences, snapshots, route, .. } =
             details.map(|details| *details).unwrap_or_default();
         match slot.take_parking() {
             // Only if the busy response itself arrives here: a retry or cache layer may have
@@ -192,15 +206,11 @@ impl<R: RequestKind> Gate<R::Native> for DeferLayer<R> {
                     snapshots,
                     saved_snapshots: SavedSnapshots::new(),
                     lookup_only: false,
+                    label: RunLabel::default(),
                 };
                 LeaveAction::Accept { accept_ticket: candidate, body_budget, slot }
             }
-            _ if slot.instruction() == LockInstruction::ParkOrRefuse
-                && !slot.has_reached_lock() =>
-            {
-                missing_lock_reply(outcome)
-            }
-            _ => LeaveAction::AddHeaders(Vec::new()),
+            _ => self.settle_unparked(&slot, route.as_deref(), outcome),
         }
     }
 
@@ -211,6 +221,7 @@ impl<R: RequestKind> Gate<R::Native> for DeferLayer<R> {
         view: &mut V,
         body_budget: &mut BodyBudget,
     ) -> ParkedVerdict {
+        candidate.label = RunLabel::of_view(&candidate.parked.store, view);
         // The recorded request is compared with this one.
         let is_recorded = candidate.parked.is_recorded;
         let unread = if is_recorded { ParkedVerdict::HeadOnly } else { ParkedVerdict::Decline };
@@ -219,7 +230,7 @@ impl<R: RequestKind> Gate<R::Native> for DeferLayer<R> {
             return unread;
         }
         if !body_budget.try_reserve_head(head, self.0.storage.client.budget_key(view)) {
-            let lock = candidate.parked.key.log_hash();
+            let lock = candidate.parked.log_name();
             tracing::debug!(%lock, "not deferred: the buffer budget is exhausted");
             return unread;
         }
@@ -261,7 +272,7 @@ impl<R: RequestKind> DeferLayer<R> {
         candidate: &mut DeferCandidate,
         head: &HttpRequestHead,
     ) -> Option<SavedSnapshots> {
-        let lock = candidate.parked.key.log_hash();
+        let lock = candidate.parked.log_name();
         let StorageSettings { header_filter, head_limit, .. } = &self.0.storage;
         let Some(snapshots) = std::mem::take(&mut candidate.snapshots).save_all() else {
             crate::throttle::throttled!(
@@ -287,19 +298,4 @@ impl<R: RequestKind> DeferLayer<R> {
             }
         }
     }
-}
-
-/// Returns the reply if a layer with `defer_always` has met no lock. An error of a layer in between
-/// (401, 404, 429) stands, since it reached no handler.
-fn missing_lock_reply<T, P>(outcome: ServiceOutcome) -> LeaveAction<T, P> {
-    if outcome.status().is_none_or(|status| status >= 400) {
-        return LeaveAction::AddHeaders(Vec::new());
-    }
-    crate::throttle::throttled!(
-        error,
-        layer = "DeferLayer",
-        "request answered with 500: the layer is set to `defer_always`, but no LockLayer inside it \
-         locked the request, so it ran at once; add a LockLayer inside the DeferLayer"
-    );
-    LeaveAction::Replace(Reply::misconfigured())
 }

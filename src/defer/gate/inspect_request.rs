@@ -30,16 +30,28 @@ impl<R: RequestKind> DeferLayer<R> {
             return InitialVerdict::Skip;
         }
         if UnderLockMark::is_set_on(view) {
-            crate::throttle::throttled!(
-                error,
-                layer = "DeferLayer",
-                "request refused: the DeferLayer is inside a LockLayer; put it outside (axum: \
-                 .layer() after the LockLayer, actix-web: .wrap() after it)"
-            );
-            return InitialVerdict::Answer(Reply::misconfigured());
+            return InitialVerdict::Answer(inside_lock_reply());
         }
+        let route = self.route_to_report(view);
+        if let Some(reply) = self.refuse_unlocked(route.as_deref()) {
+            return InitialVerdict::Answer(reply);
+        }
+        match self.inspect_deferrable_request(view) {
+            InitialVerdict::PassLight(ticket) => {
+                InitialVerdict::PassLight(ticket.with_route(route))
+            }
+            verdict => verdict,
+        }
+    }
+
+    /// Inspects a request that may be deferred, as far as its method tells.
+    fn inspect_deferrable_request<V: GateRequest<NativeRequest = R::Native>>(
+        &self,
+        view: &mut V,
+    ) -> InitialVerdict<Infallible, DeferTicket> {
+        let settings = &*self.0;
         let has_special_header = view.has_any_header(&["idempotency-key", "prefer", REPLAY_HEADER]);
-        let is_plain = !settings.trigger.defer_always && !has_special_header;
+        let is_plain = !settings.trigger.background && !has_special_header;
         if is_plain && settings.owner.is_none() && settings.snapshot_extractors.is_empty() {
             let slot = ParkingSlot::new(LockInstruction::WaitFor(settings.trigger.lock_wait), None);
             slot.attach_to(view);
@@ -50,12 +62,8 @@ impl<R: RequestKind> DeferLayer<R> {
         if is_plain {
             let slot = ParkingSlot::new(LockInstruction::WaitFor(settings.trigger.lock_wait), None);
             slot.attach_to(view);
-            return InitialVerdict::PassLight(DeferTicket::new(
-                slot,
-                owner,
-                AppliedPreferences::default(),
-                snapshots,
-            ));
+            let ticket = DeferTicket::new(slot, owner, AppliedPreferences::default(), snapshots);
+            return InitialVerdict::PassLight(ticket);
         }
         // Neither is a run for a worker in another process deferred. The header is only a claim;
         // the inner lock verifies it.
@@ -110,14 +118,25 @@ impl<R: RequestKind> DeferLayer<R> {
     }
 }
 
+fn inside_lock_reply() -> Reply {
+    crate::throttle::throttled!(
+        error,
+        layer = "DeferLayer",
+        "request refused: the DeferLayer is inside a LockLayer; put it outside (axum: .layer() \
+         after the LockLayer, actix-web: .wrap() after it)"
+    );
+    Reply::misconfigured()
+}
+
 /// Returns the reply to a request with a key that other users could share.
 fn missing_owner_reply() -> Reply {
     crate::throttle::throttled!(
         error,
         layer = "DeferLayer",
         "request refused: it has an Idempotency-Key and a snapshot but no owner, so users would \
-         share their keys; carry the snapshot by .carry_identity::<T>(..), with the authentication \
-         outside this layer, or name the .owner(..), or set .share_across_owners()"
+         share their keys; carry the user by .for_user::<U>() or .carry_identity::<T>(..), with \
+         the authentication outside this layer, or name the .owner(..), or set \
+         .share_across_owners()"
     );
     Reply::misconfigured()
 }

@@ -18,6 +18,7 @@ mod idempotency_and_direct_run_settings;
 mod inspect_request;
 mod limit_settings;
 mod merge_settings;
+mod missing_lock;
 mod owner_and_extension_settings;
 mod request_owner;
 mod request_size_and_buffer_settings;

@@ -4,18 +4,65 @@ use std::sync::Arc;
 
 use super::defer_layer::DeferLayer;
 use crate::{
-    defer::extension_snapshot::ExtensionSnapshot,
+    defer::extension_snapshot::{ExtensionSnapshot, RequestUser},
     gate::{RequestKind, find_extension},
 };
 
 impl<R: RequestKind> DeferLayer<R> {
+    /// Defers requests of authenticated users: stores the user, which the authentication has put
+    /// into the request's extensions, and makes its [`owner`](RequestUser::owner) that of the
+    /// request. Default: requests belong to no user, and one with a credential is not deferred.
+    ///
+    /// It is [`carry_identity`](Self::carry_identity) with the owner of a [`RequestUser`], which
+    /// describes the rules of that text and the cases without a user. The other two parts are
+    /// [`DeferWorker::for_user`](crate::defer::DeferWorker::for_user) and
+    /// [`StatusResource::for_user`](crate::defer::StatusResource::for_user) of the status routes.
+    /// The authentication is outside this layer.
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Key, Store, defer::DeferLayer, lock::LockLayer, middleware::PlainHttp};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
+    /// # struct User { id: u64 }
+    /// # impl lockgate::ExtensionSnapshot for User { const NAME: &'static str = "user"; }
+    /// # impl lockgate::RequestUser for User {
+    /// #     fn owner(&self) -> String { format!("user:{}", self.id) }
+    /// # }
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let store = Store::memory();
+    /// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+    /// let service = DeferLayer::<PlainHttp>::new().for_user::<User>().layer(lock.layer(handler));
+    ///
+    /// let _guard = store.lock(Key::header("order", b"7")).acquire().await?;
+    /// let request = Request::post("/refund").header("order", "7");
+    /// let request = request.header("authorization", "Bearer x"); // not stored
+    /// let request = request.extension(User { id: 7 }); // by the authentication
+    /// assert_eq!(service.oneshot(request.body(Body::default())?).await?.status(), 202);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// When the layer is applied to a service: if it has two users and no [`owner`](Self::owner).
+    #[must_use]
+    pub fn for_user<U: RequestUser>(self) -> Self {
+        self.carry_identity::<U>(U::owner)
+    }
+
     /// Owner of a request: an account or a tenant. It scopes `Idempotency-Key`,
     /// [`coalesce`](Self::coalesce) and [`supersede`](Self::supersede), and
     /// [`DeferredRoutes::visible_to`](crate::defer::StatusResource::visible_to) compares viewers
     /// with it.
     ///
-    /// Default: the identity of the snapshot that [`carry_identity`](Self::carry_identity) carries,
-    /// or no owner.
+    /// Default: the owner of the user that [`for_user`](Self::for_user) carries, or the identity
+    /// of the snapshot that [`carry_identity`](Self::carry_identity) carries, or no owner.
     ///
     /// All requests without an owner share their keys, including those for which the function
     /// returns `None`. A client that sends another client's `Idempotency-Key` with the same request

@@ -50,7 +50,7 @@ impl<R: RequestKind> DeferLayer<R> {
     /// let store = Store::memory();
     /// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
     /// let one_hour = Duration::from_secs(3600);
-    /// let defer = DeferLayer::<PlainHttp>::new().defer_always().delay(one_hour);
+    /// let defer = DeferLayer::<PlainHttp>::new().background().delay(one_hour);
     /// let service = defer.layer(lock.layer(handler));
     ///
     /// // The lock is free, but the request runs in an hour.

@@ -4,14 +4,23 @@ use std::sync::Arc;
 
 use super::defer_layer::DeferLayer;
 use crate::{
+    defer::status::normalize_path,
     error::{Error, expect_setting},
     gate::{HttpRequestHead, RequestKind},
 };
 
 impl<R: RequestKind> DeferLayer<R> {
     /// Path of the status resource as clients see it, including the prefix of `Router::nest`,
-    /// `web::scope` or a proxy. It becomes the `Location` of a 202; that a resource is mounted
-    /// there is not checked. Default: `/deferred`.
+    /// `web::scope` or a proxy. It becomes the `Location` of a 202.
+    ///
+    /// Default: the path of `deferred_routes`, if this process mounts it once for the lock's store
+    /// (or for no store, so that the requests provide it), and otherwise `/deferred`. A prefix is
+    /// known to no part of the application before a request has passed it, so set the path if
+    /// `deferred_routes` is nested, behind a proxy with a prefix, in another process, or mounted at
+    /// the root.
+    ///
+    /// A warning is logged once if a 202 names a path at which nothing is mounted, and if jobs are
+    /// found under other paths alone.
     ///
     /// # Panics
     ///
@@ -29,17 +38,13 @@ impl<R: RequestKind> DeferLayer<R> {
     ///
     /// [`ErrorKind::Config`](crate::ErrorKind) if the path is not in the form of a URL.
     pub fn try_status_path(self, path: &str) -> Result<Self, Error> {
-        let is_path = path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
-        if !is_path {
+        let Some(path) = normalize_path(path) else {
             return Err(Error::setting(format!(
                 "DeferLayer::status_path: {path:?} is not a path such as /deferred; it is part of \
                  `Location`"
             )));
-        }
-        // The root adds no segment: `//id` would be another path.
-        let path = path.trim_matches('/');
-        let path = if path.is_empty() { String::new() } else { format!("/{path}") };
-        Ok(self.with_settings(|settings| settings.status_path = path))
+        };
+        Ok(self.with_settings(|settings| settings.status_path = Some(path)))
     }
 
     /// Delivers a webhook when a deferred request has ended, with any outcome. The function returns

@@ -1,7 +1,10 @@
 //! Replies to parked requests when the store fails.
 
+mod missing_lock;
 mod owner_scoping;
+mod status_paths;
 mod storage_limits;
+mod trigger_settings;
 
 #[cfg(feature = "redis")]
 use std::sync::{
@@ -16,7 +19,10 @@ use super::{DeferCandidate, DeferLayer, applied_preferences::AppliedPreferences}
 #[cfg(feature = "redis")]
 use crate::store::{ScriptedProxy, reply_script};
 use crate::{
-    defer::extension_snapshot::{RequestSnapshots, SavedSnapshots},
+    defer::{
+        extension_snapshot::{RequestSnapshots, SavedSnapshots},
+        run_label::RunLabel,
+    },
     durations::MAX_DURATION,
     gate::{
         BusyLockContext, Gate as _, HttpRequestHead, IdempotencyLookup, InitialVerdict,
@@ -52,6 +58,7 @@ fn parked_candidate(store: &Store) -> DeferCandidate {
         snapshots: RequestSnapshots::default(),
         saved_snapshots: SavedSnapshots::new(),
         lookup_only: false,
+        label: RunLabel::default(),
     }
 }
 

@@ -43,8 +43,40 @@ impl<R: RequestKind> DeferLayer<R> {
         Ok(self.with_settings(|settings| settings.methods = methods))
     }
 
+    /// Defers a request as soon as its lock is busy. The default; set it to say so, or to override
+    /// a [`wait_up_to`](Self::wait_up_to) or [`background`](Self::background) of a shared layer.
+    ///
+    /// Of `when_busy`, `wait_up_to` and `background` the last one applies; a table of
+    /// [`DeferLayer`] compares them.
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Key, Store, defer::DeferLayer, lock::LockLayer, middleware::PlainHttp};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let store = Store::memory();
+    /// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+    /// let service = DeferLayer::<PlainHttp>::new().when_busy().layer(lock.layer(handler));
+    ///
+    /// let request = || Request::post("/refund").header("order", "7").body(Body::default());
+    /// assert_eq!(service.clone().oneshot(request()?).await?.status(), 200); // the lock is free
+    /// let _guard = store.lock(Key::header("order", b"7")).acquire().await?;
+    /// assert_eq!(service.oneshot(request()?).await?.status(), 202);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn when_busy(self) -> Self {
+        self.wait_up_to(Duration::ZERO)
+    }
+
     /// Time that a request waits for its lock before it is deferred. At most ten minutes. Default:
-    /// no wait.
+    /// no wait, as with [`when_busy`](Self::when_busy).
     ///
     /// Most locks are busy for milliseconds, so with a short wait most clients get their response
     /// at once and only the others have to poll for it. The `wait` of the `LockLayer` does not
@@ -76,7 +108,10 @@ impl<R: RequestKind> DeferLayer<R> {
     /// ```
     #[must_use]
     pub fn wait_up_to(self, wait: Duration) -> Self {
-        self.with_settings(|settings| settings.trigger.lock_wait = wait.min(MAX_DURATION))
+        self.with_settings(|settings| {
+            settings.trigger.lock_wait = wait.min(MAX_DURATION);
+            settings.trigger.background = false;
+        })
     }
 
     /// Longest wait that a client gets by `Prefer: wait=N` (RFC 7240). `Preference-Applied` of the
@@ -89,27 +124,77 @@ impl<R: RequestKind> DeferLayer<R> {
         self.with_settings(|settings| settings.trigger.max_wait = max.min(MAX_LOCK_WAIT))
     }
 
-    /// Honors `Prefer: respond-async` (RFC 7240): such a request is accepted at once even if its
-    /// lock is free, or after the wait of its `wait=N`. Default: the preference is ignored, since
-    /// it defers even requests with a free lock.
+    /// Defers a request if its client asks for it by `Prefer: respond-async` (RFC 7240), in
+    /// addition to the other conditions: such a request is accepted at once even if its lock is
+    /// free, or after the wait of its `wait=N`. Default: the preference is ignored, since it defers
+    /// even requests with a free lock.
     ///
     /// A request that cannot be deferred according to its head is handled as without the
     /// preference. If that shows later (a body of unknown length that is too long, a full queue),
     /// it gets the busy response.
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Store, defer::DeferLayer, lock::LockLayer, middleware::PlainHttp};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let store = Store::memory();
+    /// let lock = LockLayer::<PlainHttp>::by_header("order").store(&store);
+    /// let service = DeferLayer::<PlainHttp>::new().respond_async().layer(lock.layer(handler));
+    ///
+    /// let request = || Request::post("/refund").header("order", "7");
+    /// let plain = request().body(Body::default())?;
+    /// assert_eq!(service.clone().oneshot(plain).await?.status(), 200);
+    /// let asked = request().header("prefer", "respond-async").body(Body::default())?;
+    /// assert_eq!(service.oneshot(asked).await?.status(), 202);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
-    pub fn honor_respond_async(self) -> Self {
+    pub fn respond_async(self) -> Self {
         self.with_settings(|settings| settings.trigger.respond_async = true)
     }
 
-    /// Defers every request without trying its lock, for work that is only done in the background.
-    /// A request that cannot be deferred does not run; it gets the busy response.
+    /// Defers every request without trying its lock, for work that is only done in the background,
+    /// such as an export that takes longer than the timeout of a proxy. A request that cannot be
+    /// deferred does not run; it gets the busy response.
+    ///
+    /// Of [`when_busy`](Self::when_busy), [`wait_up_to`](Self::wait_up_to) and `background` the
+    /// last one applies. A client's `Prefer: wait=N` is ignored.
     ///
     /// A `LockLayer` that locks the request is required inside, since it determines the lock of the
-    /// run. Its absence shows only when the request has passed: if a handler was reached without a
-    /// lock, the response is replaced by 500, and a log message names the fix.
+    /// run. Its absence shows only when a request has passed: if a handler was reached without a
+    /// lock, the response is replaced by 500, and a log message names the fix. Further requests of
+    /// that method and route are answered with 500 before they run. (Not if the layer is around the
+    /// router, or there is none: it then does not know the route.)
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Store, defer::DeferLayer, lock::LockLayer, middleware::PlainHttp};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let store = Store::memory();
+    /// let lock = LockLayer::<PlainHttp>::by_header("account").store(&store);
+    /// let service = DeferLayer::<PlainHttp>::new().background().layer(lock.layer(handler));
+    ///
+    /// let request = Request::post("/export").header("account", "7").body(Body::default())?;
+    /// assert_eq!(service.oneshot(request).await?.status(), 202); // although the lock is free
+    /// # Ok(()) }
+    /// ```
     #[must_use]
-    pub fn defer_always(self) -> Self {
-        self.with_settings(|settings| settings.trigger.defer_always = true)
+    pub fn background(self) -> Self {
+        self.with_settings(|settings| settings.trigger.background = true)
     }
 
     /// Defers nothing while no worker is alive. Default: jobs wait until a worker starts.

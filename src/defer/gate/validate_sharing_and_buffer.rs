@@ -1,17 +1,18 @@
 //! Validation of a `DeferLayer`'s settings, when the layer is put around a service.
 
 use super::defer_layer::{DeferSettings, StorageSettings};
-use crate::store::MergeMode;
+use crate::{defer::wiring_registry, store::MergeMode};
 
 impl<N: ?Sized> DeferSettings<N> {
-    /// Validates the layer's settings when it is put around a service. Warns about a body limit
-    /// beyond the buffer budget.
+    /// Validates the layer's settings when it is put around a service, and records its snapshots
+    /// for the check of the workers. Warns about a body limit beyond the buffer budget.
     ///
     /// # Panics
     ///
     /// Panics if requests of different users could share jobs or responses.
     pub(super) fn validate(&self) {
         self.validate_sharing();
+        wiring_registry::record_layer(self.snapshot_extractors.names());
         let StorageSettings { body_limit, head_limit, buffer_budget: budget, .. } = self.storage;
         if body_limit.saturating_add(head_limit) > budget / 2 {
             crate::throttle::throttled!(
@@ -31,21 +32,21 @@ impl<N: ?Sized> DeferSettings<N> {
         let identity_count = self.snapshot_extractors.identity_count();
         assert!(
             self.owner.is_some() || identity_count < 2,
-            "DeferLayer::carry_identity: two snapshots name an identity, and both may have the \
-             same text; name the owner of a request by .owner(..)"
+            "DeferLayer::carry_identity: two snapshots name an identity (.for_user::<U>() does so \
+             too), and both may have the same text; name the owner of a request by .owner(..)"
         );
         let is_scoped = self.owner.is_some() || identity_count > 0;
         assert!(
             !(self.shared_by_all && is_scoped),
-            "DeferLayer::share_across_owners: contradicts .owner(..) and .carry_identity::<T>(..), \
-             which give requests an owner; remove one or the other"
+            "DeferLayer::share_across_owners: contradicts .for_user::<U>(), .owner(..) and \
+             .carry_identity::<T>(..), which give requests an owner; remove one or the other"
         );
         let is_safe = is_scoped || self.shared_by_all || self.snapshot_extractors.is_empty();
         let unsafe_setting = self.sharing_setting().filter(|_| !is_safe);
         assert!(
             unsafe_setting.is_none(),
             "DeferLayer::{}: the layer carries a snapshot, and requests have no owner, so users \
-             would get each other's jobs and responses; carry the snapshot by \
+             would get each other's jobs and responses; carry the user by .for_user::<U>() or \
              .carry_identity::<T>(..), or name the .owner(..), or set .share_across_owners()",
             unsafe_setting.unwrap_or_default()
         );

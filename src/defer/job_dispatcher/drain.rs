@@ -25,7 +25,8 @@ impl JobDispatcher {
         }
     }
 
-    pub(super) async fn drain(mut self) {
+    /// Lets current runs end until `cut_off` resolves, then aborts them and returns their jobs.
+    pub(super) async fn drain(mut self, cut_off: impl Future<Output = ()>) {
         let node = self.worker.store.node().clone();
         tracing::info!(%node, running = self.chain_tasks.len(), "worker is draining");
         self.shutdown.send_replace(ShutdownPhase::Draining);
@@ -44,11 +45,34 @@ impl JobDispatcher {
                 () = &mut joining => drop(tokio::time::timeout(LEAVE_TIMEOUT, releasing).await),
             }
         };
-        if tokio::time::timeout(self.worker.drain_timeout, releasing_and_joining).await.is_err() {
+        let is_cut_off = tokio::select! {
+            biased;
+            () = releasing_and_joining => false,
+            () = cut_off => true,
+        };
+        if is_cut_off {
             self.shutdown.send_replace(ShutdownPhase::Aborting);
             let joining = async { while self.chain_tasks.join_next().await.is_some() {} };
             let _ = tokio::time::timeout(ABORT_TIMEOUT, joining).await;
         }
-        tracing::info!(%node, left = self.chain_tasks.len(), "worker stopped");
+        self.log_stop();
+    }
+
+    fn log_stop(&self) {
+        let store = &self.worker.store;
+        let (node, left) = (store.node(), self.chain_tasks.len());
+        // Another worker of this process runs them.
+        let is_last_worker = store.wakeups().job_worker_count() == 0;
+        let lost = if is_last_worker { store.backend().volatile_job_count() } else { 0 };
+        if lost > 0 {
+            tracing::warn!(
+                %node, left, lost,
+                "worker stopped; the deferred requests that have not run are lost when this process \
+                 ends, since they are in its memory; connect the store to a server by \
+                 Store::connect(..)"
+            );
+        } else {
+            tracing::info!(%node, left, "worker stopped");
+        }
     }
 }

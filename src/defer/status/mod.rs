@@ -23,10 +23,14 @@ mod request_headers;
 mod run_time_averages;
 mod status_document;
 mod status_events;
+mod status_paths;
 mod status_request;
 mod status_resource;
 
-pub(super) use self::status_document::gone_reply;
+pub(super) use self::{
+    status_document::gone_reply,
+    status_paths::{StatusMount, StatusPaths, normalize_path},
+};
 pub use self::{
     status_events::StatusEvents,
     status_request::{StatusReply, StatusRequest},

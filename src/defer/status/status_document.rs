@@ -250,7 +250,7 @@ fn read_stored_response(
     let lock = job.history.lock.clone().unwrap_or_else(|| Key::custom(""));
     let response = decode_response(EnvelopeBinding { store, id, lock: &lock }, response);
     if let Err(error) = &response {
-        crate::throttle::throttled!(error, job = ?id, reason = ?error, "a stored response could not be read");
+        crate::throttle::throttled!(error, job = %id.log_prefix(), reason = ?error, "a stored response could not be read");
     }
     Some(response)
 }

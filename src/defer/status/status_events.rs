@@ -169,7 +169,7 @@ impl EventStreamState {
                 Err(error) => {
                     crate::throttle::throttled!(
                         warn,
-                        job = ?self.job.id, %error, "poll of the job failed"
+                        job = %self.job.id.log_prefix(), %error, "poll of the job failed"
                     );
                 }
             }

@@ -12,11 +12,13 @@ use super::{
     request_headers::IfNoneMatch,
     status_document::{StatusDocument, gone_reply, verbatim_response},
     status_events::StatusEvents,
+    status_paths::StatusPaths,
 };
 use crate::{
     defer::{
         jobs::{CancelOutcome, cancel_job},
         webhook::is_webhook_job,
+        wiring_registry::WiringRegistry,
     },
     error::Error,
     reply::{Reply, problem},
@@ -48,6 +50,8 @@ pub struct StatusRequest {
     pub(super) action: StatusAction,
     pub(super) wait: Option<Duration>,
     pub(super) viewer: StatusViewer,
+    /// Path of the resource, if the router tells it.
+    pub(super) served_path: Option<String>,
 }
 
 /// Identity that visibility depends on.
@@ -110,13 +114,24 @@ impl StatusRequest {
                 job.response_reply(self.wait).await.map(StatusReply::Complete)
             }
         };
+        if let Some(path) = self.served_path.filter(|_| reply.as_ref().is_ok_and(has_found_job)) {
+            job.store.extension::<StatusPaths>().note_found(&path);
+        }
         reply.unwrap_or_else(|error| {
             crate::throttle::throttled!(
                 error,
-                job = ?job.id, %error, "no status: the store is unavailable"
+                job = %job.id.log_prefix(), %error, "no status: the store is unavailable"
             );
             StatusReply::Complete(Reply::store_unavailable())
         })
+    }
+}
+
+/// Returns true if the reply is about a job that the viewer may see.
+fn has_found_job(reply: &StatusReply) -> bool {
+    match reply {
+        StatusReply::Complete(reply) => reply.status != 404,
+        StatusReply::Events(..) => true,
     }
 }
 
@@ -154,13 +169,25 @@ impl VisibleJob {
     }
 
     fn filter_visible(&self, job: Option<JobView>) -> Option<JobView> {
-        let is_visible = |job: &JobView| match &self.viewer {
+        // A webhook is a job too, but belongs to no request.
+        let job = job.filter(|job| !is_webhook_job(job))?;
+        self.warn_of_owner_mismatch(&job);
+        let is_visible = match &self.viewer {
             None => true,
             // A job without an owner is invisible to every viewer, even one without an identity.
             Some(viewer) => !job.owner.is_empty() && viewer.as_ref() == Some(&job.owner),
         };
-        // A webhook is a job too, but belongs to no request.
-        job.filter(|job| is_visible(job) && !is_webhook_job(job))
+        is_visible.then_some(job)
+    }
+
+    /// Warns once if the routes show jobs to owners and the job has none, or the other way round:
+    /// the `DeferLayer` and the routes do not agree about users.
+    fn warn_of_owner_mismatch(&self, job: &JobView) {
+        match (&self.viewer, job.owner.is_empty()) {
+            (None, false) => self.store.extension::<WiringRegistry>().warn_unrestricted_routes(),
+            (Some(_), true) => self.store.extension::<WiringRegistry>().warn_job_without_owner(),
+            _ => {}
+        }
     }
 
     /// Returns a permit to wait for a change, if one is free.
@@ -244,7 +271,7 @@ impl VisibleJob {
         Ok(match cancel_job(&self.store, &self.id, || self.fetch()).await? {
             Some(CancelOutcome::NotQueued(job)) if job.is_tombstone => gone_reply(Some(&job)),
             Some(outcome) if outcome.state() == JobState::Cancelled => {
-                tracing::info!(job = ?self.id, "job cancelled");
+                tracing::info!(job = %self.id.log_prefix(), "job cancelled");
                 Reply::new(204)
             }
             Some(outcome) => {

@@ -6,10 +6,12 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::{
     request_headers::{accepts_event_stream, parse_if_none_match, parse_last_event_id, parse_wait},
+    status_paths::StatusMount,
     status_request::{StatusAction, StatusRequest, StatusViewer},
 };
 use crate::{
-    gate::GateRequest,
+    defer::RequestUser,
+    gate::{GateRequest, RequestKind, RouteMatch},
     reply::{Reply, problem},
     store::{JobId, Store},
 };
@@ -45,13 +47,15 @@ impl<N: ?Sized> Clone for ViewerSource<N> {
 pub struct StatusResource<N: ?Sized> {
     store: Option<Store>,
     viewer: Option<ViewerSource<N>>,
+    /// Shared by the clones, of which each route has one.
+    mount: Option<Arc<StatusMount>>,
 }
 
 impl<N: ?Sized> StatusResource<N> {
     /// Creates a resource in which every job is visible to any client that knows its id.
     #[must_use]
     pub fn new() -> Self {
-        Self { store: None, viewer: None }
+        Self { store: None, viewer: None, mount: None }
     }
 
     /// Uses this store instead of the one that the request provides.
@@ -59,6 +63,34 @@ impl<N: ?Sized> StatusResource<N> {
     pub fn store(mut self, store: &Store) -> Self {
         self.store = Some(store.clone());
         self
+    }
+
+    /// Shows a job only to its user, the one that
+    /// [`DeferLayer::for_user`](crate::defer::DeferLayer::for_user) has stored with it. Default:
+    /// every client that knows the id, which is 128 random bits.
+    ///
+    /// It is [`visible_to`](Self::visible_to) the [owner](RequestUser::owner) of the user in the
+    /// request's extensions, so the authentication is outside the status routes. A request without
+    /// a user sees no job; the response is the 404 of an unknown id.
+    ///
+    /// `R` is the kind of the request, such as `PlainHttp`. The `deferred_routes` of the
+    /// integrations take the user alone: `deferred_routes("/deferred").for_user::<User>()`.
+    ///
+    /// ```
+    /// # use http::request::Parts;
+    /// # use lockgate::{defer::StatusResource, middleware::PlainHttp};
+    /// # #[derive(Clone, serde::Serialize, serde::Deserialize)]
+    /// # struct User { id: u64 }
+    /// # impl lockgate::ExtensionSnapshot for User { const NAME: &'static str = "user"; }
+    /// # impl lockgate::RequestUser for User {
+    /// #     fn owner(&self) -> String { format!("user:{}", self.id) }
+    /// # }
+    /// let status = StatusResource::<Parts>::new().for_user::<PlainHttp, User>();
+    /// # drop(status);
+    /// ```
+    #[must_use]
+    pub fn for_user<R: RequestKind<Native = N>, U: RequestUser>(self) -> Self {
+        self.visible_to(|request| R::read_extension(request, U::owner))
     }
 
     /// Shows a job only to its [owner](crate::defer::DeferLayer::owner), or to the
@@ -87,6 +119,27 @@ impl<N: ?Sized> StatusResource<N> {
         F: Future<Output = Option<String>> + Send + 'static,
     {
         self.viewer = Some(ViewerSource::Async(Arc::new(move |request| viewer(request).boxed())));
+        self
+    }
+
+    /// Registers the path at which an integration mounts the resource, for as long as the resource
+    /// and its clones exist. A [`DeferLayer`](crate::defer::DeferLayer::status_path) without a path
+    /// of its own sends its clients there.
+    ///
+    /// Set the [store](Self::store) before, since a mount with a store is that of its jobs alone.
+    /// The root and a path with parameters are not registered: they do not say where clients find
+    /// the resource.
+    ///
+    /// ```
+    /// # use lockgate::{Store, defer::StatusResource};
+    /// let store = Store::memory();
+    /// let status = StatusResource::<http::request::Parts>::new().store(&store);
+    /// let status = status.mounted_at("/jobs"); // `Location: /jobs/{id}`
+    /// # drop(status);
+    /// ```
+    #[must_use]
+    pub fn mounted_at(mut self, path: &str) -> Self {
+        self.mount = StatusMount::register(path, self.store.as_ref());
         self
     }
 
@@ -124,8 +177,17 @@ impl<N: ?Sized> StatusResource<N> {
             .as_ref()
             .map_or(StatusViewer::Anyone, |source| source.identify(view.native_request()));
         let wait = parse_wait(&view.header_values("prefer"));
-        Ok(StatusRequest { store, id: JobId::parse(id), action, wait, viewer })
+        let served_path = served_path(&view.route());
+        Ok(StatusRequest { store, id: JobId::parse(id), action, wait, viewer, served_path })
     }
+}
+
+/// Returns the path under which the resource was requested, as far as the router tells it.
+fn served_path(route: &RouteMatch) -> Option<String> {
+    let RouteMatch::Matched(pattern) = route else { return None };
+    let document = pattern.strip_suffix("/response").unwrap_or(pattern);
+    let (path, id) = document.rsplit_once('/')?;
+    (id.starts_with('{') && !path.contains('{')).then(|| path.to_owned())
 }
 
 impl<N: ?Sized> Default for StatusResource<N> {
@@ -136,7 +198,7 @@ impl<N: ?Sized> Default for StatusResource<N> {
 
 impl<N: ?Sized> Clone for StatusResource<N> {
     fn clone(&self) -> Self {
-        Self { store: self.store.clone(), viewer: self.viewer.clone() }
+        Self { store: self.store.clone(), viewer: self.viewer.clone(), mount: self.mount.clone() }
     }
 }
 

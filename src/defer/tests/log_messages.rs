@@ -97,9 +97,18 @@ async fn each_run_end_is_logged_without_secrets() {
         "the stored request was modified or moved; the job is dead",
         "no route of this worker matches the job",
         "worker is draining",
-        "worker stopped",
+        // The job without a route is left, and the store is in memory.
+        "worker stopped; the deferred requests that have not run are lost",
+        "lost=1",
+        "method=\"POST\"",
+        "status=500 reason=\"failed\" then=\"dead\"",
+        "reason=\"panicked\" then=\"dead\"",
+        "outcome=\"failed\" then=\"dead\"",
     ] {
         log.assert_contains(line);
+    }
+    for id in &ids {
+        log.assert_contains(&format!("job={} ", id.log_prefix()));
     }
     assert_no_secrets(&log, &ids);
 }
@@ -138,7 +147,7 @@ async fn store_faults_are_logged_without_secrets() {
         "claim failed",
         "settlement failed",
         "run abandoned: lock lost",
-        "job ended without a run: crashed, lost or expired",
+        "job is dead: the process of its run crashed or lost its lock, so it may have run",
     ] {
         log.assert_contains(line);
     }

@@ -20,6 +20,7 @@ use crate::{
         DeferLayer, ReplayBody, ReplayOutcome, ReplayResponse, StatusResource,
         envelope::EnvelopeBinding,
         job_backoff::JobBackoff,
+        run_label::RunLabel,
         settlement_rules::{RunContext, SettlementRules},
     },
     gate::{
@@ -71,7 +72,9 @@ fn classify_status(marker: &ReplayMarker, status: u16) -> Settlement {
         backoff: JobBackoff::default(),
         keep_headers: Vec::new(),
     };
-    let run = RunContext { replay: marker, binding: at, max_attempts: 3, rules: &rules };
+    let label = RunLabel::default();
+    let run =
+        RunContext { replay: marker, binding: at, max_attempts: 3, rules: &rules, label: &label };
     run.classify(replay_outcome(status))
 }
 

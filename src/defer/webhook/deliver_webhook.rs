@@ -67,7 +67,7 @@ pub(in crate::defer) async fn deliver_webhook(
     let accepted_at = std::time::UNIX_EPOCH + Duration::from_micros(run.accepted_us);
     let Some(sender) = sender else {
         tracing::error!(
-            job = ?run.id,
+            job = %run.id.log_prefix(),
             "a webhook waits for a worker with webhooks; set DeferWorker::webhooks on one"
         );
         return Some(postpone(age_backoff(accepted_at), NO_WEBHOOK_SENDER));
@@ -131,11 +131,11 @@ fn classify_delivery(
         }
         DeliveryOutcome::Answered(410) => dead("receiver gone"),
         DeliveryOutcome::Answered(status) => {
-            tracing::warn!(job = ?run.id, status, "webhook rejected");
+            tracing::warn!(job = %run.id.log_prefix(), status, "webhook rejected");
             retry("not accepted")
         }
         DeliveryOutcome::Failed(error) => {
-            tracing::warn!(job = ?run.id, error, "webhook failed");
+            tracing::warn!(job = %run.id.log_prefix(), error, "webhook failed");
             retry("not sent")
         }
         DeliveryOutcome::NoReceiverSlot => {
@@ -143,7 +143,8 @@ fn classify_delivery(
         }
         DeliveryOutcome::AddressRefused(reason) => {
             tracing::error!(
-                job = ?run.id, reason, "webhook address not allowed; see Webhooks::allow_network"
+                job = %run.id.log_prefix(), reason,
+                "webhook address not allowed; see Webhooks::allow_network"
             );
             dead("refused address")
         }

@@ -1,10 +1,11 @@
 //! `DeferWorker`: a worker that runs deferred requests.
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, marker::PhantomData, pin::pin, sync::Arc};
 
 use super::worker_settings::WorkerSettings;
 use crate::{
-    defer::{job_dispatcher::JobDispatcher, replayer::Replayer},
+    defer::{job_dispatcher::JobDispatcher, replayer::Replayer, wiring_registry::record_worker},
+    error::expect_setting,
     store::Store,
 };
 
@@ -57,13 +58,53 @@ impl<R> DeferWorker<R> {
         Self { settings: WorkerSettings::new(store, replayer), kind: PhantomData }
     }
 
+    /// Returns the store whose jobs this worker runs.
+    #[cfg(feature = "serve")]
+    pub(crate) fn store(&self) -> &Store {
+        &self.settings.store
+    }
+
     /// Runs jobs until `shutdown` resolves, then drains: stops claiming, releases its shards, and
     /// lets current runs end. Dropping the future aborts the current runs, as a crash would.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+    ///
+    /// # Panics
+    ///
+    /// If a layer of this process carries a user or another snapshot that this worker does not
+    /// restore: its requests would never run. The message names the fix, such as
+    /// [`for_user`](Self::for_user). The call itself panics, and the returned future if the routes
+    /// are built later (actix-web). An error is logged before. In a process that has created
+    /// several stores nothing is checked, since a layer does not know its store yet; the first run
+    /// then logs an error.
+    #[track_caller]
+    pub fn run(self, shutdown: impl Future<Output = ()>) -> impl Future<Output = ()> {
+        let drain_timeout = self.settings.drain_timeout;
+        // The time begins when the drain first polls it.
+        self.run_until(shutdown, async move { tokio::time::sleep(drain_timeout).await })
+    }
+
+    /// Like [`run`](Self::run), with a drain that ends when `cut_off` resolves. `cut_off` is polled
+    /// only during the drain.
+    #[track_caller]
+    pub(crate) fn run_until(
+        self,
+        shutdown: impl Future<Output = ()>,
+        cut_off: impl Future<Output = ()>,
+    ) -> impl Future<Output = ()> {
         let settings = self.settings;
-        let wakeups = settings.store.wakeups().subscribe_work();
-        tracing::info!(node = %settings.store.node(), "worker started");
-        JobDispatcher::new(Arc::new(settings)).run(wakeups, shutdown).await;
+        expect_setting(settings.check_wiring());
+        async move {
+            let mut shutdown = pin!(shutdown);
+            tokio::select! {
+                biased;
+                () = settings.replayer.wait_until_built() => {}
+                () = &mut shutdown => return,
+            }
+            expect_setting(settings.check_wiring());
+            let _record = record_worker(settings.snapshot_restorers.names());
+            let wakeups = settings.store.wakeups().subscribe_work();
+            tracing::info!(node = %settings.store.node(), "worker started");
+            JobDispatcher::new(Arc::new(settings)).run(wakeups, shutdown, cut_off).await;
+        }
     }
 }
 

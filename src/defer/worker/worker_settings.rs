@@ -6,8 +6,9 @@ use crate::{
     defer::{
         extension_snapshot::SnapshotRestorers, job_backoff::JobBackoff, replayer::Replayer,
         run_authorization::AuthorizeFn, settlement_rules::SettlementRules,
-        shared_run_limits::SharedRunLimits, webhook::WebhookSender,
+        shared_run_limits::SharedRunLimits, webhook::WebhookSender, wiring_registry::check_worker,
     },
+    error::Error,
     store::Store,
 };
 
@@ -35,6 +36,8 @@ pub(in crate::defer) struct WorkerSettings {
     pub(in crate::defer) snapshot_restorers: SnapshotRestorers,
     pub(in crate::defer) authorize_fn: Option<AuthorizeFn>,
     pub(in crate::defer) webhooks: Option<Arc<dyn WebhookSender>>,
+    /// Time at which the worker was built, by the store's clock as far as it is known.
+    pub(in crate::defer) created_us: u64,
 }
 
 impl WorkerSettings {
@@ -57,7 +60,23 @@ impl WorkerSettings {
             snapshot_restorers: SnapshotRestorers::default(),
             authorize_fn: None,
             webhooks: None,
+            created_us: store.backend().estimated_now_us(),
         }
+    }
+
+    /// Checks that the worker restores what the layers of this process carry, and logs an error if
+    /// it does not: a panic in a task may be read by no one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if a snapshot is not restored.
+    pub(in crate::defer) fn check_wiring(&self) -> Result<(), Error> {
+        if !self.replayer.restores_snapshots() {
+            return Ok(());
+        }
+        check_worker(&self.snapshot_restorers.names()).inspect_err(|error| {
+            tracing::error!(node = %self.store.node(), %error, "worker not started");
+        })
     }
 }
 

@@ -50,7 +50,7 @@ impl<R: RequestKind> LockLayer<R> {
         let first_key = keys.into_iter().min_by(LockSet::compare_keys);
         let Some(key) = first_key else { return Verdict::Answer(Reply::misconfigured()) };
         tracing::debug!(
-            node = %store.node(), lock = %key.log_hash(), queue_length = busy.queue_length, "request refused: the lock is busy"
+            node = %store.node(), lock = %store.log_name(&key), queue_length = busy.queue_length, "request refused: the lock is busy"
         );
         if let Some(replay) = replay {
             replay.record_busy_status(status);
@@ -72,7 +72,7 @@ impl<R: RequestKind> LockLayer<R> {
             !slot.claims_replay()
         });
         if let Some(slot) = &slot {
-            let typical_hold = self.average_hold_time.average();
+            let typical_hold = self.average_hold_time.average().or(self.policy.expected_hold);
             slot.set_parking(BusyLockContext {
                 store,
                 key,
@@ -86,7 +86,7 @@ impl<R: RequestKind> LockLayer<R> {
     }
 
     fn busy_reply(&self, status: u16, busy: &LockBusy) -> Reply {
-        let retry_after = self.average_hold_time.retry_after(busy);
+        let retry_after = self.average_hold_time.retry_after(busy, self.policy.expected_hold);
         let reply =
             Reply::problem(status, problem::BUSY, "The resource is busy").retry_after(retry_after);
         let Some(waited) = busy.waited else { return reply };

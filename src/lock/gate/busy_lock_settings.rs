@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{LockLayer, busy_status::BusyStatus, lock_policy::BusyStrategy};
 use crate::{
+    error::{Error, expect_setting},
     gate::RequestKind,
     lock::{acquire_options::MAX_WAIT, lock_retry::LockRetry},
 };
@@ -60,6 +61,45 @@ impl<R: RequestKind> LockLayer<R> {
         self.with_policy(|policy| {
             policy.busy_strategy = BusyStrategy::Retry(LockRetry::new(max_retries, interval));
         })
+    }
+
+    /// Sets how long a hold usually takes, for the `Retry-After` of the busy response until the
+    /// first hold under this layer has ended. From then on the measured average counts, of this
+    /// layer in this process. Default: 2 s, as most handlers take less, and a client that retries
+    /// too early gets another busy response and a better estimate.
+    ///
+    /// `Retry-After` is this time for the holder and for each waiter ahead, rounded up to seconds,
+    /// and at most the rest of the holder's lease. A 202 of an outer `DeferLayer` uses it likewise.
+    ///
+    /// # Panics
+    ///
+    /// If the time is zero; [`try_expected_hold`](Self::try_expected_hold) returns an error
+    /// instead.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use lockgate::{lock::LockLayer, middleware::PlainHttp};
+    /// // An export of 20 s: the first client is not told to come back after two.
+    /// let lock = LockLayer::<PlainHttp>::by_header("account");
+    /// let lock = lock.expected_hold(Duration::from_secs(20));
+    /// ```
+    #[must_use]
+    pub fn expected_hold(self, hold: Duration) -> Self {
+        expect_setting(self.try_expected_hold(hold))
+    }
+
+    /// Like [`expected_hold`](Self::expected_hold), but returns the error.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if the time is zero.
+    pub fn try_expected_hold(self, hold: Duration) -> Result<Self, Error> {
+        if hold.is_zero() {
+            return Err(Error::setting(
+                "LockLayer::expected_hold: the time is zero; give the usual time of the handler",
+            ));
+        }
+        Ok(self.with_policy(|policy| policy.expected_hold = Some(hold)))
     }
 
     /// Status of the busy response, also after a wait. Default:

@@ -38,6 +38,9 @@ impl<R: RequestKind> LockLayer<R> {
     ) -> OuterLayerContext {
         // The layer that made a slot has found that the request is not a run.
         let replay = if slot.is_some() { None } else { current_replay(view) };
+        if let Some(replay) = &replay {
+            replay.note_route(view);
+        }
         // A middleware may have rebuilt the request, which loses its extensions, or moved it to
         // another task, which loses the task-local scope. It may also hold a lock of its own and
         // scope the inner call, which is visible in the task only.
@@ -63,16 +66,14 @@ impl<R: RequestKind> LockLayer<R> {
     ) -> InitialVerdict<LockEntryContext, UnmatchedRequestTicket> {
         self.policy.strip_headers(view);
         let Some(mode) = self.policy.mode_for(view.method()) else {
+            ParkingSlot::note_unlocked_pass(view);
             return InitialVerdict::Skip;
         };
         let keys = match self.read_keys(view) {
             Ok(keys) => keys,
-            // Without a matching route there is nothing to protect, as far as is known.
-            Err(KeyError::Unmatched) => return InitialVerdict::PassLight(UnmatchedRequestTicket),
-            Err(fault) => {
-                return fault
-                    .into_reply("LockLayer")
-                    .map_or(InitialVerdict::Skip, InitialVerdict::Answer);
+            Err(error) => {
+                ParkingSlot::note_unlocked_pass(view);
+                return keyless_verdict(error);
             }
         };
         let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
@@ -115,13 +116,22 @@ impl<R: RequestKind> LockLayer<R> {
     }
 }
 
+/// Returns the verdict about a request without a key.
+fn keyless_verdict(error: KeyError) -> InitialVerdict<LockEntryContext, UnmatchedRequestTicket> {
+    match error {
+        // Without a matching route there is nothing to protect, as far as is known.
+        KeyError::Unmatched => InitialVerdict::PassLight(UnmatchedRequestTicket),
+        fault => fault.into_reply("LockLayer").map_or(InitialVerdict::Skip, InitialVerdict::Answer),
+    }
+}
+
 fn not_deferrable_reply() -> Reply {
     crate::throttle::throttled!(
         error,
         layer = "LockLayer",
-        "request refused: the outer DeferLayer is set to `defer_always`, but a shared lock, a \
+        "request refused: the outer DeferLayer is set to `background`, but a shared lock, a \
          permit or several keys cannot be deferred; use one exclusive lock, or remove \
-         `defer_always`"
+         `background`"
     );
     Reply::misconfigured()
 }

@@ -21,6 +21,11 @@ use crate::{
 /// the layer. Two routes with the same parameter name and value therefore share a lock, which is
 /// the safe default; [`scope`](Self::scope) separates them.
 ///
+/// On a route such as `/orders/{id}` with numbers as ids, use
+/// [`by_path_param_as::<u64>("id")`](Self::by_path_param_as): `/orders/7` and `/orders/07` then
+/// have the same lock, and anything else is answered with 400.
+/// [`by_path_param`](Self::by_path_param) is for ids that are texts.
+///
 /// ```
 /// # use std::{convert::Infallible, time::Duration};
 /// # use http::{Request, Response};

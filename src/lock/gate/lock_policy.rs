@@ -38,6 +38,8 @@ pub(in crate::lock) struct LockPolicy {
     pub(in crate::lock) outage: LockOutage,
     pub(in crate::lock) busy_status: BusyStatus,
     pub(in crate::lock) busy_strategy: BusyStrategy,
+    /// Usual time of a hold, until it is measured.
+    pub(in crate::lock) expected_hold: Option<Duration>,
     pub(in crate::lock) methods: MethodFilter,
     pub(in crate::lock) read_write: bool,
     /// In lower case.
@@ -61,6 +63,7 @@ impl Default for LockPolicy {
             outage: LockOutage::default(),
             busy_status: BusyStatus::default(),
             busy_strategy: BusyStrategy::Reject,
+            expected_hold: None,
             methods: MethodFilter::Unsafe,
             read_write: false,
             fence_header: None,

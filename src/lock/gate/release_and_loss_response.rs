@@ -108,7 +108,7 @@ impl ReleaseSettings {
             match loss {
                 _ if outcome == ServiceOutcome::RequestBodyTimeout => {
                     tracing::info!(
-                        lock = %held_locks.display_hashed(),
+                        lock = %held_locks.display_names(),
                         "request stopped: its body arrived too slowly"
                     );
                     LeaveAction::Replace(body_timeout_reply())
@@ -178,7 +178,7 @@ impl ReleaseSettings {
     ) -> LeaveAction<T, P> {
         let policy = self.on_loss;
         tracing::warn!(
-            lock = %held_locks.display_hashed(), ?loss, ?policy, ?outcome,
+            lock = %held_locks.display_names(), ?loss, ?policy, ?outcome,
             "lock lost while its request was running"
         );
         match self.on_loss {

@@ -16,6 +16,7 @@ mod announced_joins;
 mod grant_delivery;
 mod hand_over_or_release;
 mod handover_prefetcher;
+mod holder_lease_watch;
 mod leader_acquire;
 mod local_queue;
 mod local_queue_map;

@@ -12,6 +12,7 @@ use tokio::{
 };
 
 use super::{
+    holder_lease_watch::HolderLeaseWatch,
     local_queue_map::LocalQueueId,
     local_queues::{LocalQueues, QueueHead},
     queue_entry::{AcquireOutcome, QueueEntry},
@@ -57,6 +58,7 @@ pub(in crate::lock) struct QueueTask {
     queue_id: LocalQueueId,
     notify: Arc<Notify>,
     unavailable_since: Option<Instant>,
+    holder_lease: HolderLeaseWatch,
     /// True once this task is no longer the queue's acquirer.
     is_deregistered: bool,
 }
@@ -76,7 +78,7 @@ impl QueueTask {
         start: QueueTaskStart,
     ) {
         tracing::debug!(
-            node = %store.node(), lock = %queue_id.key.log_hash(), "waiting in the store's queue"
+            node = %store.node(), lock = %store.log_name(&queue_id.key), "waiting in the store's queue"
         );
         let task = Self {
             local_queues: Arc::clone(local_queues),
@@ -84,6 +86,7 @@ impl QueueTask {
             queue_id: queue_id.clone(),
             notify,
             unavailable_since: None,
+            holder_lease: HolderLeaseWatch::default(),
             is_deregistered: false,
         };
         store.spawn_background(task.run(start));
@@ -103,7 +106,9 @@ impl QueueTask {
             step = match step {
                 QueueTaskStep::Poll(entry) => self.poll_store(entry).await,
                 QueueTaskStep::Sleep(entry, delay) => {
-                    self.sleep_until_poll(&entry, delay).await;
+                    if self.sleep_until_poll(&entry, delay).await {
+                        self.holder_lease.forget();
+                    }
                     QueueTaskStep::Poll(entry)
                 }
                 QueueTaskStep::Stop => return,
@@ -111,8 +116,9 @@ impl QueueTask {
         }
     }
 
-    /// Sleeps until a notification arrives or the next poll is due.
-    async fn sleep_until_poll(&self, entry: &QueueEntry, delay: Duration) {
+    /// Sleeps until a notification arrives or the next poll is due. Returns true if the lock was
+    /// offered.
+    async fn sleep_until_poll(&self, entry: &QueueEntry, delay: Duration) -> bool {
         let (notify, offer_notify) = (Arc::clone(&self.notify), Arc::clone(&entry.offer_notify));
         let poll_due = async {
             let poll_at = Instant::now() + delay + self.jitter();
@@ -133,9 +139,9 @@ impl QueueTask {
             .await;
         };
         tokio::select! {
-            () = offer_notify.notified() => {}
-            () = notify.notified() => {}
-            () = poll_due => {}
+            () = offer_notify.notified() => true,
+            () = notify.notified() => false,
+            () = poll_due => false,
         }
     }
 
@@ -203,15 +209,19 @@ impl QueueTask {
         match outcome {
             AcquireOutcome::Granted { hold, snapshot, sequence } => {
                 self.unavailable_since = None;
+                self.holder_lease.warn_if_not_released(&self.store, &self.queue_id.key);
                 self.serve_waiters(hold, snapshot, sequence, options).await
             }
             AcquireOutcome::Busy(entry, busy) => {
                 self.unavailable_since = None;
+                self.holder_lease.record_busy(busy.lease_remaining);
                 let delay = busy.lease_remaining.min(MAX_POLL_INTERVAL);
                 self.local_queues.record_busy(&self.queue_id, busy);
                 QueueTaskStep::Sleep(entry, delay)
             }
             AcquireOutcome::Overdue(entry, error) | AcquireOutcome::Failed(entry, error) => {
+                // A release in the outage announces no offer.
+                self.holder_lease.forget();
                 let since = *self.unavailable_since.get_or_insert_with(Instant::now);
                 if error.kind() == ErrorKind::Config || since.elapsed() > OUTAGE_TOLERANCE {
                     self.is_deregistered = true;

@@ -8,11 +8,12 @@ use super::{
 };
 use crate::{
     queue::{PushError, PushedTask, Queue, Task, TaskFault, TaskState},
-    store::Store,
+    store::{CapturedLog, Store},
 };
 
 #[tokio::test(start_paused = true)]
 async fn failed_task_is_retried_with_backoff_then_dead_lettered() {
+    let (lines, _reads) = CapturedLog::start_capture();
     let (store, log) = (Store::memory(), TaskRunLog::default());
     let queue = text_queue(&store);
     let worker =
@@ -20,6 +21,14 @@ async fn failed_task_is_retried_with_backoff_then_dead_lettered() {
     let id = push_text(&queue.clone().max_attempts(4), "fail").await;
     tokio::time::sleep(SECOND * 30).await;
     assert_eq!(log.attempts(), [1, 2, 3, 4]);
+    let text = lines.text();
+    let failures: Vec<_> = text.lines().filter(|line| line.contains("task failed")).collect();
+    assert_eq!(failures.len(), 4, "{text}");
+    let is_retried = |line: &&str| line.contains("then=\"retry\" retry_in_ms=");
+    assert!(failures[..3].iter().all(is_retried), "{failures:#?}");
+    let is_last = |line: &str| line.contains("then=\"dead letter\"") && !line.contains("retry_in");
+    assert!(is_last(failures[3]), "{failures:#?}");
+    assert!(failures[0].contains(&format!("task={} ", id.log_prefix())), "{failures:#?}");
     let times = log.start_times();
     let pauses: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     for (pause, longest) in pauses.iter().zip([1, 2, 3]) {

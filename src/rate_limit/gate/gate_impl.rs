@@ -17,7 +17,7 @@ use crate::{
     error::Error,
     gate::{
         DirectRunRefusals, Gate, GateId, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction,
-        RequestKind, ServiceOutcome, Verdict,
+        RequestKind, ServiceOutcome, UnchargedMark, Verdict,
     },
     rate_limit::{
         decision::Decision,
@@ -43,7 +43,11 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
             InitialVerdict::Answer(reply) => Some(reply.status),
             InitialVerdict::SharedAnswer(shared_reply) => Some(shared_reply.reply().status),
             InitialVerdict::PassLight(_) => None,
-            InitialVerdict::Skip | InitialVerdict::Enter(_) => return verdict,
+            InitialVerdict::Skip => {
+                view.insert_extension(UnchargedMark);
+                return verdict;
+            }
+            InitialVerdict::Enter(_) => return verdict,
         };
         if let Some(run) = DirectRunRefusals::from_view(view) {
             match refusal {
@@ -122,8 +126,9 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
         if let Some(run) = DirectRunRefusals::from_view(view) {
             run.record_passed(self.gate_id());
         }
-        if let Some(status) = &ticket.status {
-            status.insert_into(view);
+        match &ticket.status {
+            Some(status) => status.insert_into(view),
+            None => view.insert_extension(UnchargedMark),
         }
     }
 

@@ -15,8 +15,8 @@ impl<R: RequestKind> RateLimitLayer<R> {
     /// Name of the policy, which clients see and counters are stored under: see
     /// [`Policy::with_name`](crate::Policy::with_name).
     ///
-    /// Default: clients see `default`, and layers share the counter of a key only if their quotas
-    /// are equal.
+    /// Default: the quota, such as `100-per-60s`, and layers share the counter of a key only if
+    /// their quotas are equal.
     #[must_use]
     pub fn policy_name(self, name: &str) -> Self {
         self.map_last_policy(|policy| policy.with_name(name))

@@ -10,6 +10,7 @@ use super::{
     refusal_reply_cache::RefusalReplyCache,
 };
 use crate::{
+    error::{Error, expect_setting},
     gate::{KeySource, RequestKind},
     rate_limit::{
         exemption_rules::ExemptionRules, policy_cost_and_reactions::Policy,
@@ -64,8 +65,8 @@ impl<R: RequestKind> RateLimitLayer<R> {
     /// to all of them or to none.
     ///
     /// Setters of a policy apply to the last policy added, so set those of the other layer before
-    /// you pass it here. Above all set its [name](Self::policy_name): clients cannot distinguish
-    /// two policies that are both called `default`.
+    /// you pass it here. A policy without a [name](Self::policy_name) is called after its quota,
+    /// with a number if another policy of the layer has that name: `10-per-1s-2`.
     ///
     /// Policies with the same key for a request, and all policies of a [group](Self::group_by), are
     /// decided in one call. Other policies are asked one after the other; if one refuses, the
@@ -75,11 +76,71 @@ impl<R: RequestKind> RateLimitLayer<R> {
     pub fn and(self, other: Self) -> Self {
         let other = Arc::unwrap_or_clone(other.0);
         self.update(|settings| {
-            settings.policies.extend(other.policies);
+            other.policies.into_iter().for_each(|added| settings.add_policy(added));
             settings.group_source = settings.group_source.take().or(other.group_source);
             settings.store = settings.store.take().or(other.store);
             settings.engine = OnceLock::new();
         })
+    }
+
+    /// Adds a policy on the key of the last one: a request has to be within all policies, and is
+    /// charged to all of them or to none. One call to the store decides them.
+    ///
+    /// Setters of a policy, such as [`policy_name`](Self::policy_name), then apply to this one. Set
+    /// what belongs to the first policy before. For a policy on another key use [`and`](Self::and).
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::{Quota, Store, middleware::PlainHttp, rate_limit::RateLimitLayer};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let handler = service_fn(async |_: Request<Body>| {
+    /// #     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// # });
+    /// let per_hour = Quota::requests(100).per(Duration::from_secs(3600));
+    /// let per_second = Quota::requests(1).per(Duration::from_secs(1));
+    /// let limit = RateLimitLayer::<PlainHttp>::by_header("x-api-key", per_hour)
+    ///     .and_policy(per_second)
+    ///     .store(&Store::memory());
+    /// let service = limit.layer(handler);
+    ///
+    /// let request = || Request::get("/").header("x-api-key", "abc").body(Body::default());
+    /// let admitted = service.clone().oneshot(request()?).await?;
+    /// let policies = &admitted.headers()["ratelimit-policy"];
+    /// assert_eq!(policies, "\"100-per-3600s\";q=100;w=3600, \"1-per-1s\";q=1;w=1");
+    /// assert_eq!(service.oneshot(request()?).await?.status(), 429);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If another policy of this key has the same name, or the same quota while both have no name:
+    /// they would share a counter, and each request would be charged to it twice. For a policy from
+    /// a configuration use [`try_and_policy`](Self::try_and_policy).
+    #[must_use]
+    pub fn and_policy(self, policy: impl Into<Policy>) -> Self {
+        expect_setting(self.try_and_policy(policy))
+    }
+
+    /// Like [`and_policy`](Self::and_policy), for a policy from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if another policy of this key has the same name, or
+    /// the same quota while both have no name.
+    pub fn try_and_policy(self, policy: impl Into<Policy>) -> Result<Self, Error> {
+        let mut settings = Arc::unwrap_or_clone(self.0);
+        settings.add_policy_of_last_key(policy.into()).map_err(|name| {
+            Error::setting(format!(
+                "RateLimitLayer::and_policy: another policy of this key is called {name:?} too, \
+                 so that each request would be charged twice; give one of them another name with \
+                 Policy::with_name, or remove it"
+            ))
+        })?;
+        Ok(Self(Arc::new(settings)))
     }
 
     /// Counts all policies of this layer under one key, so that one call decides all of them.

@@ -35,6 +35,8 @@ type RefundPredicate = dyn Fn(u16) -> bool + Send + Sync;
 /// One policy of a layer.
 pub(super) struct LayerPolicy<R: RequestKind> {
     pub(super) key_source: KeySource<R>,
+    /// The key source is that of the policy before this one.
+    pub(super) shares_key: bool,
     pub(super) policy: Arc<Policy>,
     pub(super) quota_by: Option<Arc<QuotaLookup<R::Native>>>,
     pub(super) cost_by: Option<Arc<CostFn<R::Native>>>,
@@ -46,7 +48,8 @@ impl<R: RequestKind> LayerPolicy<R> {
     pub(super) fn new(key_source: KeySource<R>, policy: Policy) -> Self {
         let policy = Arc::new(policy);
         let (quota_by, cost_by, refund_on) = (None, None, None);
-        Self { key_source, policy, quota_by, cost_by, refund_on, handler_sets_cost: false }
+        let (shares_key, handler_sets_cost) = (false, false);
+        Self { key_source, shares_key, policy, quota_by, cost_by, refund_on, handler_sets_cost }
     }
 
     /// Returns true if charges may be adjusted after the response.
@@ -56,6 +59,32 @@ impl<R: RequestKind> LayerPolicy<R> {
 }
 
 impl<R: RequestKind> RateLimitSettings<R> {
+    /// Adds a policy. Without a name of its own it is called differently from the others.
+    pub(super) fn add_policy(&mut self, mut added: LayerPolicy<R>) {
+        let others = self.policies.iter().map(|each| &each.policy);
+        added.policy = Arc::new(Policy::clone(&added.policy).distinguished_from(&others));
+        self.policies.push(added);
+    }
+
+    /// Adds a policy under the key of the last one. Returns its name if it conflicts with a policy
+    /// of that key.
+    pub(super) fn add_policy_of_last_key(&mut self, policy: Policy) -> Result<(), String> {
+        // From the last one back to the first one of its key.
+        for other in self.policies.iter().rev() {
+            if policy.conflicts_with(&other.policy) {
+                return Err(policy.name().to_owned());
+            }
+            if !other.shares_key {
+                break;
+            }
+        }
+        if let Some(last) = self.policies.last() {
+            let added = LayerPolicy::new(last.key_source.clone(), policy);
+            self.add_policy(LayerPolicy { shares_key: true, ..added });
+        }
+        Ok(())
+    }
+
     pub(super) fn may_settle(&self) -> bool {
         self.policies.iter().any(LayerPolicy::may_settle)
     }
@@ -75,6 +104,7 @@ impl<R: RequestKind> Clone for LayerPolicy<R> {
     fn clone(&self) -> Self {
         Self {
             key_source: self.key_source.clone(),
+            shares_key: self.shares_key,
             policy: Arc::clone(&self.policy),
             quota_by: self.quota_by.clone(),
             cost_by: self.cost_by.clone(),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    gate::GateRequest,
+    gate::{GateRequest, UnchargedMark},
     key::Key,
     rate_limit::{
         decision::Decision,
@@ -120,6 +120,7 @@ impl RateStatus {
     pub(super) fn insert_into<V: GateRequest>(&self, view: &mut V) {
         if self.is_local() {
             view.insert_extension(LocalRateStatus(self.clone()));
+            view.insert_extension(UnchargedMark);
             return;
         }
         if self.0.outer_status.as_ref().is_some_and(Self::is_local) {
@@ -145,6 +146,44 @@ impl RateStatus {
     #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.0.decision
+    }
+
+    /// Returns the units that the client can still spend at once: the fewest of all policies that
+    /// this request was charged to, including those of `RateLimitLayer`s further out. [Shadow
+    /// policies](Policy::shadow) do not count. `u64::MAX` if no quota limits the client.
+    ///
+    /// The number is from the answer of the store, after the charge of this request, so other
+    /// requests may have spent some of it since. For this layer alone:
+    /// [`decision().remaining()`](Decision::remaining).
+    ///
+    /// ```
+    /// # use std::{convert::Infallible, time::Duration};
+    /// # use http::{Request, Response};
+    /// # use lockgate::RateStatus;
+    /// # use lockgate::{Quota, Store, middleware::PlainHttp, rate_limit::RateLimitLayer};
+    /// # use tower::{Layer, ServiceExt, service_fn};
+    /// # type Body = http_body_util::Full<bytes::Bytes>;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let handler = service_fn(async |request: Request<Body>| {
+    ///     let rate = request.extensions().get::<RateStatus>().expect("it was charged");
+    ///     assert_eq!(rate.remaining(), 9);
+    ///     Ok::<_, Infallible>(Response::new(Body::default()))
+    /// });
+    /// let per_second = Quota::requests(10).per(Duration::from_secs(1));
+    /// let per_hour = Quota::requests(100).per(Duration::from_secs(3600));
+    /// let limit = RateLimitLayer::<PlainHttp>::by_header("x-api-key", per_second);
+    /// let service = limit.and_policy(per_hour).store(&Store::memory()).layer(handler);
+    ///
+    /// let request = Request::get("/").header("x-api-key", "abc").body(Body::default())?;
+    /// assert_eq!(service.oneshot(request).await?.status(), 200);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        let outer_layers = std::iter::successors(self.outer(), |status| status.outer());
+        let of_layer = |status: &Self| status.decision().remaining();
+        outer_layers.map(of_layer).fold(of_layer(self), u64::min)
     }
 
     /// Returns the status of the next `RateLimitLayer` further out.

@@ -12,7 +12,7 @@ use super::{SECOND, named_policy, per_minute};
 use crate::{
     Key, Policy, Quota, Reply,
     gate::{
-        Gate, InitialVerdict, KeySource, LeaveAction, ServiceOutcome, Verdict,
+        Gate, InitialVerdict, KeySource, LeaveAction, MissingValue, ServiceOutcome, Verdict,
         fake_request::FakeGateRequest,
     },
     rate_limit::{RateLimitLayer, RateLimitTicket},
@@ -198,4 +198,29 @@ async fn request_dropped_before_the_handler_is_refunded() {
     let limit = store.rate_limiter(named_policy("one", per_minute(9)));
     let peek = limit.peek(Key::header("a", b"1"), 1).await;
     assert_eq!(peek.unwrap().remaining(), 9);
+}
+
+/// For the message of an extractor that finds no status: the layer is there.
+#[tokio::test(start_paused = true)]
+async fn request_that_is_not_charged_is_marked() {
+    let (store, faults) = faulty_store();
+    let limit = gate_by_header("a", per_minute(9)).store(&store);
+    let is_marked = |view: &FakeGateRequest| {
+        MissingValue::of_charge(view).to_string().contains("take Option<CurrentRate>")
+    };
+    let mut preflight = FakeGateRequest::new("OPTIONS");
+    preflight.headers =
+        vec![("origin", "https://shop.example"), ("access-control-request-method", "GET")];
+    assert!(!is_marked(&preflight));
+    assert!(matches!(limit.inspect(&mut preflight), InitialVerdict::Skip));
+    assert!(is_marked(&preflight));
+
+    let mut charged = new_request();
+    let _ticket = enter_gate(&limit, &mut charged).await.expect("it is within the quota");
+    assert!(!is_marked(&charged));
+
+    faults.set("charge", BackendFault::Unavailable, 1_000);
+    let mut local = new_request();
+    let _ticket = enter_gate(&limit, &mut local).await.expect("this process has a share");
+    assert!(is_marked(&local));
 }

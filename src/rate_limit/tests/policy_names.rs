@@ -1,10 +1,13 @@
 //! Names of policies, for clients and in the store.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    gate_requests::{enter_gate, gate_by_header, leave_gate, new_request},
+    *,
+};
 use crate::{
     key::Key,
     store::{Algorithm, CounterKeyKind, KeyNames},
@@ -80,4 +83,70 @@ fn common_policy_name_is_its_own_label() {
         assert_eq!(Policy::new(per_minute(1)).with_name(common).name(), common);
     }
     assert_eq!(Policy::new(per_minute(1)).with_name("検%").name(), "%E6%A4%9C%25");
+}
+
+#[test]
+fn unnamed_policy_is_called_after_its_quota() {
+    let per = |requests, window| Quota::requests(requests).per(window);
+    for (quota, name) in [
+        (per(10, SECOND), "10-per-1s"),
+        (per_minute(100), "100-per-60s"),
+        (per_minute(100).sliding(), "100-per-60s"),
+        (per_minute(100).burst(20), "100-per-60s"),
+        (per(3, Duration::from_millis(1_500)), "3-per-1500ms"),
+        (per(3, Duration::from_micros(1_500)), "3-per-1500us"),
+        (per(3, Duration::from_nanos(1_000_001)), "3-per-1000001ns"),
+        (per_minute(0), "0-per-60s"),
+        (Quota::unlimited(), "unlimited"),
+    ] {
+        assert_eq!(Policy::new(quota).name(), name);
+    }
+}
+
+/// The names of a limiter's policies, in order.
+async fn names_of(limit: &crate::RateLimiter) -> Vec<String> {
+    let decision = limit.check("x", 1).await.expect("it answers");
+    decision.policies().iter().map(|each| each.policy().name().to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn unnamed_policies_of_one_quota_are_numbered() {
+    let limit = Store::memory()
+        .rate_limiter(per_minute(5))
+        .and(per_minute(5).sliding())
+        .and(Policy::new(per_minute(7)).with_name("5-per-60s-3"))
+        .and(per_minute(5).gcra())
+        .and(per_minute(6));
+    let expected = ["5-per-60s", "5-per-60s-2", "5-per-60s-3", "5-per-60s-4", "6-per-60s"];
+    assert_eq!(names_of(&limit).await, expected);
+}
+
+/// Counters that exist must still be found: the name is for clients alone.
+#[test]
+fn number_of_an_unnamed_policy_is_not_in_its_keys() {
+    let first = Arc::new(Policy::new(per_minute(5)));
+    let second = Policy::new(per_minute(5)).distinguished_from(&[&first].into_iter());
+    assert_eq!((first.name(), second.name()), ("5-per-60s", "5-per-60s-2"));
+    assert_eq!(&**first.counter_name(), "~5.60000.5");
+    assert_eq!(first.counter_name(), second.counter_name());
+}
+
+#[tokio::test(start_paused = true)]
+async fn headers_and_problem_name_two_unnamed_policies_apart() {
+    let (brief, long) = (Quota::requests(1).per(SECOND), Quota::requests(1).per(SECOND).sliding());
+    let limit = gate_by_header("a", brief)
+        .and(gate_by_header("b", long).and(gate_by_header("a", per_minute(9))));
+    let limit = limit.store(&Store::memory());
+    let ticket = enter_gate(&limit, &mut new_request()).await.expect("the first is admitted");
+    let header = leave_gate(&limit, ticket, 200).await;
+    for name in ["\"1-per-1s\";r=0", "\"1-per-1s-2\";r=0", "\"9-per-60s\";r=8"] {
+        assert!(header.contains(name), "{name} in {header}");
+    }
+    let refused = enter_gate(&limit, &mut new_request()).await.expect_err("both refuse");
+    let problem: serde_json::Value = serde_json::from_slice(&refused.body).expect("JSON");
+    assert_eq!(problem["violated-policies"][0], "1-per-1s", "{problem}");
+    let headers = refused.headers.iter();
+    let policies = headers.filter(|(name, _)| name == "ratelimit-policy");
+    let policies: Vec<_> = policies.map(|(_, value)| value.clone().into_owned()).collect();
+    assert!(policies.iter().all(|value| !value.contains("default")), "{policies:?}");
 }

@@ -21,10 +21,10 @@ async fn refusal_is_cached_until_units_are_available() {
         let (store, faults) = faulty_store();
         let limit = store.rate_limiter(quota);
         assert_admitted(&limit.check("x", 2).await.unwrap(), 0);
-        let wait = assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+        let wait = assert_refused(&limit.check("x", 1).await.unwrap(), &["2-per-60s"]);
         let calls = faults.call_count("charge");
         for _ in 0..10 {
-            assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+            assert_refused(&limit.check("x", 1).await.unwrap(), &["2-per-60s"]);
             tokio::time::sleep(wait / 10 - Duration::from_millis(1)).await;
         }
         assert_eq!(faults.call_count("charge"), calls, "{quota:?}");
@@ -44,7 +44,7 @@ async fn slow_reply_does_not_extend_a_cached_refusal() {
         0,
     );
     faults.set("charge", BackendFault::SlowReply(20 * SECOND), 1);
-    assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    assert_refused(&limit.check("x", 1).await.unwrap(), &["1-per-60s"]);
     tokio::time::sleep(40 * SECOND).await;
     assert!(limit.check("x", 1).await.unwrap().is_admitted(), "the window is over");
 }
@@ -60,9 +60,9 @@ async fn request_after_the_cached_retry_delay_is_admitted() {
     );
     tokio::time::sleep(10 * SECOND).await;
     faults.set("charge", BackendFault::SlowCall(SECOND), 1);
-    assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    assert_refused(&limit.check("x", 1).await.unwrap(), &["1-per-60s"]);
     let calls = faults.call_count("charge");
-    let wait = assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    let wait = assert_refused(&limit.check("x", 1).await.unwrap(), &["1-per-60s"]);
     assert_eq!(faults.call_count("charge"), calls, "it is remembered");
     tokio::time::sleep(wait).await;
     assert!(limit.check("x", 1).await.unwrap().is_admitted(), "{wait:?}");
@@ -72,15 +72,15 @@ async fn request_after_the_cached_retry_delay_is_admitted() {
 async fn expensive_refusal_does_not_refuse_cheaper_requests() {
     let limit = Store::memory().rate_limiter(per_minute(5));
     assert_admitted(&limit.check("x", 3).await.unwrap(), 2);
-    assert_refused(&limit.check("x", 3).await.unwrap(), &["default"]);
+    assert_refused(&limit.check("x", 3).await.unwrap(), &["5-per-60s"]);
     assert_admitted(&limit.check("x", 2).await.unwrap(), 0);
     let (store, faults) = faulty_store();
     let limit = store.rate_limiter(per_minute(5));
     assert_admitted(&limit.check("x", 5).await.unwrap(), 0);
-    assert_refused(&limit.check("x", 2).await.unwrap(), &["default"]);
-    assert_refused(&limit.check("x", 3).await.unwrap(), &["default"]);
+    assert_refused(&limit.check("x", 2).await.unwrap(), &["5-per-60s"]);
+    assert_refused(&limit.check("x", 3).await.unwrap(), &["5-per-60s"]);
     assert_eq!(faults.call_count("charge"), 2, "a larger cost is refused without a call");
-    assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    assert_refused(&limit.check("x", 1).await.unwrap(), &["5-per-60s"]);
     assert_eq!(faults.call_count("charge"), 3);
 }
 
@@ -103,7 +103,7 @@ async fn refusal_does_not_apply_to_other_keys_or_policies() {
     let (store, faults) = faulty_store();
     let limit = store.rate_limiter(per_minute(1));
     let _ = limit.check("x", 1).await;
-    assert_refused(&limit.check("x", 1).await.unwrap(), &["default"]);
+    assert_refused(&limit.check("x", 1).await.unwrap(), &["1-per-60s"]);
     assert_eq!(faults.call_count("charge"), 1, "the last admission predicts the refusal");
     assert_admitted(&limit.check("y", 1).await.unwrap(), 0);
     assert_admitted(

@@ -214,7 +214,7 @@ async fn expensive_local_refusal_shows_the_local_balance() {
         assert!(limit.check("x", 4).await.unwrap().is_admitted());
     }
     let decision = limit.check("x", 4).await.unwrap();
-    let wait = assert_refused(&decision, &["default"]);
+    let wait = assert_refused(&decision, &["10-per-60s"]);
     assert!(decision.is_local() && decision.remaining() == 2, "{decision:?}");
     assert!(decision.reset_after() <= 6 * SECOND && wait > 6 * SECOND, "{decision:?}");
     assert_eq!(count_local_admissions(&limit, "x", 5).await, 2);

@@ -42,6 +42,9 @@ pub(crate) struct ClaimedRun {
     pub(crate) accepted_us: u64,
     /// Another job was queued behind it at the start.
     pub(crate) has_next: bool,
+    /// The lock was free without an offer to the job: its last holder did not release it, or no
+    /// worker watched the shard. Only of a claim.
+    pub(crate) was_not_offered: bool,
 }
 
 /// Run that is in progress, under a lock that is held.

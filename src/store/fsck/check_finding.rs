@@ -194,8 +194,8 @@ mod tests {
             findings: vec![finding],
             examined: 1,
             namespace_keys: 1,
-            unsummed_shards: 0,
             is_complete_scan: true,
+            ..CheckReport::default()
         };
         let text = format!("{report:?}");
         assert!(!text.contains("alice"), "{text}");

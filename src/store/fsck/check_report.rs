@@ -15,6 +15,13 @@ pub struct CheckReport {
     /// Number of keys found, except the one that every connection leaves in a new namespace. If the
     /// scan is complete and this is 0, the namespace was never used, or its name is mistyped.
     pub namespace_keys: u64,
+    /// Number of dead jobs that are kept: deferred requests to redrive or to purge
+    /// ([`Store::deferred_jobs`](crate::Store::deferred_jobs)).
+    pub dead_jobs: u64,
+    /// Number of dead letters that are kept, of all task queues
+    /// ([`Queue::dead_letters`](crate::queue::Queue::dead_letters)). The embedded store does not
+    /// list its queues: 0.
+    pub dead_letters: u64,
     /// Number of shards whose totals were not compared. A shard is skipped if
     ///
     /// - it has more than 100 locks with jobs and delayed jobs, too many for one operation, or
@@ -70,6 +77,7 @@ impl fmt::Display for CheckReport {
             self.findings.len() - faults
         )?;
         write!(f, "{} examined", self.examined)?;
+        write!(f, ", {} dead jobs, {} dead letters of queues", self.dead_jobs, self.dead_letters)?;
         if self.unsummed_shards > 0 {
             write!(f, ", {} shards without totals", self.unsummed_shards)?;
         }

@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 
 use super::{CheckFinding, CheckReport, FsckPart, FsckPartResult, KeyScanCursor};
 use crate::{
-    error::Error,
+    error::{Error, ErrorKind},
     key::{Key, SHARD_COUNT},
     store::Store,
 };
@@ -79,9 +79,13 @@ impl StoreCheck {
         for shard in 0..SHARD_COUNT {
             let locks = Vec::from_iter(progress.locks_with_jobs.remove(&shard).unwrap_or_default());
             progress.run_part(&self, FsckPart::Shard { shard, locks, are_all_locks }).await?;
+            let stats = self.store.backend().shard_stats(shard).await;
+            progress.report.dead_jobs += count_readable(stats.map(|stats| stats.dead))?;
         }
         for queue in std::mem::take(&mut progress.task_queues) {
-            progress.run_part(&self, FsckPart::TaskQueue(queue)).await?;
+            progress.run_part(&self, FsckPart::TaskQueue(queue.clone())).await?;
+            let stats = self.store.backend().queue_stats(queue).await;
+            progress.report.dead_letters += count_readable(stats.map(|stats| stats.dead_letters))?;
         }
         progress.report.findings = progress.findings.into_iter().collect();
         Ok(progress.report)
@@ -101,6 +105,14 @@ impl IntoFuture for StoreCheck {
 impl std::fmt::Debug for StoreCheck {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("StoreCheck").field("repair", &self.repair).finish_non_exhaustive()
+    }
+}
+
+/// Returns a count, or 0 if a key has the wrong type: that is a finding of its own.
+fn count_readable(count: Result<u64, Error>) -> Result<u64, Error> {
+    match count {
+        Err(error) if error.kind() == ErrorKind::Protocol => Ok(0),
+        count => count,
     }
 }
 

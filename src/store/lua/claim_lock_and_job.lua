@@ -11,6 +11,8 @@
 --   keep_ms   retention of dead jobs, ms
 -- Output:
 --   {'claimed', id, fence, attempt, envelope, acceptance time in us, 1 if another job follows}
+--     and, unless the claim is repeated, 1 if the lock was free without an offer to the job, or 0.
+--     1 means that the last holder did not release the lock, or that no worker watched the shard.
 --   {'busy', ms}       the lock cannot be claimed for this time: another holder has it, a waiter
 --                      precedes the job, the reply is full, or the run of this token has ended
 --   {'not_due', ms}    the job is in backoff for this time
@@ -210,11 +212,17 @@ local function claim_job(id, token, lease_ms, keep_ms)
   end
   local blocked = blocking_reply(id, tonumber(first[2]), values[2])
   if blocked then return blocked end
+  local was_not_offered = not values[1] and job.state == 'queued'
+    and not string.find(values[2] or '', id, 1, true)
   -- The backoff, if there was one, is over.
   remove_backoff(values[2] or nil, id)
   local envelope = redis.call('GET', shard_key('b:' .. id))
   local state, reason = unrunnable_state(id, job, envelope)
-  if not state then return start_run(id, token, lease_ms, job, envelope, first[3]) end
+  if not state then
+    local reply = start_run(id, token, lease_ms, job, envelope, first[3])
+    reply[8] = was_not_offered and 1 or 0
+    return reply
+  end
   end_without_run(id, job, envelope, state, reason, keep_ms)
   -- The lock is free: `offer_next` also sets the time of the next poll.
   offer_next()

@@ -23,7 +23,7 @@ use super::{
     memory_backend::{ready_ok, ready_result, update_live_nodes},
     memory_shard::ServerTime,
 };
-use crate::key::Key;
+use crate::key::{Key, SHARD_COUNT};
 
 impl Backend for MemoryBackend {
     fn identities(&self) -> Vec<Arc<str>> {
@@ -40,6 +40,11 @@ impl Backend for MemoryBackend {
 
     fn has_manual_clock(&self) -> bool {
         self.clock.is_manual()
+    }
+
+    fn volatile_job_count(&self) -> u64 {
+        let pending = |shard| self.with_shard(shard, |shard, now| shard.shard_stats(now).pending);
+        (0..SHARD_COUNT).map(pending).sum()
     }
 
     fn acquire(&self, command: AcquireCommand) -> StoreFuture<'_, AcquireReply> {

@@ -20,7 +20,7 @@ const MAX_POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LockTransaction<'_> {
     pub(super) fn claim(&mut self, command: &ClaimCommand) -> ClaimOutcome {
-        self.lock.job_offer_deadline = None;
+        let was_offered = self.lock.job_offer_deadline.take().is_some();
         let Some((seq, first_id)) = self.lock.first_job().cloned() else {
             self.shard.due_index.remove(self.key);
             self.lock.backoffs.clear();
@@ -39,9 +39,13 @@ impl LockTransaction<'_> {
             let active_run = self.renew_active_run(&first_id, &command.token, command.lease);
             return active_run.map_or(ClaimOutcome::Busy(OFFER_TIMEOUT), ClaimOutcome::Claimed);
         }
+        let job_state = job.map(|job| job.state);
         if let Some(obstacle) = self.claim_obstacle(seq, &first_id) {
             return obstacle;
         }
+        let is_queued = job_state == Some(JobState::Queued);
+        let was_not_offered =
+            !was_offered && is_queued && self.lock.backoffs.end_of(&first_id).is_none();
         self.lock.backoffs.remove(&first_id);
         let claim = NextClaim {
             token: command.token.clone(),
@@ -49,7 +53,7 @@ impl LockTransaction<'_> {
             retention: command.retention,
         };
         match self.start_run(&first_id, &claim) {
-            Some(run) => ClaimOutcome::Claimed(run),
+            Some(run) => ClaimOutcome::Claimed(ClaimedRun { was_not_offered, ..run }),
             None => {
                 self.offer_next();
                 ClaimOutcome::Ended(first_id)
@@ -107,6 +111,7 @@ impl LockTransaction<'_> {
             envelope: job.envelope.clone(),
             accepted_us: job.accepted_us,
             has_next: self.lock.jobs.len() > 1,
+            was_not_offered: false,
         };
         Some(ClaimedRun { fence: self.grant(token, LockMode::Exclusive, lease), ..run })
     }

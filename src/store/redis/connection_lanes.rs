@@ -63,6 +63,7 @@ impl ConnectionLanes {
         keys: &KeyNames,
         lane_count: usize,
         deadline: Duration,
+        writes_on_connect: bool,
     ) -> Self {
         let server_tracker = match target {
             ConnectionTarget::Cluster(cluster) => Arc::clone(cluster.server_tracker()),
@@ -75,6 +76,7 @@ impl ConnectionLanes {
             failures: Arc::default(),
             server_tracker: None,
             node: None,
+            writes_on_connect,
             connection_resets: Arc::default(),
             attempt_started_at: Arc::default(),
             home_runtime: Handle::try_current().ok(),

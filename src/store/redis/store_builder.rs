@@ -39,6 +39,7 @@ pub struct StoreBuilder {
     deadline: Duration,
     connections: usize,
     replicas_on_disk: bool,
+    writes_on_connect: bool,
 }
 
 impl StoreBuilder {
@@ -50,6 +51,7 @@ impl StoreBuilder {
             deadline: Duration::from_millis(250),
             connections: 2,
             replicas_on_disk: false,
+            writes_on_connect: true,
         }
     }
 
@@ -165,6 +167,17 @@ impl StoreBuilder {
     /// does not support it, a warning is logged, and memory counts.
     pub fn replicas_on_disk(mut self, on_disk: bool) -> Self {
         self.replicas_on_disk = on_disk;
+        self
+    }
+
+    /// Sets whether a connect may write. Default `true`: it creates a namespace that does not exist
+    /// yet, and raises the fences after a failover.
+    ///
+    /// Set `false` in a program that only looks at a store, as `lockgate-fsck` does: a mistyped
+    /// namespace then stays unused. Take no locks with such a store, since their fences could
+    /// repeat those from before a failover.
+    pub fn writes_on_connect(mut self, writes: bool) -> Self {
+        self.writes_on_connect = writes;
         self
     }
 

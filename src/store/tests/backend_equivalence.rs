@@ -42,11 +42,11 @@ fn split_times(reply: StoreReply) -> (StoreReply, Vec<Duration>) {
             (StoreReply::ReleasedAndReacquired(released, plain), times)
         }
         StoreReply::Claimed(ClaimOutcome::Claimed(run)) => {
-            let plain = ClaimedRun { fence: 0, accepted_us: 0, ..run };
+            let plain = ClaimedRun { fence: 0, accepted_us: 0, was_not_offered: false, ..run };
             (StoreReply::Claimed(ClaimOutcome::Claimed(plain)), vec![])
         }
         StoreReply::Settled(SettleOutcome::Settled(Some(run))) => {
-            let plain = ClaimedRun { fence: 0, accepted_us: 0, ..run };
+            let plain = ClaimedRun { fence: 0, accepted_us: 0, was_not_offered: false, ..run };
             (StoreReply::Settled(SettleOutcome::Settled(Some(plain))), vec![])
         }
         StoreReply::Claimed(ClaimOutcome::Busy(lease_remaining)) => {

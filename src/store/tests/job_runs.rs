@@ -12,9 +12,9 @@ use super::{
 use crate::{
     Key,
     store::backend::{
-        ActiveRun, ClaimCommand, ClaimOutcome, ClaimedRun, EnqueueCommand, JobId, JobPolicy,
-        JobState, LeaseRenewal, LockMode, LockToken, OFFER_TIMEOUT, OnFailure, ReleaseOutcome,
-        Settlement,
+        AcquireCommand, AcquireReply, ActiveRun, ClaimCommand, ClaimOutcome, ClaimedRun,
+        EnqueueCommand, JobId, JobPolicy, JobState, LeaseRenewal, LockMode, LockToken,
+        OFFER_TIMEOUT, OnFailure, ReleaseOutcome, Settlement,
     },
 };
 
@@ -33,6 +33,7 @@ on_every_store!(
     released_run_leaves_its_job_first,
     renewal_extends_run_and_lock,
     active_run_is_reported_while_lock_is_held,
+    claim_reports_a_lock_that_was_not_offered,
 );
 
 const RETRY: Settlement = Settlement::Retry { delay: SHORT_TIME, reason: "status 503" };
@@ -263,6 +264,33 @@ async fn crashed_job_ends_after_max_attempts(rig: &StoreHarness) {
     assert_eq!(rig.job_view(&id).await.unwrap().attempts, 2);
 }
 
+/// The holder of the lock has gone, and its lease has ended.
+async fn claim_reports_a_lock_that_was_not_offered(rig: &StoreHarness) {
+    let (key, gone) = (test_key(), new_token());
+    rig.register_worker().await;
+    let claim_and_finish = async |id: &JobId| {
+        let run = new_token();
+        match rig.claim(claim_command(&key, id, &run)).await {
+            ClaimOutcome::Claimed(claimed) => {
+                assert!(rig.finish_run(&key, id, &run).await);
+                claimed.was_not_offered
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let first = rig.enqueue_job(&key).await;
+    assert!(!claim_and_finish(&first).await, "it was enqueued on a free lock");
+    rig.acquire_exclusive(&key, &gone).await;
+    let second = rig.enqueue_job(&key).await;
+    rig.release(&key, &gone).await;
+    assert!(!claim_and_finish(&second).await, "the lock was released");
+    let short = AcquireCommand { lease: SHORT_TIME, ..try_acquire_command(&key, &gone) };
+    assert!(matches!(rig.acquire(short).await, AcquireReply::Granted { .. }));
+    let third = rig.enqueue_job(&key).await;
+    rig.advance_past(SHORT_TIME).await;
+    assert!(claim_and_finish(&third).await, "nobody has released the lock");
+}
+
 async fn released_run_leaves_its_job_first(rig: &StoreHarness) {
     let (key, run) = (test_key(), new_token());
     rig.register_worker().await;
@@ -297,8 +325,7 @@ async fn renewal_extends_run_and_lock(rig: &StoreHarness) {
         due.next_due_in.is_some_and(|next| next > LONG_TIME - SHORT_TIME - Duration::from_secs(5))
     );
     assert!(
-        rig.acquire(try_acquire_command(&key, &new_token())).await
-            != crate::store::AcquireReply::AlreadyAccepted
+        rig.acquire(try_acquire_command(&key, &new_token())).await != AcquireReply::AlreadyAccepted
     );
     assert!(rig.finish_run(&key, &id, &run).await);
 }

@@ -1,11 +1,20 @@
 //! Settings of `DeferLayer`: the owner of a request, and the snapshots of its extensions.
 
 use actix_web::HttpRequest;
-use lockgate::ExtensionSnapshot;
+use lockgate::{ExtensionSnapshot, RequestUser};
 
 use super::DeferLayer;
 
 impl DeferLayer {
+    /// Defers requests of authenticated users: stores the user, which the authentication has put
+    /// into the request's extensions, and makes its owner that of the request.
+    ///
+    /// See the core's [`for_user`](lockgate::defer::DeferLayer::for_user).
+    #[must_use]
+    pub fn for_user<U: RequestUser>(self) -> Self {
+        Self { inner: self.inner.for_user::<U>() }
+    }
+
     /// Owner of a request: an account or a tenant.
     ///
     /// See the core's [`owner`](lockgate::defer::DeferLayer::owner).

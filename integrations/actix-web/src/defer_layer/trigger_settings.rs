@@ -29,6 +29,14 @@ impl DeferLayer {
         Ok(Self { inner: self.inner.try_methods(methods)? })
     }
 
+    /// Defers a request as soon as its lock is busy. The default.
+    ///
+    /// See the core's [`when_busy`](lockgate::defer::DeferLayer::when_busy).
+    #[must_use]
+    pub fn when_busy(self) -> Self {
+        Self { inner: self.inner.when_busy() }
+    }
+
     /// Time that a request waits for its lock before it is deferred.
     ///
     /// See the core's [`wait_up_to`](lockgate::defer::DeferLayer::wait_up_to).
@@ -45,21 +53,21 @@ impl DeferLayer {
         Self { inner: self.inner.max_preferred_wait(max_wait) }
     }
 
-    /// Honors `Prefer: respond-async` (RFC 7240): such a request is accepted at once even if its
-    /// lock is free, or after the wait of its `wait=N`.
+    /// Defers a request if its client asks for it by `Prefer: respond-async` (RFC 7240), even if
+    /// its lock is free.
     ///
-    /// See the core's [`honor_respond_async`](lockgate::defer::DeferLayer::honor_respond_async).
+    /// See the core's [`respond_async`](lockgate::defer::DeferLayer::respond_async).
     #[must_use]
-    pub fn honor_respond_async(self) -> Self {
-        Self { inner: self.inner.honor_respond_async() }
+    pub fn respond_async(self) -> Self {
+        Self { inner: self.inner.respond_async() }
     }
 
     /// Defers every request without trying its lock, for work that is only done in the background.
     ///
-    /// See the core's [`defer_always`](lockgate::defer::DeferLayer::defer_always).
+    /// See the core's [`background`](lockgate::defer::DeferLayer::background).
     #[must_use]
-    pub fn defer_always(self) -> Self {
-        Self { inner: self.inner.defer_always() }
+    pub fn background(self) -> Self {
+        Self { inner: self.inner.background() }
     }
 
     /// Defers nothing while no worker is alive.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockgate::BusyStatus;
+use lockgate::{BusyStatus, Error};
 
 use super::LockLayer;
 
@@ -30,6 +30,26 @@ impl LockLayer {
     #[must_use]
     pub fn retry(self, max_retries: u32, interval: Duration) -> Self {
         Self { inner: self.inner.retry(max_retries, interval) }
+    }
+
+    /// Sets how long a hold usually takes, for the `Retry-After` of the busy response until it is
+    /// measured. Default: 2 s.
+    ///
+    /// See the core's [`expected_hold`](lockgate::lock::LockLayer::expected_hold).
+    #[must_use]
+    pub fn expected_hold(self, hold: Duration) -> Self {
+        Self { inner: self.inner.expected_hold(hold) }
+    }
+
+    /// Like [`expected_hold`](Self::expected_hold), but returns the error.
+    ///
+    /// See the core's [`try_expected_hold`](lockgate::lock::LockLayer::try_expected_hold).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](lockgate::ErrorKind) if the time is zero.
+    pub fn try_expected_hold(self, hold: Duration) -> Result<Self, Error> {
+        Ok(Self { inner: self.inner.try_expected_hold(hold)? })
     }
 
     /// Status of the busy response, also after a wait.

@@ -48,6 +48,28 @@ async fn middleware_error_is_the_response_of_a_run() {
     assert!(problem.contains(r#""reason":"auth""#), "{problem}");
 }
 
+/// The handler takes data of the `App`, which a function for `App::configure` does not have.
+#[actix_web::test]
+async fn worker_has_the_data_of_the_app_that_it_is_given() {
+    let store = Store::memory();
+    let orders = |config: &mut ServiceConfig| {
+        let refund = web::resource("/orders/{id}/refund")
+            .post(async |text: Data<String>| text.to_string())
+            .wrap(LockLayer::by_path_param("id"))
+            .wrap(DeferLayer::new().background());
+        config.service(refund);
+    };
+    let (data, text) = (Data::new(store.clone()), Data::new("refunded".to_owned()));
+    let app = move || App::new().app_data(data.clone()).app_data(text.clone()).configure(orders);
+    let server = init_service(app().service(deferred_routes("/deferred"))).await;
+    // With a layer, so that the body of the responses is of another type.
+    let worker_app = move || app().wrap(from_fn(client_error_to_error));
+    let worker = DeferWorker::from_app(&store, worker_app);
+    actix_web::rt::spawn(worker.run(std::future::pending()));
+    let accepted = call_service(&server, refund_request("")).await;
+    assert_eq!(stored_response(&server, &accepted).await, (StatusCode::OK, "refunded".into()));
+}
+
 /// Authentication that denies runs.
 async fn deny_runs(
     request: ServiceRequest,

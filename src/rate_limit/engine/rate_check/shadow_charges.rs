@@ -32,7 +32,7 @@ impl RateCheck<'_> {
         for (decision, check) in self.decisions.iter_mut().zip(&request.checks) {
             decision.violated |= check.policy.is_shadow() && check.exceeds_capacity();
             if decision.violated {
-                let (policy, subject) = (check.policy.name(), check.key.log_hash());
+                let (policy, subject) = (check.policy.name(), self.store.log_name(&check.key));
                 tracing::info!(
                     policy, %subject, "shadow policy: the request would have been refused"
                 );

@@ -62,6 +62,8 @@ pub(super) struct ConnectionFactory {
     pub(super) failures: Arc<ConnectFailures>,
     pub(super) server_tracker: Option<Arc<ServerTracker>>,
     pub(super) node: Option<Arc<ClusterNode>>,
+    /// A new connection may create the namespace, and raise fences after a failover.
+    pub(super) writes_on_connect: bool,
     /// Number of connections of all lanes that were abandoned or broke.
     pub(super) connection_resets: Arc<AtomicU64>,
     /// Start of the attempt in progress, if any, for the pool of this factory.
@@ -78,9 +80,13 @@ impl bb8::ManageConnection for ConnectionFactory {
         let _attempt = ConnectAttempt::start(&self.attempt_started_at);
         // The whole attempt has a timeout: one that never ends would keep its lane from making
         // another.
-        let opened = timeout(self.deadline * 2, self.open_on_home_runtime()).await;
-        let opened =
-            opened.unwrap_or(Err(ConnectError::Unavailable)).inspect(|_| self.failures.clear());
+        let limit = self.deadline * 2;
+        let opened = timeout(limit, self.open_on_home_runtime()).await;
+        let timed_out = |_| {
+            let address = self.target.address();
+            Err(ConnectError::Unreachable(format!("{address}: no connection within {limit:?}")))
+        };
+        let opened = opened.unwrap_or_else(timed_out).inspect(|_| self.failures.clear());
         opened.map_err(|failure| self.failures.record(failure))
     }
 
@@ -137,7 +143,7 @@ impl ConnectionFactory {
         );
         let data = data?;
         permissions?;
-        let run_id = server_info.run_id().filter(|_| self.server_tracker.is_some());
+        let run_id = server_info.run_id().filter(|_| self.may_write());
         if let (Some(run_id), None) = (run_id, &self.node) {
             fence_recovery::advance_all_shards(&mut connection, &self.keys, run_id).await?;
         }
@@ -188,6 +194,11 @@ impl ConnectionFactory {
         )
     }
 
+    /// Returns true if a new connection may write. A probe never does.
+    fn may_write(&self) -> bool {
+        self.server_tracker.is_some() && self.writes_on_connect
+    }
+
     /// Returns how long a connection may be silent and still be used; `None` means any time.
     pub(super) fn max_silence(&self) -> Option<Duration> {
         match &self.node {
@@ -203,7 +214,7 @@ impl ConnectionFactory {
         &self,
         connection: &mut RedisConnection,
     ) -> Result<Option<DataIdentity>, ConnectError> {
-        let may_write = self.server_tracker.is_some();
+        let may_write = self.may_write();
         let data =
             namespace_layout::check_layout(connection, &self.keys, self.node.is_some(), may_write)
                 .await?;

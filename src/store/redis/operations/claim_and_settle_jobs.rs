@@ -76,5 +76,6 @@ fn parse_claimed_run(reader: &mut ReplyReader) -> Result<ClaimedRun, Error> {
         envelope: reader.read_bytes()?,
         accepted_us: reader.read_number()?,
         has_next: reader.read_number()? > 0,
+        was_not_offered: !reader.is_empty() && reader.read_number()? > 0,
     })
 }

@@ -41,7 +41,13 @@ impl StoreBuilder {
         }
         let keys = KeyNames::new(&namespace);
         let keys = if target.is_clustered() { keys.clustered() } else { keys };
-        let lanes = Arc::new(ConnectionLanes::new(&target, &keys, self.connections, self.deadline));
+        let lanes = Arc::new(ConnectionLanes::new(
+            &target,
+            &keys,
+            self.connections,
+            self.deadline,
+            self.writes_on_connect,
+        ));
         let assembly = BatcherAssembly { lanes: &lanes, keys: &keys, deadline: self.deadline };
         Ok(RedisBackend {
             enqueue_batchers: assembly.enqueue_batchers(),

@@ -1,6 +1,6 @@
 //! Errors of connection attempts.
 
-use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
+use redis::{ConnectionAddr, ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
 
 use crate::error::{Error, ErrorKind};
 
@@ -8,6 +8,8 @@ use crate::error::{Error, ErrorKind};
 #[derive(Clone)]
 pub(in super::super) enum ConnectError {
     Unavailable,
+    /// No connection could be made, for this reason: address and cause, without the login.
+    Unreachable(String),
     /// The server answers and refuses the connection for now, with this reason.
     Refused(String),
     Config(String),
@@ -17,10 +19,20 @@ impl ConnectError {
     pub(in super::super) fn into_error(self) -> Error {
         match self {
             Self::Unavailable => Error::new(ErrorKind::Unavailable, "connect"),
-            Self::Refused(sentence) => {
+            Self::Unreachable(sentence) | Self::Refused(sentence) => {
                 Error::new(ErrorKind::Unavailable, "connect").with_source(sentence)
             }
             Self::Config(sentence) => Error::config(sentence),
+        }
+    }
+
+    /// Adds the server's address to an outage.
+    pub(super) fn at(self, address: &ConnectionAddr) -> Self {
+        match self {
+            Self::Unavailable => Self::Unreachable(format!("{address}: no connection")),
+            Self::Unreachable(cause) => Self::Unreachable(format!("{address}: {cause}")),
+            Self::Refused(sentence) => Self::Refused(format!("{address}: {sentence}")),
+            Self::Config(sentence) => Self::Config(sentence),
         }
     }
 
@@ -58,7 +70,13 @@ impl ConnectError {
                     return Self::Config(sentence);
                 }
                 log_failure(error);
-                refusal_message(error).map_or(Self::Unavailable, Self::Refused)
+                match refusal_message(error) {
+                    Some(sentence) => Self::Refused(sentence),
+                    // A text of the operating system. One of the server may repeat the input,
+                    // including the password.
+                    None if error.is_io_error() => Self::Unreachable(error.to_string()),
+                    None => Self::Unavailable,
+                }
             }
         }
     }
@@ -132,6 +150,19 @@ mod tests {
             Ok(Value::ServerError(error)) => missing_permission(&error.into()),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn an_outage_names_address_and_cause() {
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let address = ConnectionAddr::Tcp("redis.internal".to_owned(), 6379);
+        let failure = ConnectError::from_redis(&RedisError::from(refused)).at(&address);
+        let text = failure.into_error().to_string();
+        assert!(
+            text.starts_with("connect: the store is unavailable: redis.internal:6379: ")
+                && text.contains("refused"),
+            "{text}"
+        );
     }
 
     /// Texts of Redis 6.2, 7.0 and 7.2.

@@ -83,6 +83,17 @@ impl ConnectionTarget {
         })
     }
 
+    /// Returns what is connected to, for error messages: the server's address, without the login.
+    pub(in super::super) fn address(&self) -> String {
+        match self {
+            Self::Single(server) => server.address().to_string(),
+            Self::Sentinel(_) => "the sentinels or their master".to_owned(),
+            Self::Cluster(_) => "the cluster".to_owned(),
+            #[cfg(feature = "bb8-redis")]
+            Self::Pool(_) => "the application's pool".to_owned(),
+        }
+    }
+
     /// Returns true if shards may be on different servers.
     pub(in super::super) fn is_clustered(&self) -> bool {
         matches!(self, Self::Cluster(_))

@@ -93,7 +93,9 @@ impl PoolTarget {
         drop(caller_waiting);
         checked_out.map_err(|error| match error {
             RunError::User(error) => ConnectError::from_redis(&error),
-            RunError::TimedOut => ConnectError::Unavailable,
+            RunError::TimedOut => ConnectError::Unreachable(
+                "the application's pool gave no connection in time".to_owned(),
+            ),
         })
     }
 

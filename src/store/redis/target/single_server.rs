@@ -65,7 +65,12 @@ impl SingleServer {
         config: &AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, ConnectError> {
         let opened = self.client.get_multiplexed_async_connection_with_config(config).await;
-        opened.map_err(|error| ConnectError::from_redis(&error))
+        opened.map_err(|error| ConnectError::from_redis(&error).at(self.address()))
+    }
+
+    /// Returns the server's address, without the login.
+    pub(super) fn address(&self) -> &ConnectionAddr {
+        self.client.get_connection_info().addr()
     }
 
     pub(in super::super) async fn subscribe(

@@ -24,7 +24,8 @@ async fn set_max_clients(connection: &mut MultiplexedConnection, clients: usize)
 fn names_client_limit(error: &Error) -> bool {
     let message = "ERR max number of clients reached";
     let source = error.source().map(ToString::to_string);
-    error.to_string().contains(message) && source.as_deref() == Some(message)
+    // The address comes first.
+    error.to_string().contains(message) && source.is_some_and(|text| text.ends_with(message))
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ async fn script_error_kinds(cuts_first_copy: bool) -> [ErrorKind; 3] {
 #[tokio::test]
 async fn call_refused_until_deadline_reports_unavailable() {
     let kinds = script_error_kinds(false).await;
-    // The last copy is sent 40 ms before the deadline. A slow machine may be late by more than that.
+    // The last copy is sent 40 ms before the deadline. A slow machine may be later than that.
     assert!(kinds.contains(&ErrorKind::Unavailable), "{kinds:?}");
 }
 

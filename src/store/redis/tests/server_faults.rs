@@ -150,7 +150,7 @@ async fn invalid_urls_are_rejected_without_showing_the_password() {
 fn connection_lanes(server: &ServerProcess, deadline: Duration) -> ConnectionLanes {
     let address = StoreUrl::parse(&server.url()).unwrap();
     let target = ConnectionTarget::new(&address, &RedisTlsSettings::default(), deadline).unwrap();
-    ConnectionLanes::new(&target, &KeyNames::new("test"), 1, deadline)
+    ConnectionLanes::new(&target, &KeyNames::new("test"), 1, deadline, true)
 }
 
 /// The connection may be half open: whatever limit ends a call, there was no answer.

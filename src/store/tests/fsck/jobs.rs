@@ -33,6 +33,19 @@ async fn raw_command<T: redis::FromRedisValue>(
 }
 
 #[tokio::test]
+async fn dead_letters_are_counted() {
+    let rig = StoreHarness::redis().await;
+    let (key, run) = (test_key(), new_token());
+    let id = rig.enqueue_job(&key).await;
+    rig.start_run(&key, &id, &run).await;
+    let dead = Settlement::Dead { reason: "failed", retention: LONG_TIME };
+    rig.settle(settle_command(&key, &id, &run, dead)).await;
+    let report = rig.run_check(false).await;
+    assert_eq!((report.dead_jobs, report.dead_letters), (1, 0), "{report}");
+    assert!(report.to_string().contains("1 dead jobs, 0 dead letters of queues"), "{report}");
+}
+
+#[tokio::test]
 async fn consistent_store_has_no_findings() {
     let rig = StoreHarness::redis().await;
     let (key, ids) = enqueue_two_jobs(&rig).await;

@@ -281,7 +281,7 @@ impl ReplyModel {
             // A lapsed offer counts as withdrawn until another operation removes it.
             ReleaseOutcome::Withdrawn => assert!(self.waiters.contains_key(token)),
             ReleaseOutcome::NotFound => {
-                assert_ne!(was_held, Some(true), "the token still holds the lock")
+                assert_ne!(was_held, Some(true), "the token still holds the lock");
             }
             ReleaseOutcome::NotFoundOnRetry => panic!("nothing was sent twice"),
         }

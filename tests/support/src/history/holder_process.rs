@@ -43,7 +43,7 @@ pub async fn run_holder(url: &str) {
                 print_line(&format!("holds {}", guard.fence()));
                 let held_lock = guard.held_lock();
                 tokio::spawn(async move {
-                    print_line(&format!("reports {:?}", held_lock.lost().await))
+                    print_line(&format!("reports {:?}", held_lock.lost().await));
                 });
                 held = Some(guard);
             }

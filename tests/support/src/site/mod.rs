@@ -51,6 +51,7 @@
 //! | `/named-or-key/{id}` | as `/carried`, with the user as owner; `X-Api-Key` is replayed, first wins, and direct runs are recorded |
 //! | `/carried-or-key/{id}` | as `/carried`; `X-Api-Key` is replayed |
 //! | `/carried-by-all/{id}` | as `/carried`, shared by all users; first wins, and direct runs are recorded |
+//! | `/for-user/{id}` | as `/carried`, by `for_user`, and the status at `/own` |
 //! | `/owned/{id}` | defer with `x-user` as owner and the status at `/own-jobs`, lock by `id` |
 //! | `/waits/{id}` | defer after a wait of 15 s; lock by `id` |
 //! | `/async/{id}` | defer that accepts `respond-async`; lock by `id` |
@@ -126,6 +127,7 @@
 //! | `/rate-headers/preflights` | the same, preflights are charged |
 //! | `/rate-headers/grpc`, `/rate-headers/own` | the same with other refusals |
 //! | `/deferred`, `/own-jobs`, `/found` | the status resource; the second and third one visible to `x-user` |
+//! | `/own` | the same by `for_user`, inside the authentication by `Authorization` |
 
 mod actix;
 mod axum;
@@ -185,6 +187,12 @@ struct RequestUser(String);
 
 impl ExtensionSnapshot for RequestUser {
     const NAME: &'static str = "user";
+}
+
+impl lockgate::RequestUser for RequestUser {
+    fn owner(&self) -> String {
+        format!("user:{}", self.owner_id())
+    }
 }
 
 impl RequestUser {

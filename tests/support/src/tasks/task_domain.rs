@@ -124,7 +124,7 @@ impl TaskDomain {
     /// runs.
     async fn record_final_states(&self, history: &mut DeferredHistory) {
         for accepted in &history.accepted {
-            let id = TaskId::parse(&accepted.id).expect("an id");
+            let id = accepted.id.parse::<TaskId>().expect("an id");
             let info = self.queue.get(&id).await.expect("the store is there");
             let state = match info.map(|info| info.state) {
                 None => "done",

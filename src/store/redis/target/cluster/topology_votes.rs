@@ -35,6 +35,9 @@ impl TopologyVotes {
     pub(super) fn record_failure(&mut self, failure: ConnectError) {
         let is_more_severe = match (&self.failure, &failure) {
             (None | Some(ConnectError::Unavailable), _) => true,
+            (Some(ConnectError::Unreachable(_)), new) => {
+                matches!(new, ConnectError::Refused(_) | ConnectError::Config(_))
+            }
             (Some(ConnectError::Refused(_)), new) => matches!(new, ConnectError::Config(_)),
             (Some(ConnectError::Config(_)), _) => false,
         };

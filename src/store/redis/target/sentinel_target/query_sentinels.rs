@@ -43,10 +43,8 @@ impl SentinelTarget {
                     }
                     reports.add(report);
                 }
-                Some(Err(failure @ (ConnectError::Unavailable | ConnectError::Refused(_)))) => {
-                    outage = Some(failure);
-                }
-                Some(Err(failure)) => config_error = Some(failure),
+                Some(Err(failure @ ConnectError::Config(_))) => config_error = Some(failure),
+                Some(Err(failure)) => outage = Some(failure),
                 None => break,
             }
         }

@@ -13,8 +13,8 @@ pub(super) fn defer_option_routes(config: &mut ServiceConfig) {
         config.service(resource(path).to(handle_request).wrap(lock).wrap(defer));
     };
     one("/waits/{id}", DeferLayer::new().wait_up_to(Duration::from_secs(15)));
-    one("/async/{id}", DeferLayer::new().honor_respond_async());
-    one("/always/{id}", DeferLayer::new().defer_always().body_limit(16));
+    one("/async/{id}", DeferLayer::new().respond_async());
+    one("/always/{id}", DeferLayer::new().background().body_limit(16));
     one("/worker-required/{id}", DeferLayer::new().require_worker());
     one("/small-budget/{id}", DeferLayer::new().buffer_budget(2_048));
     let shared_budget = DeferLayer::new().buffer_budget(4 << 20);
@@ -56,8 +56,8 @@ pub(super) fn defer_option_routes(config: &mut ServiceConfig) {
     let shared = resource("/always-shared/{id}")
         .to(handle_request)
         .wrap(LockLayer::by_path_param("id").permits(2))
-        .wrap(DeferLayer::new().defer_always());
+        .wrap(DeferLayer::new().background());
     config.service(shared);
     let unlocked = resource("/always-unlocked/{id}").to(handle_request);
-    config.service(unlocked.wrap(DeferLayer::new().defer_always()));
+    config.service(unlocked.wrap(DeferLayer::new().background()));
 }

@@ -17,7 +17,7 @@ use actix_web::{
     http::StatusCode,
     middleware::from_fn,
     rt::System,
-    web::{Data, Path, Payload, ServiceConfig, resource, route},
+    web::{Data, Path, Payload, ServiceConfig, resource, route, scope},
 };
 use lockgate_actix_web::{
     CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, KeyPart, LockLayer, LockOutage,
@@ -60,6 +60,8 @@ async fn run_server(app: AppState, listener: TcpListener, stopped: oneshot::Rece
                 async { user }
             });
             config.service(found);
+            let own = scope("/own").wrap(from_fn(snapshot_routes::authenticate));
+            config.service(own.service(deferred_routes("/").for_user::<RequestUser>()));
             if app.injects_store {
                 config.app_data(Data::new(app.store.clone()));
             }
@@ -90,7 +92,7 @@ pub(super) fn build_worker(app: &AppState) -> DeferWorker {
     let worker = DeferWorker::new(&store, move |config: &mut ServiceConfig| {
         configure_routes(config, &app);
     });
-    worker.restore_extension::<RequestUser>().authorize(move |run| {
+    worker.for_user::<RequestUser>().authorize(move |run| {
         let handler = handler.clone();
         async move { authorize_run(&handler, &run) }
     })
@@ -200,7 +202,7 @@ fn defer_routes(config: &mut ServiceConfig) {
     one("/few-keys/{id}", by_id(), owned().max_idempotency_keys(64));
     one("/few/{id}", by_id(), DeferLayer::new().owner(user_header).max_owner_jobs(128));
     one("/few-bytes/{id}", by_id(), DeferLayer::new().owner(user_header).max_owner_bytes(64 * 400));
-    let crowded = DeferLayer::new().owner(user_header).max_queue_jobs(64 * 64).defer_always();
+    let crowded = DeferLayer::new().owner(user_header).max_queue_jobs(64 * 64).background();
     one("/crowded/{id}", by_id(), crowded);
     let metered = resource("/metered/{id}")
         .to(handle_request)

@@ -20,6 +20,7 @@ pub(super) fn snapshot_routes(config: &mut ServiceConfig) {
     let carried = || DeferLayer::new().carry_extension::<RequestUser>();
     let named = || DeferLayer::new().carry_identity(RequestUser::owner_id).status_path("/own-jobs");
     add_route("/carried/{id}", carried());
+    add_route("/for-user/{id}", DeferLayer::new().for_user::<RequestUser>().status_path("/own"));
     add_route(
         "/carried-by-all/{id}",
         carried().share_across_owners().coalesce().idempotent_direct(),
@@ -43,7 +44,7 @@ pub(super) fn build_unscoped_merge_layer() {
 }
 
 /// Stores the user as an extension if the request has a token; a deferred run has none.
-async fn authenticate(
+pub(super) async fn authenticate(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, Error> {

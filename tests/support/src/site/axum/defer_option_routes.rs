@@ -19,15 +19,15 @@ pub(super) fn defer_option_routes() -> AppRoutes {
     let shared = Router::new().route("/always-shared/{id}", any(handle_request));
     shared
         .layer(LockLayer::by_path_param("id").permits(2))
-        .layer(DeferLayer::new().defer_always())
+        .layer(DeferLayer::new().background())
         .merge(
             Router::new()
                 .route("/always-unlocked/{id}", any(handle_request))
-                .layer(DeferLayer::new().defer_always()),
+                .layer(DeferLayer::new().background()),
         )
         .merge(one("/waits/{id}", DeferLayer::new().wait_up_to(Duration::from_secs(15))))
-        .merge(one("/async/{id}", DeferLayer::new().honor_respond_async()))
-        .merge(one("/always/{id}", DeferLayer::new().defer_always().body_limit(16)))
+        .merge(one("/async/{id}", DeferLayer::new().respond_async()))
+        .merge(one("/always/{id}", DeferLayer::new().background().body_limit(16)))
         .merge(one("/worker-required/{id}", DeferLayer::new().require_worker()))
         .merge(one("/small-budget/{id}", DeferLayer::new().buffer_budget(2_048)))
         .merge(one("/shared-budget/{id}", shared_budget_layer()))

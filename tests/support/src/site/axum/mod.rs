@@ -57,7 +57,7 @@ pub(super) fn build_unscoped_merge_layer() {
 pub(super) fn build_worker(app: &AppState) -> DeferWorker {
     let routes = attach_store(all_routes(app), app).with_state(app.clone());
     let handler = app.handler.clone();
-    DeferWorker::new(&app.store, routes).restore_extension::<RequestUser>().authorize(move |run| {
+    DeferWorker::new(&app.store, routes).for_user::<RequestUser>().authorize(move |run| {
         let handler = handler.clone();
         async move { authorize_run(&handler, &run) }
     })
@@ -183,7 +183,7 @@ fn defer_routes() -> AppRoutes {
         DeferLayer::new().keep_header("Authorization").credential_header("X-Api-Key");
     let owned = || DeferLayer::new().owner(user_header).status_path("/own-jobs");
     let remembered = || owned().idempotent_direct();
-    let crowded = DeferLayer::new().owner(user_header).max_queue_jobs(64 * 64).defer_always();
+    let crowded = DeferLayer::new().owner(user_header).max_queue_jobs(64 * 64).background();
     one("/orders/{id}/refund", by_id(), DeferLayer::new())
         .merge(one("/peer", LockLayer::by_ip(), DeferLayer::new()))
         .merge(one("/small/{id}", by_id(), DeferLayer::new().body_limit(16).max_resource_jobs(2)))
@@ -241,7 +241,9 @@ fn status_routes() -> AppRoutes {
         let user = user_header(parts);
         async { user }
     });
-    let owner_routes = owner_routes.merge(AppRoutes::from(found));
+    let own_routes = AppRoutes::from(deferred_routes("/own").for_user::<RequestUser>());
+    let own_routes = own_routes.layer(from_fn(snapshot_routes::authenticate));
+    let owner_routes = owner_routes.merge(AppRoutes::from(found)).merge(own_routes);
     owner_routes.merge(deferred_routes("/deferred"))
 }
 

@@ -25,6 +25,10 @@ pub(super) fn snapshot_routes() -> AppRoutes {
     let named_or_key = named_or_key.coalesce().idempotent_direct();
     deferred_route("/carried/{id}", carried())
         .merge(deferred_route(
+            "/for-user/{id}",
+            DeferLayer::new().for_user::<RequestUser>().status_path("/own"),
+        ))
+        .merge(deferred_route(
             "/carried-by-all/{id}",
             carried().share_across_owners().coalesce().idempotent_direct(),
         ))
@@ -42,7 +46,7 @@ pub(super) fn build_unscoped_merge_layer() -> AppRoutes {
 }
 
 /// Stores the user as an extension if the request has a token; a deferred run has none.
-async fn authenticate(mut request: Request, next: Next) -> Response {
+pub(super) async fn authenticate(mut request: Request, next: Next) -> Response {
     let token = request.headers().get(AUTHORIZATION).map(HeaderValue::to_str);
     if let Some(Ok(token)) = token {
         let user = RequestUser(token.trim_start_matches("Bearer ").to_owned());

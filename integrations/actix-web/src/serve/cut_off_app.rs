@@ -1,0 +1,86 @@
+//! `CutOffApp`: an application whose open requests end with 503 when the drain timeout is over.
+
+use std::fmt;
+
+use actix_http::Request;
+use actix_service::{Service, ServiceFactory};
+use actix_web::{Error, dev::AppConfig, error::ErrorServiceUnavailable};
+use futures_util::future::LocalBoxFuture;
+use lockgate::driver::{StopPhase, StopSignals};
+
+/// Application of a [`Serve`](super::Serve), once for each thread.
+pub struct CutOffApp<S> {
+    app: S,
+    signals: StopSignals,
+}
+
+impl<S> CutOffApp<S> {
+    pub(super) fn new(app: S, signals: StopSignals) -> Self {
+        Self { app, signals }
+    }
+}
+
+impl<S> ServiceFactory<Request> for CutOffApp<S>
+where
+    S: ServiceFactory<Request, Config = AppConfig, Error = Error>,
+    S::Response: 'static,
+    S::Service: 'static,
+    S::InitError: 'static,
+    S::Future: 'static,
+    <S::Service as Service<Request>>::Future: 'static,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Config = AppConfig;
+    type Service = CutOffService<S::Service>;
+    type InitError = S::InitError;
+    type Future = LocalBoxFuture<'static, Result<CutOffService<S::Service>, S::InitError>>;
+
+    fn new_service(&self, config: AppConfig) -> Self::Future {
+        let (service, signals) = (self.app.new_service(config), self.signals.clone());
+        Box::pin(async move { Ok(CutOffService { service: service.await?, signals }) })
+    }
+}
+
+impl<S> fmt::Debug for CutOffApp<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CutOffApp").field("signals", &self.signals).finish_non_exhaustive()
+    }
+}
+
+/// Service of a [`CutOffApp`].
+pub struct CutOffService<S> {
+    service: S,
+    signals: StopSignals,
+}
+
+impl<S> Service<Request> for CutOffService<S>
+where
+    S: Service<Request, Error = Error>,
+    S::Response: 'static,
+    S::Future: 'static,
+{
+    type Response = S::Response;
+    type Error = Error;
+    type Future = LocalBoxFuture<'static, Result<S::Response, Error>>;
+
+    actix_service::forward_ready!(service);
+
+    fn call(&self, request: Request) -> Self::Future {
+        let (response, signals) = (self.service.call(request), self.signals.clone());
+        Box::pin(async move {
+            tokio::select! {
+                // In this order: a response that is ready at once registers for no signal.
+                biased;
+                response = response => response,
+                () = signals.reached(StopPhase::CuttingOff) => Err(ErrorServiceUnavailable("")),
+            }
+        })
+    }
+}
+
+impl<S> fmt::Debug for CutOffService<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CutOffService").field("signals", &self.signals).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,136 @@
+//! A layer without a lock inside defers nothing. It says so once, and only then.
+
+use super::*;
+use crate::{
+    gate::{LeaveAction, ServiceOutcome},
+    lock::LockLayer,
+    store::CapturedLog,
+};
+
+const WARNING: &str = "request not deferrable: it passed a DeferLayer and met no LockLayer";
+
+/// Runs a request through the layer. `inner` is what is between layer and response, and returns the
+/// status.
+async fn run_request(
+    gate: &TestDeferLayer,
+    method: &'static str,
+    inner: impl FnOnce(&mut FakeGateRequest) -> u16,
+) -> u16 {
+    let mut view = FakeGateRequest::new(method);
+    let ticket = match gate.inspect(&mut view) {
+        InitialVerdict::PassLight(ticket) => ticket,
+        InitialVerdict::Answer(reply) => return reply.status,
+        other => panic!("{other:?}"),
+    };
+    let status = inner(&mut view);
+    if gate.is_settled(&ticket) {
+        return status;
+    }
+    match gate.leave(gate.full_ticket(ticket), ServiceOutcome::Answered(status)).await {
+        LeaveAction::AddHeaders(_) => status,
+        LeaveAction::Replace(reply) => reply.status,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A lock of this store, which the request has the key of.
+fn lock(store: &Store) -> LockLayer<()> {
+    LockLayer::by_header("order").store(store)
+}
+
+fn inspect_lock(lock: &LockLayer<()>, view: &mut FakeGateRequest) {
+    view.headers.push(("order", "7"));
+    drop(lock.inspect(view));
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_without_a_lock_is_warned_of_once_a_minute() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let gate = TestDeferLayer::new();
+    for _ in 0..3 {
+        assert_eq!(run_request(&gate, "POST", |_| 200).await, 200);
+        assert_eq!(log.text().matches(WARNING).count(), 1, "{}", log.text());
+    }
+    log.assert_contains("add a LockLayer inside the DeferLayer");
+    log.assert_contains("POST /orders/{id}");
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert_eq!(run_request(&gate, "PUT", |_| 201).await, 201);
+    assert_eq!(log.text().matches(WARNING).count(), 2, "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_that_did_not_reach_the_lock_is_no_warning() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let store = Store::memory();
+    let gate = TestDeferLayer::new();
+    for status in [301, 303, 401, 404, 429, 500, 503] {
+        assert_eq!(run_request(&gate, "POST", |_| status).await, status, "by a layer in between");
+    }
+    let locks_put = lock(&store).methods(["PUT"]);
+    let skipped = |view: &mut FakeGateRequest| {
+        inspect_lock(&locks_put, view);
+        200
+    };
+    assert_eq!(run_request(&TestDeferLayer::new(), "POST", skipped).await, 200);
+    let inner = TestDeferLayer::new();
+    let twice = |view: &mut FakeGateRequest| {
+        assert!(matches!(inner.inspect(view), InitialVerdict::PassLight(_)));
+        200
+    };
+    assert_eq!(run_request(&TestDeferLayer::new(), "POST", twice).await, 200);
+    // Around several routes, one of which has a lock.
+    let locks = lock(&store);
+    let locked = |view: &mut FakeGateRequest| {
+        inspect_lock(&locks, view);
+        200
+    };
+    assert_eq!(run_request(&gate, "POST", locked).await, 200);
+    assert_eq!(run_request(&gate.clone(), "POST", |_| 200).await, 200);
+    assert!(!log.text().contains(WARNING), "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn background_without_a_lock_runs_one_request_of_a_route() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let gate = TestDeferLayer::new().background();
+    let mut runs = 0;
+    // A redirect may be that of a login in between.
+    for expected_runs in 1..=2 {
+        let redirects = |_: &mut FakeGateRequest| {
+            runs += 1;
+            303
+        };
+        assert_eq!(run_request(&gate, "POST", redirects).await, 500);
+        assert_eq!(runs, expected_runs);
+    }
+    for method in ["POST", "POST", "POST", "PUT", "PUT"] {
+        let succeeds = |_: &mut FakeGateRequest| {
+            runs += 1;
+            200
+        };
+        assert_eq!(run_request(&gate, method, succeeds).await, 500, "{method}");
+    }
+    assert_eq!(runs, 4, "one POST and one PUT");
+    log.assert_contains("request answered with 500: the layer is set to `background`");
+    log.assert_contains("request refused: the layer is set to `background`, and an earlier");
+    let other = TestDeferLayer::new().background();
+    assert_eq!(run_request(&other, "POST", |_| 404).await, 404, "another layer knows nothing");
+}
+
+/// It may lock the next one.
+#[tokio::test(start_paused = true)]
+async fn background_with_a_lock_of_other_methods_is_tried_each_time() {
+    let store = Store::memory();
+    let gate = TestDeferLayer::new().background();
+    let locks_put = lock(&store).methods(["PUT"]);
+    let mut runs = 0;
+    for _ in 0..3 {
+        let skipped = |view: &mut FakeGateRequest| {
+            runs += 1;
+            inspect_lock(&locks_put, view);
+            200
+        };
+        assert_eq!(run_request(&gate, "POST", skipped).await, 500);
+    }
+    assert_eq!(runs, 3);
+}

@@ -1,0 +1,131 @@
+//! Paths of the status resource: where the application mounts it, and where a 202 sends its client.
+//!
+//! Layers and routes are built apart. A `Location` that nothing serves is visible to the client
+//! alone, so the process knows its mounts ([`StatusMount`]), and each store handle compares the
+//! paths that its layers name with those under which its jobs are found ([`StatusPaths`]).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use crate::{defer::wiring_registry::with_process_wiring, store::Store};
+
+/// Path that a layer names if no mount is known.
+const DEFAULT_PATH: &str = "/deferred";
+
+/// A status resource that is mounted. It counts for as long as its routes exist.
+#[derive(Debug)]
+pub(in crate::defer) struct StatusMount {
+    path: String,
+    /// `None` if the requests provide the store.
+    store: Option<Store>,
+}
+
+impl StatusMount {
+    /// Registers a mount in the process. Returns `None` for a path that does not say where clients
+    /// find the resource: the root, which is usual inside a nested router, and a path with
+    /// parameters.
+    pub(super) fn register(path: &str, store: Option<&Store>) -> Option<Arc<Self>> {
+        let path = normalize_path(path).filter(|path| !path.is_empty() && !path.contains('{'))?;
+        let mount = Arc::new(Self { path, store: store.cloned() });
+        with_process_wiring(|wiring| wiring.add_status_mount(&mount));
+        Some(mount)
+    }
+}
+
+/// Returns the paths at which this process serves the jobs of a store. Mounts without a store of
+/// their own count only if no other mount is known to have this one.
+fn mounted_paths(store: &Store) -> BTreeSet<String> {
+    let mounts = with_process_wiring(|wiring| wiring.status_mounts());
+    let has_store = |mount: &&Arc<StatusMount>| {
+        mount.store.as_ref().is_some_and(|own| own.is_same_as(store) == Some(true))
+    };
+    let own: BTreeSet<_> =
+        mounts.iter().filter(has_store).map(|mount| mount.path.clone()).collect();
+    if !own.is_empty() {
+        return own;
+    }
+    let shared = mounts.iter().filter(|mount| mount.store.is_none());
+    shared.map(|mount| mount.path.clone()).collect()
+}
+
+/// Returns a path with one slash in front and none at its end, the root as an empty text. `None` if
+/// the path is not in the form of a URL.
+pub(in crate::defer) fn normalize_path(path: &str) -> Option<String> {
+    let is_path = path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+    // The root adds no segment: `//id` would be another path.
+    let path = path.trim_matches('/');
+    is_path.then(|| if path.is_empty() { String::new() } else { format!("/{path}") })
+}
+
+/// Paths of the jobs of one store handle.
+#[derive(Debug, Default)]
+pub(in crate::defer) struct StatusPaths(Mutex<StatusPathState>);
+
+#[derive(Debug, Default)]
+struct StatusPathState {
+    /// Paths that a `Location` has named, and if a job was found there.
+    announced: BTreeMap<String, bool>,
+    has_warned: bool,
+}
+
+impl StatusPaths {
+    /// Returns the path for a `Location`: the one that the layer sets, or that of the only mount.
+    /// Warns once if nothing in this process is mounted there.
+    pub(in crate::defer) fn announce(&self, store: &Store, configured: Option<&str>) -> String {
+        let mounted = mounted_paths(store);
+        let path = match (configured, mounted.first()) {
+            (Some(configured), _) => configured,
+            (None, Some(only)) if mounted.len() == 1 => only.as_str(),
+            (None, _) => DEFAULT_PATH,
+        };
+        // A nested router and a proxy add a prefix.
+        let is_served = mounted.is_empty() || mounted.iter().any(|mount| path.ends_with(&**mount));
+        let mut state = self.0.lock();
+        if !state.announced.contains_key(path) {
+            state.announced.insert(path.to_owned(), false);
+        }
+        let warns = !is_served && !mem::replace(&mut state.has_warned, true);
+        drop(state);
+        if warns {
+            tracing::warn!(
+                path,
+                ?mounted,
+                "the Location of deferred requests leads nowhere: their DeferLayer names `path`, \
+                 and deferred_routes is mounted elsewhere; set .status_path(..) on the DeferLayer \
+                 to the path of the mount, including the prefix of a nested router or a proxy. \
+                 Logged once"
+            );
+        }
+        path.to_owned()
+    }
+
+    /// Notes that a job was found by a request under this path. Warns once if no `Location` has
+    /// named the path, and no job was found under one that was named.
+    pub(super) fn note_found(&self, served: &str) {
+        let mut state = self.0.lock();
+        for (announced, is_found) in &mut state.announced {
+            // The prefix of a proxy is not part of the path here.
+            let is_same =
+                announced == served || (!served.is_empty() && announced.ends_with(served));
+            *is_found |= is_same;
+        }
+        let Some(announced) = state.announced.keys().next().cloned() else { return };
+        let is_lost = !state.announced.values().any(|is_found| *is_found);
+        let warns = is_lost && !mem::replace(&mut state.has_warned, true);
+        drop(state);
+        if warns {
+            tracing::warn!(
+                served,
+                announced,
+                "the status of a job was requested under another path than the Location of its \
+                 202; set .status_path({served:?}) on the DeferLayer, including the prefix of a \
+                 proxy. Logged once"
+            );
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! `WiringRegistry`: which layers, workers and status routes this process has put together, to
+//! report parts that do not fit.
+//!
+//! A user is carried by three parts that are built apart: the layer stores it, the worker restores
+//! it, and the status routes compare with it. One part without the others would fail in silence,
+//! for the client alone. Two scopes hold what is known:
+//!
+//! - **The process**: layers and workers, by the names of their snapshots, and the mounts of the
+//!   status routes. A layer does not know its store before a request has arrived, so it is compared
+//!   with a worker only if this process has created a single store. With several stores (tests in
+//!   threads, one Redis for quotas and another one for jobs) a worker may rightly lack a snapshot.
+//!   Such a fault shows at the first run, when the worker logs that it cannot restore the snapshot.
+//! - **The store** ([`WiringRegistry`], an extension of the handle that its clones share): parts
+//!   that know their store. Faults are logged once.
+
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, Ordering},
+};
+
+use super::{extension_snapshot::SnapshotNames, status::StatusMount};
+use crate::{error::Error, store::created_store_count};
+
+/// Layers and running workers of this process.
+///
+/// The pointers are weak: a part counts for as long as it exists. A test thus does not see the
+/// layers of an earlier test.
+#[derive(Debug, Default)]
+pub(super) struct ProcessWiring {
+    /// Names of the snapshots that each layer around a service carries.
+    layers: Vec<Weak<SnapshotNames>>,
+    /// Names of the snapshots that each running worker restores.
+    workers: Vec<Weak<SnapshotNames>>,
+    /// Status resources that are mounted.
+    status_mounts: Vec<Weak<StatusMount>>,
+}
+
+impl ProcessWiring {
+    /// Adds a layer. Returns false if it is known: routers apply a layer once for each route.
+    fn add_layer(&mut self, carried: &Arc<SnapshotNames>) -> bool {
+        let layer = Arc::downgrade(carried);
+        if self.layers.iter().any(|known| known.ptr_eq(&layer)) {
+            return false;
+        }
+        self.layers.retain(|known| known.strong_count() > 0);
+        self.layers.push(layer);
+        true
+    }
+
+    fn add_worker(&mut self, restored: &Arc<SnapshotNames>) {
+        self.workers.retain(|known| known.strong_count() > 0);
+        self.workers.push(Arc::downgrade(restored));
+    }
+
+    pub(super) fn add_status_mount(&mut self, mount: &Arc<StatusMount>) {
+        self.status_mounts.retain(|known| known.strong_count() > 0);
+        self.status_mounts.push(Arc::downgrade(mount));
+    }
+
+    pub(super) fn status_mounts(&self) -> Vec<Arc<StatusMount>> {
+        self.status_mounts.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns a snapshot that some layer carries and a worker with these restorers lacks.
+    fn snapshot_missing_in(&self, restored: &SnapshotNames) -> Option<&'static str> {
+        let mut layers = self.layers.iter().filter_map(Weak::upgrade);
+        layers.find_map(|carried| carried.difference(restored).next().copied())
+    }
+
+    /// Returns a snapshot of this layer that some running worker lacks.
+    fn snapshot_missing_in_workers(&self, carried: &SnapshotNames) -> Option<&'static str> {
+        let mut workers = self.workers.iter().filter_map(Weak::upgrade);
+        workers.find_map(|restored| carried.difference(&restored).next().copied())
+    }
+}
+
+/// Uses the wiring of this process.
+#[cfg(not(test))]
+pub(super) fn with_process_wiring<O>(access: impl FnOnce(&mut ProcessWiring) -> O) -> O {
+    use std::sync::LazyLock;
+
+    use parking_lot::Mutex;
+
+    static WIRING: LazyLock<Mutex<ProcessWiring>> = LazyLock::new(Mutex::default);
+    access(&mut WIRING.lock())
+}
+
+/// Like the function above, for each thread: tests run in parallel, and some wire parts wrongly.
+#[cfg(test)]
+pub(super) fn with_process_wiring<O>(access: impl FnOnce(&mut ProcessWiring) -> O) -> O {
+    use std::cell::RefCell;
+
+    thread_local!(static WIRING: RefCell<ProcessWiring> = RefCell::default());
+    WIRING.with(|wiring| access(&mut wiring.borrow_mut()))
+}
+
+/// Returns true if all layers, workers and routes of this process use the same store.
+fn has_single_store() -> bool {
+    created_store_count() <= 1
+}
+
+/// Records a layer when it is put around a service. Logs an error if a worker that runs already
+/// lacks one of its snapshots; a worker that starts later [fails](check_worker).
+pub(super) fn record_layer(carried: &Arc<SnapshotNames>) {
+    if carried.is_empty() {
+        return;
+    }
+    let missing = with_process_wiring(|wiring| {
+        let is_new = wiring.add_layer(carried);
+        is_new.then(|| wiring.snapshot_missing_in_workers(carried)).flatten()
+    });
+    if let Some(snapshot) = missing.filter(|_| has_single_store()) {
+        crate::throttle::throttled!(
+            error,
+            layer = "DeferLayer",
+            snapshot,
+            "the layer carries a snapshot that a DeferWorker of this process does not restore, so \
+             its requests would not run; add .for_user::<U>() or .restore_extension::<T>() to the \
+             worker"
+        );
+    }
+}
+
+/// Checks a worker that is about to start.
+///
+/// # Errors
+///
+/// [`ErrorKind::Config`](crate::ErrorKind) if a layer of this process carries a snapshot that the
+/// worker does not restore. Its requests would return to their queue again and again.
+pub(super) fn check_worker(restored: &SnapshotNames) -> Result<(), Error> {
+    let missing = with_process_wiring(|wiring| wiring.snapshot_missing_in(restored));
+    match missing.filter(|_| has_single_store()) {
+        None => Ok(()),
+        Some(snapshot) => Err(Error::setting(format!(
+            "DeferWorker::run: a DeferLayer of this process carries the snapshot {snapshot:?}, \
+             which this worker does not restore, so its requests would not run; add \
+             .for_user::<U>() to the worker, as to the layer (or .restore_extension::<T>() for a \
+             layer with .carry_identity::<T>(..) or .carry_extension::<T>())"
+        ))),
+    }
+}
+
+/// Record of a running worker, which counts until the record is dropped.
+#[derive(Debug)]
+pub(super) struct RunningWorkerRecord {
+    _restored: Arc<SnapshotNames>,
+}
+
+/// Records a worker that starts.
+pub(super) fn record_worker(restored: SnapshotNames) -> RunningWorkerRecord {
+    let restored = Arc::new(restored);
+    with_process_wiring(|wiring| wiring.add_worker(&restored));
+    RunningWorkerRecord { _restored: restored }
+}
+
+/// Wiring of the parts that know their store: `store.extension::<WiringRegistry>()`.
+#[derive(Debug, Default)]
+pub(super) struct WiringRegistry {
+    has_logged_unrestricted_routes: AtomicBool,
+    has_logged_job_without_owner: AtomicBool,
+}
+
+impl WiringRegistry {
+    /// Logs once that a job with an owner is shown by status routes that show every job.
+    pub(super) fn warn_unrestricted_routes(&self) {
+        if !self.has_logged_unrestricted_routes.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the status routes show a job that has an owner to every client that knows its id; \
+                 add .for_user::<U>() or .visible_to(..) to deferred_routes(..). Logged once"
+            );
+        }
+    }
+
+    /// Logs once that a job without an owner was asked for where only owners see their jobs.
+    pub(super) fn warn_job_without_owner(&self) {
+        if !self.has_logged_job_without_owner.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the status routes are restricted by .for_user or .visible_to, and a job without \
+                 an owner was requested, which no user can see: the response is 404; add \
+                 .for_user::<U>() or .owner(..) to its DeferLayer, with the authentication outside \
+                 it. Logged once"
+            );
+        }
+    }
+}
