@@ -38,6 +38,8 @@ mod on_memory {
         order_events_are_recorded,
         order_operations_exclude_each_other,
         busy_refund_is_deferred,
+        active_run_is_listed,
+        dead_refund_can_be_redriven,
         panicking_handler_does_not_stop_the_demo,
         sigterm_finishes_active_request,
     }
@@ -49,6 +51,7 @@ mod on_redis {
         limited_route_admits_ten_requests,
         order_operations_exclude_each_other,
         busy_refund_is_deferred,
+        dead_refund_can_be_redriven,
     }
 }
 
@@ -120,6 +123,16 @@ async fn demos_give_equal_responses() {
         ("POST", "/orders/%ff/pay"),
         ("POST", "/orders/7/pay?ms=x"),
         ("POST", "/orders/7/pay?status=500&ms=0"),
+        ("POST", "/orders/9/pay?panic=1&ms=0"),
+        ("GET", "/live/7"),
+        ("GET", "/live/%ff"),
+        ("GET", "/dead"),
+        ("POST", "/dead"),
+        ("POST", "/dead/x/redrive"),
+        ("GET", "/dead/x/redrive"),
+        ("POST", "/dead//redrive"),
+        ("POST", "/dead/07777777777777777777777777777777777/redrive"),
+        ("POST", "/dead/0777777777777777777777777777777777/redrive"),
         ("POST", "/orders/7/pay?status=204&ms=0"),
         ("POST", "/orders/7/pay?status=205&ms=0"),
         ("POST", "/orders/7/pay?status=304&ms=0"),

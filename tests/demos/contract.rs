@@ -117,7 +117,8 @@ pub(crate) async fn busy_refund_is_deferred(demo: WebFramework, store: &str) {
 
 pub(crate) async fn panicking_handler_does_not_stop_the_demo(demo: WebFramework, store: &str) {
     let demo = DemoProcess::start(demo, store).await;
-    assert!(demo.post("/orders/7/pay?panic=1&ms=0").try_send().await.is_err());
+    // Not a closed connection, after which a browser would send the request again.
+    let _ = demo.post("/orders/7/pay?panic=1&ms=0").send().await.expect_status(500);
     let _ = demo.post("/orders/7/ship?ms=0").send().await.expect_status(200);
     let pending = start_long_ship(&demo, "7", 3500).await;
     let refund = demo.post("/orders/7/refund?panic=1&ms=0").send().await.expect_status(202);
@@ -125,6 +126,48 @@ pub(crate) async fn panicking_handler_does_not_stop_the_demo(demo: WebFramework,
     let document = wait_for_final_status(&demo, &refund).await;
     assert_eq!(document["state"], "dead", "{document}");
     let _ = demo.post("/orders/7/ship?ms=0").send().await.expect_status(200);
+}
+
+pub(crate) async fn dead_refund_can_be_redriven(demo: WebFramework, store: &str) {
+    let demo = DemoProcess::start(demo, store).await;
+    let work = start_long_ship(&demo, "7", 3500).await;
+    let refund = demo.post("/orders/7/refund?fails=1&ms=0").send().await.expect_status(202);
+    let id = refund.json()["id"].as_str().expect("an id").to_owned();
+    let redrive = format!("/dead/{id}/redrive");
+    let _ = work.response().await.expect_status(200);
+    let document = wait_for_final_status(&demo, &refund).await;
+    assert_eq!(document["state"], "dead", "{document}");
+    let listed = demo.get("/dead").send().await.expect_status(200).json();
+    let letter = serde_json::json!({
+        "id": id, "method": "POST", "path": "/orders/7/refund", "reason": "panicked", "attempts": 1,
+    });
+    assert_eq!(listed, serde_json::json!({ "jobs": [letter] }));
+    let accepted = demo.post(&redrive).send().await.expect_status(202);
+    assert_eq!(accepted.header("location"), format!("/deferred/{id}"));
+    assert_eq!(accepted.json(), serde_json::json!({ "id": id, "state": "queued" }));
+    let document = wait_for_final_status(&demo, &accepted).await;
+    assert_eq!(document["state"], "done", "{document}");
+    let listed = demo.get("/dead").send().await.expect_status(200).json();
+    assert_eq!(listed, serde_json::json!({ "jobs": [] }));
+    let _ = demo.post(&redrive).send().await.expect_status(409);
+}
+
+pub(crate) async fn active_run_is_listed(demo: WebFramework, store: &str) {
+    let demo = DemoProcess::start(demo, store).await;
+    let work = start_long_ship(&demo, "7", 3500).await;
+    let live = demo.get("/live/7").send().await.expect_status(200);
+    assert_eq!(live.header("access-control-allow-origin"), "*");
+    let live = live.json();
+    assert_eq!(live["pid"], demo.pid(), "{live}");
+    let [run] = &live["running"].as_array().expect("a list")[..] else { panic!("{live}") };
+    assert_eq!(run["op"], "ship", "{live}");
+    assert!(run["fence"].as_u64() > Some(0), "{live}");
+    assert!((1..=10_000).contains(&run["lease_ms"].as_u64().expect("a number")), "{live}");
+    let event = work.response().await.expect_status(200).json();
+    assert_eq!(event["started_us"], run["started_us"], "{live}");
+    let live = demo.get("/live/7").send().await.expect_status(200).json();
+    assert_eq!(live["running"], serde_json::json!([]), "{live}");
+    assert_eq!(live["events"].as_array().and_then(|events| events.last()), Some(&event), "{live}");
 }
 
 pub(crate) async fn sigterm_finishes_active_request(demo: WebFramework, store: &str) {

@@ -1,5 +1,6 @@
 //! Tasks of this repository, for developers and CI: `cargo xtask <task>`.
 
+mod browser_installation;
 mod cargo_tool;
 #[cfg(test)]
 mod document_paths;
@@ -14,6 +15,7 @@ mod run_fsck;
 mod run_tests;
 mod shell;
 mod source_files;
+mod system_package;
 mod test_counts;
 mod workspace_metadata;
 
@@ -27,7 +29,8 @@ use clap::Parser;
 enum XtaskCommand {
     /// Run every test (unit, conformance, scenario, property, doc)
     ///
-    /// Installs redis-server and cargo-nextest if they are missing.
+    /// Installs redis-server, cargo-nextest, and chromedriver with its browser if they are missing.
+    /// Without a browser, the tests of the demos' page are skipped.
     Test {
         /// Arguments for `cargo nextest run`, such as filters
         #[arg(last = true)]

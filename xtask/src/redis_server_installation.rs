@@ -1,4 +1,4 @@
-//! Finds or installs `redis-server`, the only test dependency that cargo does not provide.
+//! Finds or installs `redis-server`, the only condition of the tests that cargo does not provide.
 
 use std::{
     env,
@@ -8,7 +8,17 @@ use std::{
     process::Stdio,
 };
 
-use crate::shell;
+use crate::{shell, system_package::SystemPackage};
+
+const REDIS_SERVER: SystemPackage = SystemPackage {
+    program: "redis-server",
+    apt: &["redis-server"],
+    dnf: &["redis"],
+    apk: &["redis"],
+    // Arch replaces Redis with Valkey, which provides `redis-server` as a link.
+    pacman: &["valkey"],
+    brew: &["redis"],
+};
 
 /// Path of the program that tests start as `redis-server`: another version, or Valkey.
 const SERVER_VARIABLE: &str = "LOCKGATE_TESTS_SERVER";
@@ -88,65 +98,13 @@ fn link_server_program(server: &Path, name: &Path) -> std::io::Result<()> {
 }
 
 fn install_server() -> Result<(), String> {
-    let root = shell::capture_stdout(shell::workspace_command("id", ["-u"]))
-        .is_some_and(|id| id.trim() == "0");
-    let commands = plan_installation(shell::is_on_path, root)
-        .ok_or_else(|| manual_install_message("cannot be installed from here"))?;
-    println!("redis-server is not on PATH; installing it:");
-    for command in &commands {
-        shell::run(shell::workspace_command(command[0], &command[1..])).map_err(|error| {
-            manual_install_message(&format!("could not be installed ({error})"))
-        })?;
-    }
-    if shell::is_on_path("redis-server") {
-        Ok(())
-    } else {
-        Err(manual_install_message("is still not on PATH after the installation"))
-    }
+    REDIS_SERVER.install().map_err(|problem| manual_install_message(&problem))
 }
 
 fn manual_install_message(problem: &str) -> String {
     format!(
         "redis-server {problem}: install Redis 6.2 or newer, or Valkey, so that `redis-server` is on PATH, and run this again."
     )
-}
-
-/// Program and its arguments.
-type CommandLine = Vec<&'static str>;
-
-/// Commands that install the server here, or `None` if no supported package manager can be used.
-fn plan_installation(on_path: impl Fn(&str) -> bool, root: bool) -> Option<Vec<CommandLine>> {
-    const APT_OPTIONS: [&str; 2] = ["-o", "DPkg::Lock::Timeout=120"];
-    // Homebrew refuses to run as root and needs no sudo. All others need root.
-    if on_path("brew") && !root {
-        return Some(vec![vec!["brew", "install", "redis"]]);
-    }
-    let commands: Vec<CommandLine> = if on_path("apt-get") {
-        let front = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get"];
-        vec![
-            [&front[..], &APT_OPTIONS, &["update"]].concat(),
-            [
-                &front[..],
-                &APT_OPTIONS,
-                &["install", "-y", "--no-install-recommends", "redis-server"],
-            ]
-            .concat(),
-        ]
-    } else if on_path("dnf") {
-        vec![vec!["dnf", "install", "-y", "redis"]]
-    } else if on_path("apk") {
-        vec![vec!["apk", "add", "--no-cache", "redis"]]
-    } else if on_path("pacman") {
-        // Arch replaces Redis with Valkey, which provides `redis-server` as a link.
-        vec![vec!["pacman", "-Sy", "--noconfirm", "--needed", "valkey"]]
-    } else {
-        return None;
-    };
-    if root {
-        return Some(commands);
-    }
-    let sudo = |command: CommandLine| [vec!["sudo"], command].concat();
-    on_path("sudo").then(|| commands.into_iter().map(sudo).collect())
 }
 
 /// Parses `Redis server v=7.0.15 sha=...`, and Valkey's line of the same form.
@@ -159,36 +117,6 @@ fn parse_version(output: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn planned_commands(available: &[&str], root: bool) -> Option<String> {
-        let commands = plan_installation(|name| available.contains(&name), root)?;
-        Some(commands.iter().map(|command| command.join(" ")).collect::<Vec<_>>().join("; "))
-    }
-
-    #[test]
-    fn apt_plan_updates_first_and_never_prompts() {
-        let plan = planned_commands(&["apt-get", "sudo"], true).unwrap();
-        assert!(plan.starts_with("env DEBIAN_FRONTEND=noninteractive apt-get"), "{plan}");
-        assert!(plan.find("update").unwrap() < plan.find("install -y").unwrap(), "{plan}");
-        assert!(!plan.contains("sudo"));
-    }
-
-    #[test]
-    fn plan_without_root_needs_sudo() {
-        assert_eq!(planned_commands(&["dnf", "sudo"], false).unwrap(), "sudo dnf install -y redis");
-        assert_eq!(planned_commands(&["dnf"], false), None);
-    }
-
-    #[test]
-    fn homebrew_plan_uses_neither_root_nor_sudo() {
-        assert_eq!(planned_commands(&["brew"], false).unwrap(), "brew install redis");
-        assert_eq!(planned_commands(&["brew"], true), None);
-    }
-
-    #[test]
-    fn unknown_package_manager_has_no_plan() {
-        assert_eq!(planned_commands(&["sudo"], true), None);
-    }
 
     #[test]
     fn redis_and_valkey_versions_are_parsed() {

@@ -16,6 +16,7 @@ use std::{
 
 use self::shared_servers::SharedServers;
 use crate::{
+    browser_installation,
     cargo_tool::{self, CARGO_NEXTEST},
     redis_server_installation, shell,
     test_counts::TestCounts,
@@ -65,12 +66,18 @@ pub(crate) fn run(extra: &[&str]) -> ExitCode {
 }
 
 fn run_planned_tests(extra: &[&str], counts: &mut TestCounts) -> Result<(), String> {
-    let environment = redis_server_installation::chosen_server_environment()?;
+    let mut environment = redis_server_installation::chosen_server_environment()?;
     if environment.is_empty() {
         redis_server_installation::ensure_installed()?;
     }
     cargo_tool::ensure_installed(&CARGO_NEXTEST)?;
     let servers = SharedServers::start(&environment)?;
+    let mut skipped = None;
+    if includes_browser_tests(extra) {
+        let (browser_environment, message) = browser_installation::plan()?;
+        environment.extend(browser_environment);
+        skipped = message;
+    }
     let mut failed = Vec::new();
     for run in plan_runs(extra) {
         let mut command = shell::cargo_command(&run.args);
@@ -81,6 +88,9 @@ fn run_planned_tests(extra: &[&str], counts: &mut TestCounts) -> Result<(), Stri
             RunKind::DocTests => run_doc_tests(command, counts),
         };
         failed.extend(outcome.err());
+    }
+    if let Some(message) = skipped {
+        println!("\n{message}");
     }
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
 }
@@ -119,6 +129,14 @@ fn plan_runs<'a>(extra: &[&'a str]) -> Vec<PlannedRun<'a>> {
         run(RunKind::Nextest, &[&NEXTEST_ARGS, &WORKSPACE_ARGS, &["--all-targets"], extra]),
         run(RunKind::DocTests, &[&DOC_TEST_ARGS, &WORKSPACE_ARGS, extra]),
     ]
+}
+
+/// Returns true if the tests in a browser may be among those that run. If the arguments choose
+/// packages or targets, they have to name the browser's.
+fn includes_browser_tests(extra: &[&str]) -> bool {
+    let cargo_args = extra.split(|arg| *arg == "--").next().unwrap_or_default();
+    let is_choice = |arg: &&str| TARGET_OPTIONS.iter().any(|name| matches_option(arg, name));
+    !cargo_args.iter().any(is_choice) || cargo_args.iter().any(|arg| arg.contains("browser"))
 }
 
 /// Runs nextest with its own progress output and adds the counts of its report.
@@ -247,6 +265,17 @@ mod tests {
             assert_eq!(planned_args(&[one]), [format!("{NEXTEST_COMMAND} {one}")]);
         }
         assert_eq!(planned_args(&["--package-like"]).len(), 3);
+    }
+
+    #[test]
+    fn browser_is_installed_for_its_tests_alone() {
+        for included in [&[] as &[&str], &["lock"], &["-p", "lockgate-tests", "--test", "browser"]]
+        {
+            assert!(includes_browser_tests(included), "{included:?}");
+        }
+        for other in [&["-p", "lockgate"][..], &["--test=demos"], &["--doc"]] {
+            assert!(!includes_browser_tests(other), "{other:?}");
+        }
     }
 
     #[test]

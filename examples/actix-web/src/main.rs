@@ -4,39 +4,38 @@
 //! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis server. `PORT` is 3000 by default;
 //! 0 picks a free port.
 
+mod dead_letters;
 mod orders;
 
 use std::{
     env,
     error::Error,
+    future::IntoFuture as _,
     net::{SocketAddr, TcpListener},
-    pin::pin,
+    panic::AssertUnwindSafe,
     time::Duration,
 };
 
 use actix_web::{
-    App, HttpResponse, HttpServer, Responder,
+    App, HttpResponse, Responder,
     dev::Service as _,
-    error::ErrorServiceUnavailable,
+    error::ErrorInternalServerError,
     http::{StatusCode, header::ContentType},
     web::{self, Data, PayloadConfig, ServiceConfig},
 };
+use futures_util::FutureExt as _;
 use lockgate_actix_web::{
     DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
-};
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::watch,
 };
 
 use self::orders::OrderLog;
 
-/// Time that active requests and jobs have to finish after SIGTERM.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Timeout of a call to Redis. It is above the default of 250 ms, so that a busy development
 /// machine does not count as an outage.
 const STORE_CALL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Commands to try, for the default port. Each of them makes the lock busy that it needs.
+const CURL_LINES: &str = include_str!("../../assets/curl-lines.txt");
 
 #[actix_web::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -52,63 +51,23 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port))?;
-    // Installs the signal handlers before the address is printed, so that an early signal is not
-    // lost.
-    let termination = listen_for_termination()?;
-    print_usage(listener.local_addr()?);
-
-    let ((stop, stop_signal), (cut, cut_signal)) = (watch::channel(false), watch::channel(false));
+    let address = listener.local_addr()?;
     let routes = routes(&store);
-    let worker = actix_web::rt::spawn(
-        DeferWorker::new(&store, routes.clone())
-            .drain_timeout(DRAIN_TIMEOUT)
-            .run(wait_for_stop(stop_signal)),
-    );
+    let worker = DeferWorker::new(&store, routes.clone());
     let status = deferred_routes("/deferred").store(&store);
-    let server = HttpServer::new(move || {
-        let cut_signal = cut_signal.clone();
+    let app = move || {
         App::new()
-            .wrap_fn(move |request, app| {
-                let (response, cut) = (app.call(request), wait_for_stop(cut_signal.clone()));
-                async {
-                    tokio::select! {
-                        response = response => response,
-                        () = cut => Err(ErrorServiceUnavailable("")),
-                    }
-                }
-            })
+            .wrap_fn(|request, app| catch_panic(app.call(request)))
             .configure(routes.clone())
             .service(status.clone())
             .service(web::resource("/").get(index_page).head(index_page))
             .service(web::resource("/healthz").get(health).head(health))
-    })
-    // Releases the locks of clients that disconnect.
-    .h1_allow_half_closed(false)
-    // Longer than the timeout below, after which active requests are dropped.
-    .shutdown_timeout(2 * DRAIN_TIMEOUT.as_secs())
-    .disable_signals()
-    .listen(listener)?
-    .run();
-    let handle = server.handle();
-    actix_web::rt::spawn(server);
-
-    termination.await;
-    // The worker stops claiming and the server stops accepting. Active requests may finish.
-    stop.send_replace(true);
-    let mut drained = pin!(async {
-        handle.pause().await;
-        // Remembered requests of disconnected clients run on the server's threads and end with the
-        // server.
-        store.wait_for_direct_runs(DRAIN_TIMEOUT).await;
-        tokio::join!(handle.stop(true), worker)
-    });
-    if tokio::time::timeout(DRAIN_TIMEOUT + Duration::from_secs(3), &mut drained).await.is_err() {
-        // Drops active requests, so that their locks are released. Otherwise the locks stay held
-        // until their leases expire.
-        cut.send_replace(true);
-        let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
-    }
-    store.shutdown(Duration::from_secs(1)).await;
+    };
+    // Until SIGTERM or ctrl-c. They are caught before the address is printed, so that an early one
+    // is not lost.
+    let server = lockgate_actix_web::serve(listener, app).worker(worker).into_future();
+    print_usage(address);
+    server.await?;
     Ok(())
 }
 
@@ -122,6 +81,9 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
                 .policy_name("limited"),
         );
         let show = web::resource("/orders/{id}").get(orders::list_events).head(orders::list_events);
+        let live = web::resource("/live/{id}").get(orders::show_live).head(orders::show_live);
+        let dead = web::resource("/dead").get(dead_letters::list).head(dead_letters::list);
+        let redrive = web::resource("/dead/{id}/redrive").post(dead_letters::redrive);
         // The handlers take ids as text. For `Path<u64>` use `by_path_param_as::<u64>("id")`.
         let pay = web::resource("/orders/{id}/pay")
             .post(orders::pay)
@@ -135,6 +97,9 @@ fn routes(store: &Store) -> impl Fn(&mut ServiceConfig) + Send + Clone + 'static
             .wrap(DeferLayer::new());
         config
             .service(show)
+            .service(live)
+            .service(dead)
+            .service(redrive)
             .service(pay)
             .service(ship)
             .service(refund)
@@ -164,25 +129,18 @@ async fn health(store: Data<Store>) -> HttpResponse {
 
 fn print_usage(address: SocketAddr) {
     println!("listening on http://{address}");
-    println!("  curl -i http://{address}/limited");
-    println!("  curl -i -X POST 'http://{address}/orders/7/pay?ms=2000'");
-    println!("  curl -i -X POST 'http://{address}/orders/7/ship?ms=100'");
-    println!("  curl -i -X POST 'http://{address}/orders/7/refund' -d 'too late'");
-    println!("  curl -s http://{address}/orders/7");
+    for line in CURL_LINES.lines() {
+        println!("  {}", line.replace("127.0.0.1:3000", &address.to_string()));
+    }
 }
 
-async fn wait_for_stop(mut stop_signal: watch::Receiver<bool>) {
-    // The channel fails only if `main` has ended, which also means stop.
-    let _ = stop_signal.wait_for(|stop| *stop).await;
-}
-
-/// Starts to listen for signals at once. The returned future resolves at the first one.
-fn listen_for_termination() -> std::io::Result<impl Future<Output = ()>> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
-    })
+/// Answers a panic with 500. actix-web would close the connection, and a browser would then send
+/// the request again. Runs of the worker do not pass this.
+async fn catch_panic<R>(
+    call: impl Future<Output = Result<R, actix_web::Error>>,
+) -> Result<R, actix_web::Error> {
+    AssertUnwindSafe(call)
+        .catch_unwind()
+        .await
+        .unwrap_or_else(|_| Err(ErrorInternalServerError("the handler panicked")))
 }

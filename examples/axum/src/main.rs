@@ -4,35 +4,36 @@
 //! `LOCKGATE_STORE` is `memory` (default) or the URL of a Redis server. `PORT` is 3000 by default;
 //! 0 picks a free port.
 
+mod dead_letters;
 mod orders;
 
-use std::{env, error::Error, future::IntoFuture as _, net::SocketAddr, pin::pin, time::Duration};
+use std::{
+    env, error::Error, future::IntoFuture as _, net::SocketAddr, panic::AssertUnwindSafe,
+    time::Duration,
+};
 
 use axum::{
     Extension, Router,
-    extract::{DefaultBodyLimit, Request, State},
+    extract::{DefaultBodyLimit, Request},
     http::StatusCode,
-    middleware::{Next, from_fn, from_fn_with_state},
+    middleware::{Next, from_fn},
     response::{Html, IntoResponse as _, Response},
     routing::{get, post},
 };
+use futures_util::FutureExt as _;
 use lockgate_axum::{
     DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
 };
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-};
+use tokio::net::TcpListener;
 
 use self::orders::OrderLog;
-
-/// Time that active requests and jobs have to finish after SIGTERM.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout of a call to Redis. It is above the default of 250 ms, so that a busy development
 /// machine does not count as an outage.
 const STORE_CALL_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Commands to try, for the default port. Each of them makes the lock busy that it needs.
+const CURL_LINES: &str = include_str!("../../assets/curl-lines.txt");
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -48,45 +49,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
     };
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
-    // Installs the signal handlers before the address is printed, so that an early signal is not
-    // lost.
-    let termination = listen_for_termination()?;
-    print_usage(listener.local_addr()?);
-
-    let ((stop, stop_signal), (cut, cut_signal)) = (watch::channel(false), watch::channel(false));
-    let app = routes(&store);
-    let worker = tokio::spawn(
-        DeferWorker::new(&store, app.clone())
-            .drain_timeout(DRAIN_TIMEOUT)
-            .run(wait_for_stop(stop_signal.clone())),
-    );
-    let app = app
+    let address = listener.local_addr()?;
+    let routes = routes(&store);
+    let app = routes
+        .clone()
         .merge(deferred_routes("/deferred").store(&store))
         .route("/", get(|| async { Html(include_str!("../../assets/index.html")) }))
         .route("/healthz", get(health))
         .layer(Extension(store.clone()))
-        .layer(from_fn_with_state(cut_signal, run_until_cut))
-        .into_make_service_with_connect_info::<SocketAddr>();
-    let server = tokio::spawn(
-        axum::serve(listener, app).with_graceful_shutdown(wait_for_stop(stop_signal)).into_future(),
-    );
-
-    termination.await;
-    // The worker stops claiming and the server stops accepting. Active requests may finish.
-    stop.send_replace(true);
-    let mut drained = pin!(async {
-        let results = (worker.await, server.await);
-        // Remembered requests of disconnected clients continue without a connection.
-        store.wait_for_direct_runs(DRAIN_TIMEOUT).await;
-        results
-    });
-    if tokio::time::timeout(DRAIN_TIMEOUT + Duration::from_secs(3), &mut drained).await.is_err() {
-        // Drops active requests, so that their locks are released. Otherwise the locks stay held
-        // until their leases expire.
-        cut.send_replace(true);
-        let _ = tokio::time::timeout(Duration::from_secs(1), drained).await;
-    }
-    store.shutdown(Duration::from_secs(1)).await;
+        .layer(from_fn(catch_panic));
+    // Until SIGTERM or ctrl-c. They are caught before the address is printed, so that an early one
+    // is not lost.
+    let server =
+        lockgate_axum::serve(listener, app).worker(DeferWorker::new(&store, routes)).into_future();
+    print_usage(address);
+    server.await?;
     Ok(())
 }
 
@@ -108,6 +85,9 @@ fn routes(store: &Store) -> Router {
         .layer(DeferLayer::new());
     Router::new()
         .route("/orders/{id}", get(orders::list_events))
+        .route("/live/{id}", get(orders::show_live))
+        .route("/dead", get(dead_letters::list))
+        .route("/dead/{id}/redrive", post(dead_letters::redrive))
         .merge(pay)
         .merge(ship)
         .merge(refund)
@@ -135,38 +115,16 @@ async fn health(Extension(store): Extension<Store>) -> StatusCode {
 
 fn print_usage(address: SocketAddr) {
     println!("listening on http://{address}");
-    println!("  curl -i http://{address}/limited");
-    println!("  curl -i -X POST 'http://{address}/orders/7/pay?ms=2000'");
-    println!("  curl -i -X POST 'http://{address}/orders/7/ship?ms=100'");
-    println!("  curl -i -X POST 'http://{address}/orders/7/refund' -d 'too late'");
-    println!("  curl -s http://{address}/orders/7");
-}
-
-/// Ends the request when the drain timeout is over. axum runs each connection in a task of its own,
-/// which continues even if the server future is dropped.
-async fn run_until_cut(
-    State(cut_signal): State<watch::Receiver<bool>>,
-    request: Request,
-    next: Next,
-) -> Response {
-    tokio::select! {
-        response = next.run(request) => response,
-        () = wait_for_stop(cut_signal) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    for line in CURL_LINES.lines() {
+        println!("  {}", line.replace("127.0.0.1:3000", &address.to_string()));
     }
 }
 
-async fn wait_for_stop(mut stop_signal: watch::Receiver<bool>) {
-    // The channel fails only if `main` has ended, which also means stop.
-    let _ = stop_signal.wait_for(|stop| *stop).await;
-}
-
-/// Starts to listen for signals at once. The returned future resolves at the first one.
-fn listen_for_termination() -> std::io::Result<impl Future<Output = ()>> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
+/// Answers a panic with 500. hyper would close the connection, and a browser would then send the
+/// request again. Runs of the worker do not pass this layer.
+async fn catch_panic(request: Request, next: Next) -> Response {
+    let response = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    response.unwrap_or_else(|_| {
+        (StatusCode::INTERNAL_SERVER_ERROR, "the handler panicked").into_response()
     })
 }

@@ -83,6 +83,12 @@ impl DemoProcess {
         self.stdout_lines.lock().clone()
     }
 
+    /// Returns its log.
+    #[must_use]
+    pub fn stderr_lines(&self) -> Vec<String> {
+        self.stderr_lines.lock().clone()
+    }
+
     /// Creates a request with this method.
     pub fn request(&self, method: &str, target: &str) -> TestRequest {
         request(self.addr, method, target)

@@ -1,0 +1,81 @@
+//! The page of the demos in Chromium, driven by WebDriver: each button does what it promises.
+//!
+//! `chromedriver` has to be on `PATH`; `cargo xtask test` installs it (Debian: the packages
+//! `chromium` and `chromium-driver`). The smoke test is part of every run. The others are ignored,
+//! because they play at human pace; `.ci/full` runs them:
+//!
+//! ```sh
+//! cargo xtask test -- -p lockgate-tests --test browser --run-ignored all
+//! ```
+
+#[path = "browser/chromium.rs"]
+mod chromium;
+#[path = "browser/demo_page.rs"]
+mod demo_page;
+#[path = "browser/promises.rs"]
+mod promises;
+
+use lockgate_tests::WebFramework;
+
+use self::{
+    chromium::{Viewport, is_without_browser},
+    demo_page::DemoPage,
+};
+
+/// Tests of the page, each with both demos.
+macro_rules! on_both_demos {
+    ($($test:ident in $viewport:ident),+ $(,)?) => {$(
+        mod $test {
+            use lockgate_tests::WebFramework;
+
+            use crate::{check_page, chromium::Viewport, promises};
+
+            #[tokio::test]
+            #[ignore = "plays at human pace: .ci/full runs it"]
+            async fn axum() {
+                check_page(WebFramework::Axum, Viewport::$viewport, promises::$test).await;
+            }
+
+            #[tokio::test]
+            #[ignore = "plays at human pace: .ci/full runs it"]
+            async fn actix() {
+                check_page(WebFramework::Actix, Viewport::$viewport, promises::$test).await;
+            }
+        }
+    )+};
+}
+
+on_both_demos! {
+    tour_refuses_waits_defers_crashes_and_redrives in Desktop,
+    operations_answer_as_their_buttons_say in Desktop,
+    failing_handlers_are_shown_once in Desktop,
+    deferred_requests_are_cancelled_redriven_and_cleared in Desktop,
+    quota_buttons_spend_the_quota in Desktop,
+    code_can_be_unfolded_and_copied in Desktop,
+    second_process_has_a_lane in Desktop,
+    page_fits_a_phone in Phone,
+    page_fits_a_desktop in Desktop,
+}
+
+#[tokio::test]
+async fn smoke() {
+    for framework in [WebFramework::Axum, WebFramework::Actix] {
+        check_page(framework, Viewport::Desktop, promises::second_payment_is_refused).await;
+    }
+}
+
+/// Runs a check on the page of a demo of its own, and fails if a script of the page has failed.
+async fn check_page(
+    framework: WebFramework,
+    viewport: Viewport,
+    check: impl AsyncFnOnce(&DemoPage),
+) {
+    if is_without_browser() {
+        println!("Skipped: install chromium and chromium-driver (Debian's names).");
+        return;
+    }
+    let page = DemoPage::open(framework, viewport).await;
+    check(&page).await;
+    assert_eq!(page.script_errors().await, Vec::<String>::new(), "{framework:?}");
+    page.close().await;
+}
