@@ -99,8 +99,10 @@ impl CallFault {
                 | ServerErrorKind::Ask
                 | ServerErrorKind::TryAgain
                 | ServerErrorKind::ClusterDown,
-            ) if let Some(node) = &connection.node => {
-                node.handle_redirect(error);
+            ) if connection.node.is_some() => {
+                if let Some(node) = &connection.node {
+                    node.handle_redirect(error);
+                }
                 Self::NotExecuted
             }
             RedisErrorKind::Server(ServerErrorKind::ClusterDown | ServerErrorKind::TryAgain) => {
