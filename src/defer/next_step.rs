@@ -1,10 +1,10 @@
-//! `NextStep`: what follows a run, for log records.
+//! `NextStep`: the action after a run, for log records.
 
 use std::time::Duration;
 
 use crate::{durations::saturating_millis, store::Settlement};
 
-/// What follows a run: nothing, another run, or the end of the job.
+/// Action after a run: none, another run, or the end of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NextStep {
     /// `retry`: it runs again, and the attempt counts. `run later`: it runs again, and the attempt

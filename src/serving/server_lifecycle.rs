@@ -129,7 +129,7 @@ impl ServerLifecycle {
     /// Runs the workers and the server until the shutdown, drains them, and shuts the stores down.
     /// `server` has to end by itself when it is draining and no request is left.
     ///
-    /// A server or a worker that ends before the shutdown begins it.
+    /// A server that ends, or a worker that panics, before the shutdown begins it.
     ///
     /// # Errors
     ///
@@ -147,8 +147,14 @@ impl ServerLifecycle {
         let direct_runs = self.direct_runs_ended();
         let Self { workers, drain_timeout, shutdown, phase, signals, .. } = self;
         // Dropping a handle detaches its task: a worker whose server was dropped returns its jobs.
-        let mut workers: FuturesUnordered<JoinHandle<()>> =
-            workers.into_iter().map(|start| tokio::spawn(start(signals.clone()))).collect();
+        let mut workers: FuturesUnordered<JoinHandle<()>> = workers
+            .into_iter()
+            .map(|start| {
+                let signals = signals.clone();
+                // A worker with wrong settings panics when it starts.
+                tokio::spawn(async move { start(signals).await })
+            })
+            .collect();
         let (mut server, mut ended) = (pin!(server), EndedParts::default());
         tokio::select! {
             result = &mut server => ended.server = Some(result),

@@ -116,6 +116,19 @@ async fn panicking_worker_ends_the_server_with_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn worker_that_panics_when_it_starts_ends_the_server_with_an_error() {
+    let mut lifecycle = ServerLifecycle::new();
+    lifecycle.set_shutdown(pending());
+    lifecycle.add_worker(scripted(|signals: StopSignals| {
+        assert!(signals.is_stopping(), "its settings are wrong");
+        ready(())
+    }));
+    let server = server_until(&lifecycle, StopPhase::Draining);
+    let error = lifecycle.run(server).await.expect_err("the worker is missing");
+    assert!(error.to_string().starts_with("a worker has ended early"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn dropped_lifecycle_has_reached_every_phase() {
     let ((started, start), (ended, worker_end)) = (oneshot::channel(), oneshot::channel());
     let mut lifecycle = ServerLifecycle::new();

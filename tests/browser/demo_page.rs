@@ -27,7 +27,7 @@ const RESPONSES: &str = "[...document.querySelector('#answers').tBodies[0].rows]
     body: row.cells[7].textContent,
 }))";
 
-/// What a failed test prints.
+/// Script whose result a failed test prints.
 const PAGE_STATE: &str = "({
     tour: document.querySelector('#tour-says').textContent,
     zones: [...document.querySelectorAll('[data-zone] h3')].map((zone) => zone.textContent),

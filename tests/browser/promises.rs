@@ -1,4 +1,4 @@
-//! What the buttons of the page promise.
+//! Promises of the page's buttons.
 
 use lockgate_tests::{DemoProcess, shared_server};
 use serde_json::json;

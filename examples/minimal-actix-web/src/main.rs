@@ -35,6 +35,7 @@ fn orders(store: &Store) -> impl Fn(&mut web::ServiceConfig) + Clone + Send + 's
 
 #[actix_web::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt::init(); // lockgate logs wiring faults, with their fix
     let store = Store::connect("redis://127.0.0.1/").await?; // or Store::memory()
 
     let orders = orders(&store);

@@ -12,6 +12,7 @@ use lockgate_axum::{
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt::init(); // lockgate logs wiring faults, with their fix
     let store = Store::connect("redis://127.0.0.1/").await?; // or Store::memory()
 
     let pay = Router::new()

@@ -57,23 +57,24 @@ use self::cut_off_app::CutOffApp;
 /// use actix_web::{App, web};
 /// use lockgate_actix_web::{DeferLayer, DeferWorker, LockLayer, Store, deferred_routes};
 ///
-/// fn orders(config: &mut web::ServiceConfig) {
-///     let refund = web::resource("/orders/{id}/refund")
-///         .post(async || "refunded")
-///         .wrap(LockLayer::by_path_param_as::<u64>("id"))
-///         .wrap(DeferLayer::new());
-///     config.service(refund);
+/// fn orders(store: &Store) -> impl Fn(&mut web::ServiceConfig) + Clone + Send + 'static {
+///     let store = web::Data::new(store.clone()); // and the state of your handlers
+///     move |config| {
+///         let refund = web::resource("/orders/{id}/refund")
+///             .post(async || "refunded")
+///             .wrap(LockLayer::by_path_param_as::<u64>("id"))
+///             .wrap(DeferLayer::new());
+///         config.app_data(store.clone()).service(refund);
+///     }
 /// }
 ///
 /// #[actix_web::main]
 /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     let store = Store::memory(); // or Store::connect("redis://127.0.0.1/").await?
-///     let worker = DeferWorker::new(&store, orders);
+///     let orders = orders(&store);
+///     let worker = DeferWorker::new(&store, orders.clone());
 ///     let app = move || {
-///         App::new()
-///             .configure(orders)
-///             .service(deferred_routes("/deferred").store(&store))
-///             .app_data(web::Data::new(store.clone()))
+///         App::new().configure(orders.clone()).service(deferred_routes("/deferred"))
 ///     };
 ///     lockgate_actix_web::serve(TcpListener::bind("127.0.0.1:3000")?, app)
 ///         .http_server(|server| Ok(server.workers(4)))

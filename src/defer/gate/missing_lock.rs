@@ -21,7 +21,7 @@ use crate::{
 /// invent methods, and each one counts as a route of its own.
 const MAX_UNLOCKED_ROUTES: usize = 256;
 
-/// What a layer and its clones have seen of the locks inside them.
+/// Locks inside a layer and its clones, as their requests have met them.
 #[derive(Debug, Default)]
 pub(super) struct LockPresence {
     /// A request has met a `LockLayer`.

@@ -65,7 +65,7 @@ pub(super) enum StatusViewer {
 
 impl fmt::Debug for StatusViewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if matches!(self, Self::Anyone) { "Anybody" } else { "Somebody" })
+        f.write_str(if matches!(self, Self::Anyone) { "Anyone" } else { "Identified" })
     }
 }
 

@@ -65,7 +65,7 @@ impl WorkerSettings {
     }
 
     /// Checks that the worker restores what the layers of this process carry, and logs an error if
-    /// it does not: a panic in a task may be read by no one.
+    /// it does not: a panic in a task may stay unread.
     ///
     /// # Errors
     ///

@@ -13,7 +13,7 @@ use crate::{
 /// Most by which two replies about one lease may differ, since each took a while to arrive.
 const TOLERANCE: Duration = Duration::from_millis(50);
 
-/// What a queue task knows of the lease that it waits for. A lease that is renewed never ends here,
+/// Lease that a queue task waits for. A lease that is renewed never ends here,
 /// and a release is announced by an offer. So a lock that is granted after the end of the last
 /// known lease, without an offer, was not released.
 #[derive(Debug, Default)]

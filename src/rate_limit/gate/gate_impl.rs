@@ -7,14 +7,14 @@ use tracing::field::display;
 
 use super::{
     rate_limit_context::{self, RateLimitContext},
-    rate_limit_layer::RateLimitLayer,
+    rate_limit_layer::{RateLimitLayer, policy_conflict_error},
     rate_limit_settings::RateLimitSettings,
     rate_limit_ticket::{CheckPolicy, RateLimitTicket},
     rate_status::{RateStatus, StoreIdentity},
     run_charge::RunCharge,
 };
 use crate::{
-    error::Error,
+    error::{Error, expect_setting},
     gate::{
         DirectRunRefusals, Gate, GateId, GateRequest, HttpRequestHead, InitialVerdict, LeaveAction,
         RequestKind, ServiceOutcome, UnchargedMark, Verdict,
@@ -33,6 +33,13 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
     /// Status of a request with final charges.
     type LightTicket = Option<RateStatus>;
     type AcceptTicket = Infallible;
+
+    /// A name or quota may have been set after the policy was added.
+    fn validate_settings(&self) {
+        if let Some(name) = self.0.conflicting_policy_name() {
+            expect_setting::<()>(Err(policy_conflict_error("RateLimitLayer", name)));
+        }
+    }
 
     fn inspect<V: GateRequest<NativeRequest = R::Native>>(
         &self,

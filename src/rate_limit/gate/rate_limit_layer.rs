@@ -133,13 +133,9 @@ impl<R: RequestKind> RateLimitLayer<R> {
     /// the same quota while both have no name.
     pub fn try_and_policy(self, policy: impl Into<Policy>) -> Result<Self, Error> {
         let mut settings = Arc::unwrap_or_clone(self.0);
-        settings.add_policy_of_last_key(policy.into()).map_err(|name| {
-            Error::setting(format!(
-                "RateLimitLayer::and_policy: another policy of this key is called {name:?} too, \
-                 so that each request would be charged twice; give one of them another name with \
-                 Policy::with_name, or remove it"
-            ))
-        })?;
+        settings
+            .add_policy_of_last_key(policy.into())
+            .map_err(|name| policy_conflict_error("RateLimitLayer::and_policy", &name))?;
         Ok(Self(Arc::new(settings)))
     }
 
@@ -178,4 +174,12 @@ impl<R: RequestKind> fmt::Debug for RateLimitLayer<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+/// Error of two policies of one key that share a counter or a name.
+pub(super) fn policy_conflict_error(place: &str, policy_name: &str) -> Error {
+    Error::setting(format!(
+        "{place}: another policy of this key is called {policy_name:?} too, so that each request \
+         would be charged twice; give one of them another name with Policy::with_name, or remove it"
+    ))
 }

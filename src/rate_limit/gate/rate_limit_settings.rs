@@ -85,6 +85,22 @@ impl<R: RequestKind> RateLimitSettings<R> {
         Ok(())
     }
 
+    /// Returns the name of a policy that shares a counter, or the name that clients see, with
+    /// another policy of its key. Names and quotas may have changed since it was added.
+    pub(super) fn conflicting_policy_name(&self) -> Option<&str> {
+        let mut policies_of_key: Vec<&Policy> = Vec::new();
+        for LayerPolicy { shares_key, policy, .. } in &self.policies {
+            if !shares_key {
+                policies_of_key.clear();
+            }
+            if policies_of_key.iter().any(|other| policy.conflicts_with(other)) {
+                return Some(policy.name());
+            }
+            policies_of_key.push(policy);
+        }
+        None
+    }
+
     pub(super) fn may_settle(&self) -> bool {
         self.policies.iter().any(LayerPolicy::may_settle)
     }

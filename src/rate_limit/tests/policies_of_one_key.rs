@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{
     ErrorKind, Key, Quota, RateStatus,
-    gate::GateRequest as _,
+    gate::{Gate as _, GateRequest as _},
     store::{Store, faulty_store},
 };
 
@@ -90,4 +90,11 @@ async fn remaining_is_the_fewest_of_all_policies_and_layers() {
     assert_eq!(status_inside(31, [11, 21]).await.remaining(), 10);
     let status = status_inside(5, [22, 12]).await;
     assert_eq!((status.remaining(), status.decision().remaining()), (4, 11));
+}
+
+#[test]
+#[should_panic(expected = "another policy of this key is called \"x\" too")]
+fn policy_that_is_named_after_another_one_is_refused_when_the_layer_is_applied() {
+    let limit = gate_by_header("a", named_policy("x", per_minute(5))).and_policy(per_minute(6));
+    limit.policy_name("x").validate_settings();
 }

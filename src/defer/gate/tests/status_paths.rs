@@ -1,4 +1,4 @@
-//! Where a 202 sends its client: to the routes that are mounted, unless the layer says otherwise.
+//! `Location` of a 202: the routes that are mounted, unless the layer names another path.
 
 use super::*;
 use crate::{
