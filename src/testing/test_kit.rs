@@ -84,13 +84,16 @@ impl TestKit {
     ///
     /// # Errors
     ///
-    /// If the lock is held already.
+    /// [`ErrorKind::Unavailable`] if the lock is held, or if a deferred job of it is due.
     pub async fn hold_lock(&self, key: impl Into<Key>) -> Result<LockGuard, Error> {
         // The lease outlasts everything but a day on the store's clock or tokio's.
         let lock = self.store.lock(key).lease(DAY).max_hold(DAY);
         lock.acquire().await.map_err(|refused| match refused {
             AcquireError::Fault(error) => error,
-            other => Error::new(ErrorKind::Config, "hold").with_source(other.to_string()),
+            _ => Error::new(ErrorKind::Unavailable, "TestKit::hold_lock").with_source(
+                "the lock is held, or a deferred job of it is due; hold it before the request, or \
+                 call run_due first",
+            ),
         })
     }
 

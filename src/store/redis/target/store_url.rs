@@ -88,7 +88,11 @@ impl StoreUrl {
     }
 
     fn parse_with_port(url: &str, default_port: Option<u16>) -> Result<Self, Error> {
-        let parse_error = || url_error("cannot be parsed; expected redis://host:port/db");
+        let parse_error = || {
+            url_error(
+                "cannot be parsed; expected redis://host:port/db, or for a store in memory Store::memory()",
+            )
+        };
         let (scheme, location) = url.split_once("://").ok_or_else(parse_error)?;
         let (kind, tls) = UrlScheme::parse(&scheme.to_ascii_lowercase()).ok_or_else(|| {
             url_error("has an unknown scheme; use redis, rediss, valkey, valkeys, unix, redis+sentinel or redis+cluster")
