@@ -80,6 +80,9 @@ const LAPSED_PEER_CHECK_DELAY: Duration = Duration::from_millis(200);
 /// Delay before shards are divided again after workers have joined or left.
 const REBALANCE_DELAY: Duration = Duration::from_millis(50);
 
+/// Delay of a heartbeat after which the lease of this worker's shards may have ended.
+const MAX_HEARTBEAT_DELAY: Duration = SHARD_LEASE.saturating_sub(PEER_HEARTBEAT_INTERVAL);
+
 /// Delay before a failed call to the store is repeated.
 const RETRY_DELAY: Duration = Duration::from_millis(300);
 
@@ -191,8 +194,12 @@ impl JobDispatcher {
     async fn refresh_membership(&mut self) {
         // Restarts the receiver of wake-ups if it ended with the runtime that it ran on.
         self.worker.store.wakeups();
+        let was_late = Instant::now() > self.next_heartbeat + MAX_HEARTBEAT_DELAY;
         let heartbeat = self.send_heartbeat(SHARD_LEASE).await;
         let now = Instant::now();
+        if was_late || !heartbeat.as_ref().is_ok_and(|reply| !reply.is_paused) {
+            self.worker.record_watch_gap();
+        }
         let Ok(HeartbeatReply { own_shards, busy_shards, peers, is_paused, peer_expires_in }) =
             heartbeat
         else {

@@ -1,6 +1,6 @@
 //! Log record about a job whose lock was held by a process that has gone.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use super::{job_chain::JobChain, worker::WorkerSettings};
 use crate::{
@@ -8,19 +8,28 @@ use crate::{
     store::ClaimedRun,
 };
 
-/// Age of a worker from which on it knows that the shard of a new job was watched, by itself or by
-/// a peer: after it the shards of a process that died before are taken over.
-const MIN_WORKER_AGE: Duration = Duration::from_secs(15);
+/// Time after a gap in a worker's watch after which the shard of a new job is watched, by this
+/// worker or by a peer: the shards of a process that has died are taken over by then.
+const MIN_WATCH_TIME: Duration = Duration::from_secs(15);
+
+impl WorkerSettings {
+    /// Records that shards may be without a watch: the jobs are paused, or a heartbeat failed or
+    /// was late.
+    pub(super) fn record_watch_gap(&self) {
+        self.watched_since_us.store(self.store.backend().estimated_now_us(), Ordering::Relaxed);
+    }
+}
 
 impl JobChain {
     /// Logs that the last holder of the lock did not release it, if this run shows that: a release
     /// would have offered the lock to the job.
     ///
     /// While no worker watches the shard, a release offers nothing. So jobs are left out that were
-    /// accepted before the worker has reached `MIN_WORKER_AGE`.
+    /// accepted within `MIN_WATCH_TIME` of the start of the worker or of a gap in its watch.
     pub(super) fn warn_lost_holder(&self, run: &ClaimedRun) {
-        let WorkerSettings { store, created_us, .. } = &*self.worker;
-        let known_since_us = created_us.saturating_add(saturating_micros(MIN_WORKER_AGE));
+        let WorkerSettings { store, watched_since_us, .. } = &*self.worker;
+        let watched_since_us = watched_since_us.load(Ordering::Relaxed);
+        let known_since_us = watched_since_us.saturating_add(saturating_micros(MIN_WATCH_TIME));
         // The lock of a webhook has no holders but its runs, and is polled instead of offered.
         let is_first_run = run.attempt == 1 && !self.key.is_webhook();
         if !run.was_not_offered || !is_first_run || run.accepted_us < known_since_us {

@@ -69,8 +69,8 @@ pub(crate) use self::tasks::{
 };
 #[cfg(test)]
 pub(crate) use self::tests::{
-    BackendFault, CapturedLog, FaultSchedule, faulty_store, faulty_store_with_clock, spawn,
-    with_stalled_stores,
+    BackendFault, CapturedLog, FaultSchedule, acquire_as_killed_process, faulty_store,
+    faulty_store_with_clock, spawn, with_stalled_stores,
 };
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use self::tests::{ScriptedProxy, reply_script};

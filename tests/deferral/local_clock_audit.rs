@@ -21,7 +21,7 @@ const ALLOWED_USES: [(&str, usize, &str); 20] = [
     ("defer/jobs/job_info.rs", 9, "conversion: server times of a job's events"),
     ("defer/settlement_rules.rs", 7, "pause of an unrouted job, from a second to a minute"),
     ("defer/execute_run.rs", 4, "conversion: server time of a job's acceptance"),
-    ("defer/lost_holder_warning.rs", 1, "text of a log record: time since a job was accepted"),
+    ("defer/lost_holder_warning.rs", 2, "log record about a lock whose holder has gone"),
     ("defer/worker/worker_settings.rs", 1, "age of a worker, above which it logs a lost holder"),
     ("gate/replay_marker.rs", 2, "conversion: server time of a job's acceptance, for handlers"),
     (

@@ -1,27 +1,9 @@
 //! A job behind a lock whose holder has gone.
 
 use super::{CountingReplayer, SECOND, SpawnedWorker, enqueue_job, lock_key_of, wait_until_ended};
-use crate::store::{
-    AcquireCommand, AcquireReply, CapturedLog, JobState, LockMode, LockToken, Store,
-};
+use crate::store::{CapturedLog, JobState, Store, acquire_as_killed_process};
 
 const TAKEN_OVER: &str = "lock taken over: its last holder did not release it";
-
-/// Takes the lock as a process does that is killed then: it neither renews nor releases it.
-async fn acquire_and_die(store: &Store, target: &str) {
-    let dead = store.as_another_process();
-    let command = AcquireCommand {
-        key: lock_key_of(target),
-        token: LockToken::new(dead.node()),
-        mode: LockMode::Exclusive,
-        lease: 10 * SECOND,
-        max_wait: None,
-        resume_seq: 0,
-        record_name: None,
-    };
-    let reply = dead.backend().acquire(command).await.expect("the store is in this process");
-    assert!(matches!(reply, AcquireReply::Granted { .. }), "{reply:?}");
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_job_reports_a_holder_that_did_not_release_its_lock() {
@@ -35,7 +17,7 @@ async fn a_job_reports_a_holder_that_did_not_release_its_lock() {
     assert_eq!(wait_until_ended(&store, &released).await, JobState::Done);
     assert!(!log.text().contains(TAKEN_OVER), "{}", log.text());
 
-    acquire_and_die(&store, "/b").await;
+    acquire_as_killed_process(&store, lock_key_of("/b")).await;
     let waiting = enqueue_job(&store, "/b").await;
     assert_eq!(wait_until_ended(&store, &waiting).await, JobState::Done);
     worker.stop().await;
@@ -44,4 +26,24 @@ async fn a_job_reports_a_holder_that_did_not_release_its_lock() {
     assert!(line.contains(&format!("lock={}", lock_key_of("/b"))), "{line}");
     assert!(line.contains(&format!("job={}", waiting.log_prefix())), "{line}");
     assert!(line.contains("waited_ms=10"), "the whole lease: {line}");
+}
+
+/// A paused queue has no watch, so a release offers nothing.
+#[tokio::test(start_paused = true)]
+async fn a_job_of_a_paused_queue_reports_no_holder() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let (store, routes) = (Store::memory(), CountingReplayer::default());
+    let worker = SpawnedWorker::spawn_on(&store, &routes);
+    tokio::time::sleep(20 * SECOND).await;
+    store.deferred_jobs().pause().await.expect("it is there");
+    tokio::time::sleep(20 * SECOND).await;
+    let held = store.as_another_process().lock(lock_key_of("/a")).acquire().await.expect("free");
+    let jobs = [enqueue_job(&store, "/a").await, enqueue_job(&store, "/b").await];
+    held.release().await;
+    store.deferred_jobs().resume().await.expect("it is there");
+    for job in jobs {
+        assert_eq!(wait_until_ended(&store, &job).await, JobState::Done);
+    }
+    worker.stop().await;
+    assert!(!log.text().contains(TAKEN_OVER), "{}", log.text());
 }

@@ -1,6 +1,10 @@
 //! `WorkerSettings`: settings of a worker, without the type of its framework.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use crate::{
     defer::{
@@ -36,8 +40,9 @@ pub(in crate::defer) struct WorkerSettings {
     pub(in crate::defer) snapshot_restorers: SnapshotRestorers,
     pub(in crate::defer) authorize_fn: Option<AuthorizeFn>,
     pub(in crate::defer) webhooks: Option<Arc<dyn WebhookSender>>,
-    /// Time at which the worker was built, by the store's clock as far as it is known.
-    pub(in crate::defer) created_us: u64,
+    /// Time since when the worker knows of no gap in the watch of its shards, by the store's clock
+    /// as far as it is known.
+    pub(in crate::defer) watched_since_us: AtomicU64,
 }
 
 impl WorkerSettings {
@@ -60,7 +65,7 @@ impl WorkerSettings {
             snapshot_restorers: SnapshotRestorers::default(),
             authorize_fn: None,
             webhooks: None,
-            created_us: store.backend().estimated_now_us(),
+            watched_since_us: AtomicU64::new(store.backend().estimated_now_us()),
         }
     }
 

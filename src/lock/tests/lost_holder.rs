@@ -3,26 +3,10 @@
 use super::SECOND;
 use crate::{
     key::Key,
-    store::{AcquireCommand, AcquireReply, CapturedLog, LockMode, LockToken, Store},
+    store::{CapturedLog, Store, acquire_as_killed_process},
 };
 
 const TAKEN_OVER: &str = "lock taken over: its last holder did not release it";
-
-/// Takes the lock as a process does that is killed then: it neither renews nor releases it.
-async fn acquire_and_die(store: &Store) {
-    let dead = store.as_another_process();
-    let command = AcquireCommand {
-        key: Key::custom("x"),
-        token: LockToken::new(dead.node()),
-        mode: LockMode::Exclusive,
-        lease: 10 * SECOND,
-        max_wait: None,
-        resume_seq: 0,
-        record_name: None,
-    };
-    let reply = dead.backend().acquire(command).await.expect("the store is in this process");
-    assert!(matches!(reply, AcquireReply::Granted { .. }), "{reply:?}");
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_waiter_reports_a_holder_that_did_not_release_its_lock() {
@@ -36,7 +20,7 @@ async fn a_waiter_reports_a_holder_that_did_not_release_its_lock() {
     waiter.await.unwrap().expect("it was released").release().await;
     assert!(!log.text().contains(TAKEN_OVER), "{}", log.text());
 
-    acquire_and_die(&store).await;
+    acquire_as_killed_process(&store, Key::custom("x")).await;
     let guard = store.lock("x").wait(60 * SECOND).acquire().await.expect("the lease ends");
     guard.release().await;
     let text = log.text();

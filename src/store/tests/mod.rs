@@ -23,6 +23,7 @@ mod fsck;
 mod grant_refresh;
 mod job_runs;
 mod jobs;
+mod killed_process;
 mod lock_mode_steps;
 mod locks;
 mod memory_only;
@@ -155,6 +156,7 @@ pub(crate) use self::scripted_proxy::{ProxiedCommand, ScriptedProxy, read_comman
 pub(crate) use self::{
     captured_log::CapturedLog,
     faulty_backend::{BackendFault, FaultSchedule, faulty_store, faulty_store_with_clock},
+    killed_process::acquire_as_killed_process,
     spawn::spawn,
     stalled_runtime::with_stalled_stores,
 };
