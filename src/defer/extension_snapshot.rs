@@ -54,7 +54,7 @@ pub trait ExtensionSnapshot: Clone + Send + Sync + Serialize + DeserializeOwned 
     }
 }
 
-/// User of a request, or tenant: a snapshot that says to whom the deferred request belongs.
+/// User or tenant of a request: a snapshot that names the owner of the deferred request.
 ///
 /// Three settings share it, and each of them needs the other two:
 ///

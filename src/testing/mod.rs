@@ -42,7 +42,8 @@
 //! unless the test pauses it: the `wait` of a lock, `wait_up_to`, `Prefer: wait=N`, `max_hold`,
 //! `max_run_time`, `body_read_timeout`, and timers of the application. Pause it by
 //! `#[tokio::test(start_paused = true)]`. That needs tokio's feature `test-util`, which `full` does
-//! not include:
+//! not include. Deferred runs of actix-web have a thread with a clock of its own, so a test that
+//! pauses its clock and awaits [`TestDeferWorker::run_due`] ends them by `max_run_time` at once.
 //!
 //! ```toml
 //! [dev-dependencies]

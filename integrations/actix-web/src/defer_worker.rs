@@ -127,8 +127,9 @@ impl DeferWorker {
     /// returns, with its `app_data`, scopes and layers. It is called once, in the thread of the
     /// runs.
     ///
-    /// Use one function for the worker and the server, and let the server add what a run does not
-    /// pass: the authentication, since credentials are not stored, and layers about connections.
+    /// Use one function for the worker and the server, and let the server add the layers that a run
+    /// does not pass: authentication, since credentials are not stored, and layers about
+    /// connections.
     /// The function registers the store, as for a server.
     ///
     /// ```

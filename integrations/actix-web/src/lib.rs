@@ -21,7 +21,7 @@
 //!             .wrap(DeferLayer::new())
 //!             .wrap(RateLimitLayer::by_ip(Quota::requests(100).per(Duration::from_secs(60))));
 //!         config
-//!             .app_data(store.clone()) // here and not on the `App`: the worker has what is here
+//!             .app_data(store.clone()) // not on the `App`: the worker has one of its own
 //!             .service(refund)
 //!             .service(deferred_routes("/deferred"));
 //!     }
@@ -114,7 +114,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The worker has what `orders` registers, and nothing of the server's `App`. A handler that takes
+//! The worker has the data of `orders`, and nothing of the server's `App`. A handler that takes
 //! a `web::Data` of `App::app_data` succeeds in the server and fails in the worker, which logs it.
 //! [`DeferWorker::from_app`] gives the worker a whole `App`.
 //!
@@ -184,8 +184,8 @@
 //! scope).
 //!
 //! A request with a wrong method takes a lock for a moment around a resource, because actix selects
-//! the method further inside. While the resource is busy, it gets the busy response or is deferred:
-//! a 202, and later a stored 405. If that matters, wrap the route:
+//! the method further inside. While the resource is busy, or always with `background`, it gets the
+//! busy response or is deferred: a 202, and later a stored 405. If that matters, wrap the route:
 //!
 //! ```no_run
 //! use actix_web::{App, web};

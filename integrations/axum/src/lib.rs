@@ -156,8 +156,9 @@
 //! that it lacks. It does take a lock by a key that it has (`by_ip`, a header).
 //!
 //! A request with a wrong method takes a lock for a moment under `Router::layer`, because axum
-//! selects the method further inside. While the resource is busy, it gets the busy response or is
-//! deferred: a 202, and later a stored 405. If that matters, put the layers on the methods:
+//! selects the method further inside. While the resource is busy, or always with `background`, it
+//! gets the busy response or is deferred: a 202, and later a stored 405. If that matters, put the
+//! layers on the methods:
 //!
 //! ```no_run
 //! use axum::{Router, routing::post};
