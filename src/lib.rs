@@ -110,6 +110,7 @@
 )]
 #![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "used by Redis stores only"))]
 
+pub mod admin;
 mod clock;
 pub mod defer;
 pub mod driver;

@@ -68,6 +68,12 @@ impl Store {
 }
 
 impl<T> Queue<T> {
+    /// Returns the name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_str()
+    }
+
     /// Sets the number of attempts until a task is dead, crashes included; at least 1. Default 5:
     /// with the default backoff, a problem of less than a few seconds costs no task.
     #[must_use]

@@ -1,5 +1,6 @@
 //! `Backend`: the trait between the engines and the stores, of all operations on locks and quotas.
-//! Those on jobs and tasks are in its supertraits [`JobBackend`] and [`TaskBackend`].
+//! Those on jobs and tasks, and those of operators, are in its supertraits [`JobBackend`],
+//! [`TaskBackend`] and [`InspectionBackend`].
 //!
 //! Each method is one atomic operation: a script in `lua/` on Redis, Rust code under the shard's
 //! mutex in memory. Conformance and differential tests keep the two backends equivalent.
@@ -22,6 +23,7 @@ pub(crate) use super::deferred::{
 };
 #[cfg(any(test, feature = "fsck"))]
 use super::fsck::{FsckPart, FsckPartResult};
+use super::{inspection::InspectionBackend, tasks::TaskBackend, wakeup_listeners::WakeupListeners};
 pub(crate) use super::{
     job_id::{JobId, JobState},
     lock_commands_and_outcomes::{
@@ -33,7 +35,6 @@ pub(crate) use super::{
     node_id::{NodeId, random_hex_id},
     rate::{ChargeCommand, ChargeOutcome, CounterName, QuotaSnapshot, SettleChargeCommand},
 };
-use super::{tasks::TaskBackend, wakeup_listeners::WakeupListeners};
 use crate::{durations::saturating_micros, error::Error, key::Key};
 
 /// Result of an operation. Dropping it may or may not stop the operation, so the caller sends an
@@ -42,7 +43,7 @@ pub(crate) type StoreFuture<'a, T> = BoxFuture<'a, Result<T, Error>>;
 
 /// Atomic operations of a store. Each one ends within the store's deadline.
 pub(crate) trait Backend:
-    JobBackend + TaskBackend + fmt::Debug + Send + Sync + 'static
+    InspectionBackend + JobBackend + TaskBackend + fmt::Debug + Send + Sync + 'static
 {
     /// Returns the identities of this server, database and namespace, the current one last. All
     /// handles on them, in any process, share these identities; no other store has them. The list

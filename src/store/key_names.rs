@@ -141,6 +141,11 @@ impl KeyNames {
         self.shard_key(COMMON_SHARD, "paused")
     }
 
+    /// HASH: the audit log.
+    pub(crate) fn audit(&self) -> String {
+        self.shard_key(COMMON_SHARD, "audit")
+    }
+
     /// ZSET: live limiters.
     pub(crate) fn limiters(&self) -> String {
         self.shard_key(COMMON_SHARD, "limiters")

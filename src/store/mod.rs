@@ -14,6 +14,7 @@ mod fsck;
 mod grant_attempt;
 mod hold_state;
 mod idempotency_record_completion;
+mod inspection;
 mod job_id;
 #[cfg(any(feature = "redis", test))]
 mod key_names;

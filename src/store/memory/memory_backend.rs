@@ -17,7 +17,10 @@ use super::super::backend::{AcquireCommand, AcquireReply};
 #[cfg(test)]
 use super::ended_job_index::EndedJob;
 use super::{
-    super::backend::{JobId, JobState, NodeId, StoreFuture},
+    super::{
+        backend::{JobId, JobState, NodeId, StoreFuture},
+        inspection::MemoryAuditLog,
+    },
     local_pubsub::LocalPubsub,
     lock_transaction::LockTransaction,
     memory_shard::{MemoryShard, ServerTime},
@@ -39,6 +42,7 @@ pub(crate) struct MemoryBackend {
     /// Live rate limiters, with the end of each lease in ms.
     pub(super) live_limiters: Mutex<HashMap<NodeId, u64>>,
     pub(super) jobs_paused: AtomicBool,
+    pub(super) audit_log: Mutex<MemoryAuditLog>,
     pub(super) task_queues: super::tasks::MemoryTaskQueues,
     pub(super) pubsub: LocalPubsub,
     /// All acquires are busy; jobs still run.
@@ -55,6 +59,7 @@ impl MemoryBackend {
             live_workers: Mutex::default(),
             live_limiters: Mutex::default(),
             jobs_paused: AtomicBool::new(false),
+            audit_log: Mutex::default(),
             task_queues: Mutex::default(),
             pubsub: LocalPubsub::default(),
             #[cfg(any(test, feature = "test-kit"))]

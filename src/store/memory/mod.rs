@@ -28,6 +28,7 @@ mod expiring_map;
 mod fsck;
 mod idempotency_record_expiry_and_limit;
 mod idempotent_direct_run;
+mod inspection_backend_impl;
 mod job_admin;
 mod job_backend_impl;
 mod job_record;

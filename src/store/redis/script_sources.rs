@@ -231,6 +231,24 @@ script!(
     concat!(include_str!("../lua/server_time.lua"), include_str!("../lua/tasks_renew.lua")),
     repeatable: true
 );
+script!(
+    APPEND_AUDIT_RECORD,
+    "append_audit_record",
+    include_str!("../lua/append_audit_record.lua"),
+    repeatable: false
+);
+script!(
+    REPLACE_AUDIT_RECORD,
+    "replace_audit_record",
+    include_str!("../lua/replace_audit_record.lua"),
+    repeatable: true
+);
+script!(
+    READ_AUDIT_RECORDS,
+    "read_audit_records",
+    include_str!("../lua/read_audit_records.lua"),
+    repeatable: true
+);
 script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: false);
 
 #[cfg(test)]

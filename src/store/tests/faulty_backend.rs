@@ -24,6 +24,7 @@ use crate::{
             NodeId, PendingCursor, QuotaSnapshot, ReleaseOutcome, SettleChargeCommand,
             SettleCommand, SettleOutcome, ShardStats, StoreFuture,
         },
+        inspection::{AuditEntry, InspectionBackend},
         memory::MemoryBackend,
         tasks::{
             DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskBackend, TaskId,
@@ -226,6 +227,31 @@ impl Backend for FaultyBackend {
         listeners: &Arc<WakeupListeners>,
     ) -> Option<BoxFuture<'static, ()>> {
         self.memory.subscribe(node, listeners)
+    }
+}
+
+impl InspectionBackend for FaultyBackend {
+    fn append_audit_record(&self, record: String) -> StoreFuture<'_, u64> {
+        self.call_with_fault("append_audit_record", |memory| memory.append_audit_record(record))
+    }
+
+    fn replace_audit_record(
+        &self,
+        number: u64,
+        begun: String,
+        ended: String,
+    ) -> StoreFuture<'_, bool> {
+        self.call_with_fault("replace_audit_record", move |memory| {
+            memory.replace_audit_record(number, begun, ended)
+        })
+    }
+
+    fn read_audit_records(
+        &self,
+        before: u64,
+        max_records: usize,
+    ) -> StoreFuture<'_, Vec<AuditEntry>> {
+        self.memory.read_audit_records(before, max_records)
     }
 }
 

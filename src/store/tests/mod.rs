@@ -4,6 +4,7 @@
 //! memory and on a Redis server of the tests. Time passes only when a case advances it. On Redis
 //! this moves all stored times into the past (`shift_times.lua`), so no case sleeps.
 
+mod audit_log;
 #[cfg(feature = "redis")]
 mod backend_equivalence;
 mod captured_log;

@@ -4,6 +4,7 @@
 //! the calls of one or a few operations.
 
 mod adjust_and_reset_quota_counters;
+mod audit_log;
 mod backend_impl;
 mod batched_charge;
 mod cancel_redrive_purge_pause_tasks;
@@ -20,6 +21,7 @@ mod heartbeat_and_shard_assignment;
 mod idempotent_direct_run;
 mod idle_poll_and_run_renewal;
 mod inspect_tasks;
+mod inspection_backend_impl;
 mod job_admin;
 mod job_backend_impl;
 mod job_lookup;

@@ -1,0 +1,26 @@
+//! What operators do to a running service: actions with a permission, a reason and a record.
+//!
+//! Reads hang on the things themselves, such as [`LockRequest::inspect`](crate::LockRequest).
+//! Actions go through [`Store::admin`](crate::Store::admin), which checks the
+//! [`Permission`] of the [`Operator`] and writes the audit log. Console and command line use
+//! nothing else.
+
+mod admin_error;
+mod admin_handle;
+mod audit_log;
+mod audit_record;
+mod job_actions;
+mod operator;
+mod permission;
+mod queue_actions;
+#[cfg(test)]
+mod tests;
+
+pub use self::{
+    admin_error::AdminError,
+    admin_handle::Admin,
+    audit_log::{AuditCursor, AuditPage},
+    audit_record::{AuditOutcome, AuditRecord},
+    operator::Operator,
+    permission::Permission,
+};

@@ -1,0 +1,70 @@
+//! Tests of permissions and of the audit log.
+
+use super::{AdminError, AuditCursor, AuditOutcome, Operator, Permission};
+use crate::store::{BackendFault, Store, faulty_store};
+
+async fn outcomes(store: &Store) -> Vec<(String, AuditOutcome)> {
+    let page = store.audit(AuditCursor::default(), 100).await.expect("the store answers");
+    page.records.into_iter().map(|record| (record.action, record.outcome)).collect()
+}
+
+#[tokio::test]
+async fn reader_is_refused_and_recorded() {
+    let store = Store::memory();
+    let reader = store.admin(Operator::new("ada", Permission::Look));
+    assert!(matches!(reader.pause_jobs("deploy").await, Err(AdminError::NotPermitted)));
+    assert!(!store.deferred_jobs().is_paused().await.expect("the store answers"));
+    assert_eq!(outcomes(&store).await, [("pause-jobs".to_owned(), AuditOutcome::Refused)]);
+}
+
+#[tokio::test]
+async fn action_is_recorded_with_operator_reason_and_outcome() {
+    let store = Store::memory();
+    let admin = store.admin(Operator::new("ada\u{1b}", Permission::Act));
+    assert!(matches!(admin.pause_jobs(" ").await, Err(AdminError::Invalid(_))));
+    admin.pause_jobs("deploy\n").await.expect("it may");
+    let unknown = "07".repeat(17).parse().expect("an id");
+    let refused = admin.cancel_job(&unknown, "a test").await;
+    assert!(matches!(refused, Err(AdminError::NotPossible(_))), "{refused:?}");
+
+    let page = store.audit(AuditCursor::default(), 1).await.expect("the store answers");
+    let failed = AuditOutcome::Failed("there is no such job".to_owned());
+    assert_eq!(
+        (&page.records[0].outcome, page.records[0].action.as_str()),
+        (&failed, "cancel-job")
+    );
+    let next = page.next.expect("an older record");
+    let older = store.audit(next, 1).await.expect("the store answers");
+    let record = &older.records[0];
+    assert_eq!((record.operator.as_str(), record.reason.as_str()), ("ada", "deploy"));
+    assert_eq!((&record.outcome, older.next), (&AuditOutcome::Done, None));
+    assert!(record.recorded_us > 0);
+}
+
+#[tokio::test]
+async fn payloads_need_their_permission() {
+    let store = Store::memory();
+    let queue = store.queue::<String>("emails");
+    let id = queue.push(&"ada@example.org".to_owned()).await.expect("there is room").id().clone();
+    let actor = store.admin(Operator::new("ada", Permission::Act));
+    let refused = actor.task_payload("emails", &id, "a test").await;
+    assert!(matches!(refused, Err(AdminError::NotPermitted)));
+    let reader = store.admin(Operator::new("eve", Permission::SeePayloads));
+    let payload = reader.task_payload("emails", &id, "a test").await.expect("it may");
+    assert_eq!(payload, "ada@example.org");
+    assert_eq!(outcomes(&store).await.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn action_without_a_record_is_not_done() {
+    let (store, faults) = faulty_store();
+    let admin = store.admin(Operator::new("ada", Permission::Act));
+    faults.set("append_audit_record", BackendFault::Unavailable, 1);
+    assert!(matches!(admin.pause_jobs("deploy").await, Err(AdminError::Store(_))));
+    assert!(!store.deferred_jobs().is_paused().await.expect("the store answers"));
+
+    // Without its end, the record says that the end is unknown.
+    faults.set("replace_audit_record", BackendFault::Unavailable, 1);
+    admin.pause_jobs("deploy").await.expect("it was done");
+    assert_eq!(outcomes(&store).await, [("pause-jobs".to_owned(), AuditOutcome::Begun)]);
+}

@@ -1,0 +1,24 @@
+//! [`InspectionBackend`]: operations of operators on the namespace as a whole.
+
+use super::audit_entry::AuditEntry;
+use crate::store::backend::StoreFuture;
+
+/// Operations of operators, part of [`Backend`](crate::store::backend::Backend).
+pub(crate) trait InspectionBackend {
+    /// Appends a record to the audit log and returns its number. Never sent twice.
+    fn append_audit_record(&self, record: String) -> StoreFuture<'_, u64>;
+    /// Replaces a record when its action has ended. Returns false if the record is gone.
+    fn replace_audit_record(
+        &self,
+        number: u64,
+        begun: String,
+        ended: String,
+    ) -> StoreFuture<'_, bool>;
+    /// Returns at most `max_records` records before this number, the newest first; 0 is the newest
+    /// page.
+    fn read_audit_records(
+        &self,
+        before: u64,
+        max_records: usize,
+    ) -> StoreFuture<'_, Vec<AuditEntry>>;
+}

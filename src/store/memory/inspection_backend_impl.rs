@@ -1,0 +1,34 @@
+//! `InspectionBackend` for `MemoryBackend`.
+
+use super::{
+    super::{
+        backend::StoreFuture,
+        inspection::{AuditEntry, InspectionBackend},
+    },
+    MemoryBackend,
+    memory_backend::ready_ok,
+};
+
+impl InspectionBackend for MemoryBackend {
+    fn append_audit_record(&self, record: String) -> StoreFuture<'_, u64> {
+        let now_us = self.clock.now_us();
+        ready_ok(self.audit_log.lock().append(record, now_us))
+    }
+
+    fn replace_audit_record(
+        &self,
+        number: u64,
+        begun: String,
+        ended: String,
+    ) -> StoreFuture<'_, bool> {
+        ready_ok(self.audit_log.lock().replace(number, &begun, ended))
+    }
+
+    fn read_audit_records(
+        &self,
+        before: u64,
+        max_records: usize,
+    ) -> StoreFuture<'_, Vec<AuditEntry>> {
+        ready_ok(self.audit_log.lock().read(before, max_records))
+    }
+}

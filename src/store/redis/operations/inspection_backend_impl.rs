@@ -1,0 +1,30 @@
+//! `InspectionBackend` for `RedisBackend`: each method calls the operation in its own file.
+
+use super::super::RedisBackend;
+use crate::store::{
+    backend::StoreFuture,
+    inspection::{AuditEntry, InspectionBackend},
+};
+
+impl InspectionBackend for RedisBackend {
+    fn append_audit_record(&self, record: String) -> StoreFuture<'_, u64> {
+        Box::pin(self.append_to_audit_log(record))
+    }
+
+    fn replace_audit_record(
+        &self,
+        number: u64,
+        begun: String,
+        ended: String,
+    ) -> StoreFuture<'_, bool> {
+        Box::pin(self.replace_in_audit_log(number, begun, ended))
+    }
+
+    fn read_audit_records(
+        &self,
+        before: u64,
+        max_records: usize,
+    ) -> StoreFuture<'_, Vec<AuditEntry>> {
+        Box::pin(self.read_audit_log(before, max_records))
+    }
+}
