@@ -31,8 +31,8 @@ pub use crate::{
     gate::{
         BodyBudget, BodySink, BodyTicket, BodyTimeoutError, BodyTimeoutWatch, BusyLockContext,
         CallCompletion, ClientAddress, DetachedRun, DuplicateHeader, Gate, GateRequest,
-        HttpRequestHead, InitialVerdict, KeyError, KeySource, LeaveAction, MissingValue,
-        NextBodyItem, ParkedVerdict, ParkingSlot, PathParamError, ReplayMarker,
+        HttpRequestHead, InitialVerdict, KeyError, KeySource, LeaveAction, LoopbackGuard,
+        MissingValue, NextBodyItem, ParkedVerdict, ParkingSlot, PathParamError, ReplayMarker,
         RequestBodyWaitTimer, RequestFingerprint, RequestKind, RequestScope, RouteMatch,
         RunningJob, ServiceOutcome, StoppedBody, Verdict, log_shared_request, poll_until_cancelled,
         run_until_cancelled,

@@ -18,6 +18,7 @@ mod key_error;
 mod key_source;
 mod layer_context;
 mod log_misconfiguration;
+mod loopback_guard;
 mod method_filter;
 mod missing_value;
 mod named_source;
@@ -60,6 +61,7 @@ pub use self::{
     key_error::KeyError,
     key_source::KeySource,
     log_misconfiguration::log_shared_request,
+    loopback_guard::LoopbackGuard,
     missing_value::MissingValue,
     parking_slot_for_busy_lock::{BusyLockContext, ParkingSlot},
     replay_marker::{ReplayMarker, RunningJob},

@@ -277,6 +277,7 @@ mod extractors;
 mod gate_middleware;
 mod local_gate_driver;
 mod lock_layer;
+mod loopback_only;
 mod measured_payload;
 mod missing_handler_value;
 mod parked_payload;
@@ -327,6 +328,7 @@ pub use self::{
     },
     gate_middleware::GateMiddleware,
     lock_layer::LockLayer,
+    loopback_only::loopback_only,
     rate_limit_layer::RateLimitLayer,
     serve::{Serve, ServeFuture, serve},
     status_routes::{DeferredRoutes, deferred_routes},

@@ -218,6 +218,7 @@
 mod axum_framework;
 mod extractors;
 mod layers;
+mod loopback_only;
 mod serve;
 mod status_routes;
 
@@ -256,6 +257,7 @@ pub use self::{
         CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection,
     },
     layers::{DeferLayer, DeferWorker, KeyPart, LockLayer, RateLimitLayer},
+    loopback_only::loopback_only,
     serve::{Serve, ServeFuture, serve},
     status_routes::{DeferredRoutes, deferred_routes},
 };
