@@ -1,6 +1,5 @@
 //! Tasks of this repository, for developers and CI: `cargo xtask <task>`.
 
-mod browser_installation;
 mod cargo_tool;
 #[cfg(test)]
 mod document_paths;
@@ -8,6 +7,7 @@ mod faults;
 mod import_direction_check;
 mod language_check;
 mod mutants;
+mod optional_program;
 mod redis_server_installation;
 mod run_benchmarks;
 mod run_checks;
@@ -29,17 +29,18 @@ use clap::Parser;
 enum XtaskCommand {
     /// Run every test (unit, conformance, scenario, property, doc)
     ///
-    /// Installs redis-server, cargo-nextest, and chromedriver with its browser if they are missing.
-    /// Without a browser, the tests of the demos' page are skipped.
+    /// Installs redis-server, cargo-nextest, Prometheus, and chromedriver with its browser if they
+    /// are missing. Without Prometheus or a browser, the tests that need it are skipped.
     Test {
         /// Arguments for `cargo nextest run`, such as filters
         #[arg(last = true)]
         args: Vec<String>,
     },
     /// Formatting, imports, language, licences, lints, features, API docs, the book, the model of
-    /// the wait queue
+    /// the wait queue, the alert rules
     ///
-    /// Installs cargo-deny, cargo-hack and mdbook if they are missing. The model needs python3.
+    /// Installs cargo-deny, cargo-hack, mdbook and Prometheus if they are missing. The model needs
+    /// python3.
     Check {
         /// Also the oldest Rust, each feature of the integrations, and the lints of the benchmarks
         #[arg(long)]

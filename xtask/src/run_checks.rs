@@ -4,7 +4,9 @@ use std::{env, process::ExitCode};
 
 use crate::{
     cargo_tool::{self, CARGO_DENY, CARGO_HACK, MDBOOK},
-    import_direction_check, language_check, shell,
+    import_direction_check, language_check,
+    optional_program::PROMTOOL,
+    shell,
     workspace_metadata::{LIBRARY_PACKAGES, WorkspaceMetadata},
 };
 
@@ -12,7 +14,7 @@ use crate::{
 type CheckStep = (&'static str, fn(&WorkspaceMetadata) -> Result<(), String>);
 
 /// Steps, cheapest first. All of them run, so that one run shows every error.
-const DEFAULT_STEPS: [CheckStep; 9] = [
+const DEFAULT_STEPS: [CheckStep; 10] = [
     ("fmt", |_| shell::run(shell::cargo_command(["fmt", "--all", "--check"]))),
     ("imports", import_direction_check::check),
     ("language", language_check::check),
@@ -22,6 +24,7 @@ const DEFAULT_STEPS: [CheckStep; 9] = [
     ("docs", |_| build_api_docs()),
     ("book", |_| build_book()),
     ("model", |_| check_wait_queue_model()),
+    ("alerts", |_| check_alert_rules()),
 ];
 
 /// Additional steps of `check --full`, which take longer and find less.
@@ -130,6 +133,17 @@ fn check_wait_queue_model() -> Result<(), String> {
         ));
     }
     shell::run(shell::workspace_command("python3", [MODEL_SCRIPT]))
+}
+
+/// Checks the alert rules, and runs their tests.
+fn check_alert_rules() -> Result<(), String> {
+    if let (_, Some(message)) = PROMTOOL.plan()? {
+        println!("{message}");
+        return Ok(());
+    }
+    let promtool = |args| shell::run(shell::workspace_command("promtool", args));
+    promtool(["check", "rules", "ops/prometheus/alerts.yml"])?;
+    promtool(["test", "rules", "ops/prometheus/alerts_test.yml"])
 }
 
 /// Checks all of `deny.toml`. Advisories need a repository that some machines cannot reach.

@@ -16,8 +16,8 @@ use std::{
 
 use self::shared_servers::SharedServers;
 use crate::{
-    browser_installation,
     cargo_tool::{self, CARGO_NEXTEST},
+    optional_program::{CHROMEDRIVER, PROMTOOL},
     redis_server_installation, shell,
     test_counts::TestCounts,
 };
@@ -72,11 +72,13 @@ fn run_planned_tests(extra: &[&str], counts: &mut TestCounts) -> Result<(), Stri
     }
     cargo_tool::ensure_installed(&CARGO_NEXTEST)?;
     let servers = SharedServers::start(&environment)?;
-    let mut skipped = None;
-    if includes_browser_tests(extra) {
-        let (browser_environment, message) = browser_installation::plan()?;
-        environment.extend(browser_environment);
-        skipped = message;
+    let mut skipped = Vec::new();
+    for (test_target, program) in [("browser", CHROMEDRIVER), ("metrics", PROMTOOL)] {
+        if includes_target(extra, test_target) {
+            let (program_environment, message) = program.plan()?;
+            environment.extend(program_environment);
+            skipped.extend(message);
+        }
     }
     let mut failed = Vec::new();
     for run in plan_runs(extra) {
@@ -89,7 +91,7 @@ fn run_planned_tests(extra: &[&str], counts: &mut TestCounts) -> Result<(), Stri
         };
         failed.extend(outcome.err());
     }
-    if let Some(message) = skipped {
+    for message in skipped {
         println!("\n{message}");
     }
     if failed.is_empty() { Ok(()) } else { Err(failed.join("\n")) }
@@ -131,12 +133,12 @@ fn plan_runs<'a>(extra: &[&'a str]) -> Vec<PlannedRun<'a>> {
     ]
 }
 
-/// Returns true if the tests in a browser may be among those that run. If the arguments choose
-/// packages or targets, they have to name the browser's.
-fn includes_browser_tests(extra: &[&str]) -> bool {
+/// Returns true if the tests of this target may be among those that run. If the arguments choose
+/// packages or targets, they have to name it.
+fn includes_target(extra: &[&str], target: &str) -> bool {
     let cargo_args = extra.split(|arg| *arg == "--").next().unwrap_or_default();
     let is_choice = |arg: &&str| TARGET_OPTIONS.iter().any(|name| matches_option(arg, name));
-    !cargo_args.iter().any(is_choice) || cargo_args.iter().any(|arg| arg.contains("browser"))
+    !cargo_args.iter().any(is_choice) || cargo_args.iter().any(|arg| arg.contains(target))
 }
 
 /// Runs nextest with its own progress output and adds the counts of its report.
@@ -268,13 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn browser_is_installed_for_its_tests_alone() {
+    fn optional_program_is_installed_for_its_tests_alone() {
         for included in [&[] as &[&str], &["lock"], &["-p", "lockgate-tests", "--test", "browser"]]
         {
-            assert!(includes_browser_tests(included), "{included:?}");
+            assert!(includes_target(included, "browser"), "{included:?}");
         }
         for other in [&["-p", "lockgate"][..], &["--test=demos"], &["--doc"]] {
-            assert!(!includes_browser_tests(other), "{other:?}");
+            assert!(!includes_target(other, "browser"), "{other:?}");
         }
     }
 
