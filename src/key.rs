@@ -11,12 +11,14 @@ mod embedded_ipv4;
 mod encoding;
 mod internal_keys;
 mod log_name;
+mod operator_name;
 
 #[cfg(test)]
 mod tests;
 
 use std::{fmt, hash::Hasher as _, sync::Arc};
 
+use serde::{Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
 use smallvec::SmallVec;
 
@@ -241,6 +243,13 @@ impl Key {
             return Self::with_value(prefix, value);
         }
         Self::with_value(&Self::prefix(kind, name), value)
+    }
+}
+
+/// Serializes the [operator's name](Key::operator_name).
+impl Serialize for Key {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.operator_name())
     }
 }
 

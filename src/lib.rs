@@ -119,6 +119,7 @@ mod error;
 mod gate;
 #[cfg(feature = "http-replay")]
 pub mod http_replay;
+mod json_time;
 mod key;
 pub mod lock;
 #[cfg(feature = "tower")]

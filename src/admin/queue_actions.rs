@@ -24,7 +24,7 @@ impl Admin {
     pub async fn pause_queue(&self, queue: impl Into<Key>, reason: &str) -> Result<(), AdminError> {
         let queue = self.task_queue(queue);
         let pause = async { Ok(queue.pause().await?) };
-        self.act("pause-queue", queue.name(), reason, pause).await
+        self.act("pause-queue", &queue.name(), reason, pause).await
     }
 
     /// Lets the workers start tasks of a queue again.
@@ -39,7 +39,7 @@ impl Admin {
     ) -> Result<(), AdminError> {
         let queue = self.task_queue(queue);
         let resume = async { Ok(queue.resume().await?) };
-        self.act("resume-queue", queue.name(), reason, resume).await
+        self.act("resume-queue", &queue.name(), reason, resume).await
     }
 
     /// Cancels a waiting task.
@@ -95,7 +95,7 @@ impl Admin {
     ) -> Result<u64, AdminError> {
         let queue = self.task_queue(queue);
         let redrive = async { Ok(queue.redrive_all(interval_of(per_second)?).await?) };
-        self.act("redrive-tasks", queue.name(), reason, redrive).await
+        self.act("redrive-tasks", &queue.name(), reason, redrive).await
     }
 
     /// Deletes a dead letter.
@@ -141,7 +141,7 @@ impl Admin {
 }
 
 fn target_of(queue: &Queue<Value>, id: &TaskId) -> String {
-    format!("{}/{}", queue.name(), id.as_str())
+    format!("{}/{id}", queue.name())
 }
 
 fn ensure_dead_letter(was_dead: bool) -> Result<(), AdminError> {

@@ -6,17 +6,18 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use serde::de::DeserializeOwned;
+use serde::{Serialize, Serializer, de::DeserializeOwned};
 
 use super::{queue_handle::Queue, sealed_payload::open_payload, task::system_time};
 use crate::{
     durations::MAX_DURATION,
     error::{Error, ErrorKind, ParseCursorError},
+    json_time::{duration_ms, time_ms},
     store::{MAX_TASKS_PER_STEP, QueueStats, TaskFault, TaskId, TaskState, TaskView},
 };
 
-/// State of a task, without its payload.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// State of a task, without its payload. Its JSON form has times in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TaskInfo {
     /// Identifier, as returned by the push.
@@ -24,8 +25,10 @@ pub struct TaskInfo {
     /// Current state.
     pub state: TaskState,
     /// Time until the task is due; zero if it is due or not waiting.
+    #[serde(rename = "due_in_ms", serialize_with = "duration_ms")]
     pub due_in: Duration,
     /// Time of the push, by the store's clock.
+    #[serde(rename = "pushed_ms", serialize_with = "time_ms")]
     pub pushed_at: SystemTime,
     /// Length of the payload in bytes.
     pub bytes: u64,
@@ -39,10 +42,11 @@ pub struct TaskInfo {
 }
 
 /// A failed attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TaskAttempt {
     /// Time of the failure, by the store's clock.
+    #[serde(rename = "at_ms", serialize_with = "time_ms")]
     pub at: SystemTime,
     /// Kind of the failure.
     pub fault: TaskFault,
@@ -51,7 +55,7 @@ pub struct TaskAttempt {
 }
 
 /// Page of dead letters.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct TaskPage {
     /// The dead letters, oldest first.
@@ -67,6 +71,12 @@ pub struct DeadLetterCursor(u64);
 impl fmt::Display for DeadLetterCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+impl Serialize for DeadLetterCursor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

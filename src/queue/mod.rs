@@ -77,6 +77,8 @@ mod poll_and_start_tasks;
 mod poll_until_answered;
 mod push_request;
 mod queue_handle;
+mod queue_listing;
+mod queue_registration;
 #[cfg(any(test, feature = "test-kit"))]
 mod queue_stepper;
 mod queue_worker;
@@ -99,9 +101,10 @@ pub use self::{
     admin::{DeadLetterCursor, TaskAttempt, TaskInfo, TaskPage},
     push_request::{PushError, PushRequest, PushedTask},
     queue_handle::Queue,
+    queue_listing::{QueueInfo, TaskCursor, TaskListing},
     queue_worker::QueueWorker,
     task::Task,
     task_failure::TaskFailure,
 };
 pub use crate::error::ParseCursorError;
-pub use crate::store::{QueueStats, TaskFault, TaskId, TaskState};
+pub use crate::store::{QueueStats, TaskFault, TaskFilter, TaskId, TaskState};

@@ -9,7 +9,10 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{queue_handle::TaskAndQueueLimits, sealed_payload::seal_payload, task::system_time};
+use super::{
+    queue_handle::TaskAndQueueLimits, queue_registration::RegisteredQueues,
+    sealed_payload::seal_payload, task::system_time,
+};
 use crate::{
     durations::{MAX_DELAY, MAX_DURATION},
     error::Error,
@@ -227,6 +230,7 @@ impl IntoFuture for PushRequest {
     type IntoFuture = BoxFuture<'static, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
+        RegisteredQueues::register_once(&self.store, &self.queue);
         Box::pin(self.send())
     }
 }

@@ -1,6 +1,6 @@
 //! `Queue`: the handle on a queue, its settings, and the push of a task.
 
-use std::{fmt, marker::PhantomData};
+use std::{borrow::Cow, fmt, marker::PhantomData};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -68,10 +68,10 @@ impl Store {
 }
 
 impl<T> Queue<T> {
-    /// Returns the name.
+    /// Returns the name, as in [`Key::operator_name`].
     #[must_use]
-    pub fn name(&self) -> &str {
-        self.name.as_str()
+    pub fn name(&self) -> Cow<'_, str> {
+        self.name.operator_name()
     }
 
     /// Sets the number of attempts until a task is dead, crashes included; at least 1. Default 5:

@@ -14,6 +14,7 @@ use tokio::{sync::Notify, task::JoinSet, time::Instant};
 use super::{
     empty_queue_check::{EmptyQueueCheck, PollOrEmptyCheck, poll_unless_still_empty},
     poll_until_answered::NotExecutedFlag,
+    queue_registration::RegisteredQueues,
     queue_worker::QueueWorker,
     renew_run_leases::RunRenewals,
     task_run::{RunningTask, TaskRunResult},
@@ -61,6 +62,7 @@ pub(super) struct QueueWorkerLoop {
 impl QueueWorkerLoop {
     pub(super) fn new(worker: QueueWorker) -> Self {
         let worker_id = random_hex_id();
+        RegisteredQueues::register_once(&worker.store, &worker.queue);
         let wakeup = worker.store.wakeups().subscribe_tasks(&worker_id);
         Self {
             worker_id,

@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+use serde::{Serialize, Serializer};
+
 use crate::{
     error::ParseIdError,
     key::{Key, SHARD_COUNT},
@@ -23,6 +25,12 @@ use crate::{
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct JobId(Arc<str>);
+
+impl Serialize for JobId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
 
 impl JobId {
     pub(crate) fn new(key: &Key) -> Self {
@@ -95,7 +103,8 @@ impl fmt::Debug for JobId {
 }
 
 /// State of an accepted request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum JobState {
     /// The request waits to be run.

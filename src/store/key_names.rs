@@ -141,6 +141,11 @@ impl KeyNames {
         self.shard_key(COMMON_SHARD, "paused")
     }
 
+    /// ZSET: names of the task queues.
+    pub(crate) fn queue_names(&self) -> String {
+        self.shard_key(COMMON_SHARD, "queues")
+    }
+
     /// HASH: the audit log.
     pub(crate) fn audit(&self) -> String {
         self.shard_key(COMMON_SHARD, "audit")

@@ -88,6 +88,6 @@ pub(crate) use self::{
 pub use self::{
     job_id::{JobId, JobState},
     store_handle::Store,
-    tasks::{QueueStats, TaskFault, TaskId, TaskState},
+    tasks::{QueueStats, TaskFault, TaskFilter, TaskId, TaskState},
 };
 pub(crate) use self::{wakeup_listeners::JoinListener, wakeup_message::WakeupMessage};

@@ -17,7 +17,7 @@ use crate::{
 
 /// Level of every top-level module under `src/`. A module imports only modules of lower levels.
 /// Modules of the same level do not import each other, except at level 0.
-const MODULE_LEVELS: [(&str, u8); 22] = [
+const MODULE_LEVELS: [(&str, u8); 23] = [
     ("admin", 4),
     ("driver", 5),
     ("http_replay", 5),
@@ -38,6 +38,7 @@ const MODULE_LEVELS: [(&str, u8); 22] = [
     ("error", 0),
     ("clock", 0),
     ("durations", 0),
+    ("json_time", 0),
     ("outage", 0),
     ("throttle", 0),
 ];

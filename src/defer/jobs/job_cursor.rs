@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Serialize, Serializer};
+
 use crate::{error::ParseCursorError, key::SHARD_COUNT, store::PendingCursor};
 
 /// Start of a page. The default is the first page.
@@ -21,6 +23,12 @@ pub(super) enum ShardPosition {
     Ended(u64),
     /// Queued and running jobs.
     Pending(PendingCursor),
+}
+
+impl Serialize for JobCursor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 impl JobCursor {

@@ -5,15 +5,18 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use serde::Serialize;
+
 use super::job_cursor::JobCursor;
 use crate::{
     defer::envelope::StoredRequest,
+    json_time::{optional_duration_ms, optional_time_ms},
     key::{Key, LogHash},
     store::{JobId, JobState, JobView, ShardStats},
 };
 
-/// A deferred request.
-#[derive(Clone, PartialEq, Eq)]
+/// A deferred request. Its JSON form has times in milliseconds since 1970.
+#[derive(Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct JobInfo {
     /// Id of the job.
@@ -33,12 +36,16 @@ pub struct JobInfo {
     /// Stored size, in bytes.
     pub bytes: u64,
     /// Time of acceptance, by the store's clock, like the next two.
+    #[serde(rename = "accepted_ms", serialize_with = "optional_time_ms")]
     pub accepted: Option<SystemTime>,
     /// Start of its last run.
+    #[serde(rename = "began_ms", serialize_with = "optional_time_ms")]
     pub began: Option<SystemTime>,
     /// Time of its end.
+    #[serde(rename = "ended_ms", serialize_with = "optional_time_ms")]
     pub ended: Option<SystemTime>,
     /// Time until it may run, if it is delayed.
+    #[serde(rename = "due_in_ms", serialize_with = "optional_duration_ms")]
     pub due_in: Option<Duration>,
     /// Number of runs with a dead worker.
     pub crashes: u32,
@@ -76,14 +83,16 @@ impl fmt::Debug for JobInfo {
 }
 
 /// One run of a job.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct JobRun {
     /// Number of the attempt, from 1.
     pub attempt: u32,
     /// Start of the run.
+    #[serde(rename = "began_ms", serialize_with = "optional_time_ms")]
     pub began: Option<SystemTime>,
     /// End of the run.
+    #[serde(rename = "ended_ms", serialize_with = "optional_time_ms")]
     pub ended: Option<SystemTime>,
     /// Outcome in a few words.
     pub outcome: String,
@@ -104,7 +113,7 @@ pub struct JobHead {
 }
 
 /// A page of a listing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct JobPage {
     /// Jobs, at most as many as requested, in no order of time.
@@ -114,7 +123,7 @@ pub struct JobPage {
 }
 
 /// Counts of a store's jobs, present and past.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct DeferStats {
     /// Jobs that are queued or running.

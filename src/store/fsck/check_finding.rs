@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use crate::key::LogHash;
 
 /// Kind of a problem in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum FindingKind {
     /// A job is queued or running by its record, but is neither in its lock's queue nor delayed.
@@ -137,7 +140,7 @@ impl FindingKind {
 ///
 /// Its `Display` names keys, and so their content (ids, addresses, accounts). It is for operators
 /// and not for logs that are forwarded. Its `Debug` hashes the names, as log records do.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[non_exhaustive]
 pub struct CheckFinding {
     /// Kind of the problem.

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use super::{CheckFinding, FindingKind};
 
 /// Report of [`StoreCheck::run`](super::StoreCheck::run).
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 #[non_exhaustive]
 pub struct CheckReport {
     /// All findings, each once by kind and name, including notes ([`FindingKind::is_fault`]).
@@ -57,6 +59,25 @@ impl CheckReport {
         self.is_complete_scan && self.namespace_keys == 0
     }
 
+    /// Returns the counts of the report in one line.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let faults = self.faults().count();
+        let repaired = self.faults().filter(|finding| finding.repaired).count();
+        let notes = self.findings.len() - faults;
+        let mut summary = format!(
+            "{faults} faults, {repaired} repaired, {notes} notes; {} examined, {} dead jobs, {} \
+             dead letters of queues",
+            self.examined, self.dead_jobs, self.dead_letters
+        );
+        if self.unsummed_shards > 0 {
+            summary += &format!(", {} shards without totals", self.unsummed_shards);
+        }
+        summary += if self.is_complete_scan { "" } else { ", scan incomplete" };
+        summary += if self.is_namespace_empty() { "; the namespace is empty" } else { "" };
+        summary
+    }
+
     /// Returns the number of findings of a kind.
     #[must_use]
     pub fn count(&self, kind: FindingKind) -> usize {
@@ -69,19 +90,6 @@ impl fmt::Display for CheckReport {
         for finding in &self.findings {
             writeln!(f, "{finding}")?;
         }
-        let faults = self.faults().count();
-        let repaired = self.faults().filter(|finding| finding.repaired).count();
-        write!(
-            f,
-            "{faults} faults, {repaired} repaired, {} notes; ",
-            self.findings.len() - faults
-        )?;
-        write!(f, "{} examined", self.examined)?;
-        write!(f, ", {} dead jobs, {} dead letters of queues", self.dead_jobs, self.dead_letters)?;
-        if self.unsummed_shards > 0 {
-            write!(f, ", {} shards without totals", self.unsummed_shards)?;
-        }
-        f.write_str(if self.is_complete_scan { "" } else { ", scan incomplete" })?;
-        f.write_str(if self.is_namespace_empty() { "; the namespace is empty" } else { "" })
+        f.write_str(&self.summary())
     }
 }

@@ -172,6 +172,7 @@ fn shared_key_kind(name: &str) -> Option<SharedKeyKind> {
         "audit" | "meta" => ("hash", false),
         "paused" | "workers" => ("string", false),
         "limiters" => ("zset", true),
+        "queues" => ("zset", false),
         _ => return None,
     };
     Some(SharedKeyKind { redis_type, must_expire })

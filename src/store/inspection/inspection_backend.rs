@@ -1,7 +1,14 @@
 //! [`InspectionBackend`]: operations of operators on the namespace as a whole.
 
 use super::audit_entry::AuditEntry;
-use crate::store::backend::StoreFuture;
+use crate::{key::Key, store::backend::StoreFuture};
+
+/// Number of registered queues, of which the oldest are forgotten. Names are constants of programs;
+/// the bound is for a program that makes them from data.
+pub(crate) const MAX_REGISTERED_QUEUES: u64 = 10_000;
+
+/// Most queues that one call lists.
+pub(crate) const MAX_LISTED_QUEUES: usize = 1_000;
 
 /// Operations of operators, part of [`Backend`](crate::store::backend::Backend).
 pub(crate) trait InspectionBackend {
@@ -21,4 +28,8 @@ pub(crate) trait InspectionBackend {
         before: u64,
         max_records: usize,
     ) -> StoreFuture<'_, Vec<AuditEntry>>;
+    /// Registers the name of a task queue, so that it is listed.
+    fn register_queue(&self, name: Key) -> StoreFuture<'_, ()>;
+    /// Returns the names of at most `MAX_LISTED_QUEUES` task queues, the last registered first.
+    fn list_queues(&self) -> StoreFuture<'_, Vec<Key>>;
 }

@@ -4,10 +4,13 @@ mod audit_entry;
 mod inspection_backend;
 mod memory_audit_log;
 
-#[cfg(feature = "redis")]
-pub(super) use self::audit_entry::AUDIT_CAPACITY;
-pub(super) use self::audit_entry::MAX_AUDIT_PAGE;
 pub(crate) use self::{
-    audit_entry::AuditEntry, inspection_backend::InspectionBackend,
+    audit_entry::AuditEntry,
+    inspection_backend::{InspectionBackend, MAX_LISTED_QUEUES},
     memory_audit_log::MemoryAuditLog,
+};
+#[cfg(feature = "redis")]
+pub(super) use self::{
+    audit_entry::{AUDIT_CAPACITY, MAX_AUDIT_PAGE},
+    inspection_backend::MAX_REGISTERED_QUEUES,
 };

@@ -6,17 +6,20 @@
 --     'task'     id
 --     'payload'  id
 --     'dead'     us behind which the page begins, most tasks
+--     'due', 'delayed', 'running'  number of tasks before the page, most tasks
 --     'stats'
 -- Output:
 --   'task'     {'-1', view of the task}; {'-1'} if it is unknown
 --   'payload'  the record; nil if the task is unknown
 --   'dead'     {us behind which the next page begins, or '-1'; then the view of each task}
+--   'due', 'delayed', 'running'  {number of tasks before the next page, or '-1'; us for which the
+--              first task has been due; then the view of each task}
 --   'stats'    {waiting, due, running, dead letters, bytes, pushed, done, failed, panicked,
 --              crashed, dead, trimmed, cancelled, lost, paused, bytes of dead letters}
 --   A view is six values: id, state ('w' waiting, 'r' running, 'd' dead), us until it is due,
 --   header of its record, bytes of its payload, history of its failures (`zm`).
--- Complexity: O(log n); 'dead' O(log n + tasks).
--- A page of 'dead' has at most MAX_READ_BYTES of records, but at least one task; the others are on
+-- Complexity: O(log n); pages O(log n + tasks).
+-- A page has at most MAX_READ_BYTES of records, but at least one task; the others are on
 -- the next page.
 -- It only reads.
 local WAITING, LEASES, RECORDS, FAILURES, DEAD_LETTERS, QUEUE_META =
@@ -48,6 +51,29 @@ if ARGV[1] == 'dead' then
     if rows[i] then read_bytes = read_bytes + call('HSTRLEN', RECORDS, rows[i]) end
   end
   if rows[i] or #rows == 2 * page_size then results[1] = integer(tonumber(rows[i - 1])) end
+  return results
+end
+if ARGV[1] ~= 'stats' then
+  local offset, page_size = tonumber(ARGV[2]), tonumber(ARGV[3])
+  local index, last = ARGV[1] == 'running' and LEASES or WAITING, offset + page_size - 1
+  local due_count = index == WAITING and call('ZCOUNT', WAITING, '-inf', now_us) or 0
+  local first = ARGV[1] == 'delayed' and due_count or 0
+  if ARGV[1] == 'due' then last = min(last, due_count - 1) end
+  local oldest = call('ZRANGE', WAITING, '0', '0', 'WITHSCORES')
+  local results = {'-1', integer(max(now_us - tonumber(oldest[2] or now_us), 0))}
+  local members = last < offset and {} or call('ZRANGE', index, first + offset, first + last)
+  local read_bytes = 0
+  for i, member in ipairs(members) do
+    -- A lease names the worker behind the id.
+    local id = string.sub(member, 1, 22)
+    read_bytes = read_bytes + call('HSTRLEN', RECORDS, id)
+    if i > 1 and read_bytes > MAX_READ_BYTES then
+      results[1] = integer(offset + i - 1)
+      return results
+    end
+    add_task_view(results, id, call('HGET', RECORDS, id) or '0 0 0 \n')
+  end
+  if #members == page_size then results[1] = integer(offset + page_size) end
   return results
 end
 local results = {

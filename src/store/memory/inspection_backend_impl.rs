@@ -3,11 +3,12 @@
 use super::{
     super::{
         backend::StoreFuture,
-        inspection::{AuditEntry, InspectionBackend},
+        inspection::{AuditEntry, InspectionBackend, MAX_LISTED_QUEUES},
     },
     MemoryBackend,
     memory_backend::ready_ok,
 };
+use crate::key::Key;
 
 impl InspectionBackend for MemoryBackend {
     fn append_audit_record(&self, record: String) -> StoreFuture<'_, u64> {
@@ -30,5 +31,15 @@ impl InspectionBackend for MemoryBackend {
         max_records: usize,
     ) -> StoreFuture<'_, Vec<AuditEntry>> {
         ready_ok(self.audit_log.lock().read(before, max_records))
+    }
+
+    /// The embedded store knows its queues.
+    fn register_queue(&self, _: Key) -> StoreFuture<'_, ()> {
+        ready_ok(())
+    }
+
+    fn list_queues(&self) -> StoreFuture<'_, Vec<Key>> {
+        let queues = self.task_queues.lock();
+        ready_ok(queues.keys().take(MAX_LISTED_QUEUES).cloned().collect())
     }
 }

@@ -249,6 +249,12 @@ script!(
     include_str!("../lua/read_audit_records.lua"),
     repeatable: true
 );
+script!(
+    REGISTER_QUEUE,
+    "register_queue",
+    include_str!("../lua/register_queue.lua"),
+    repeatable: true
+);
 script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: false);
 
 #[cfg(test)]

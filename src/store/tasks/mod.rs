@@ -18,10 +18,10 @@ pub(crate) use self::{
     },
     task_push_command::{OVERDUE_US, TaskPushCommand, TaskPushOutcome, UniqueKey},
     task_record::{AttemptFailure, MAX_HISTORY, MAX_REASON_BYTES, TaskHistory, TaskRecord},
-    task_view::{DeadLetterPage, PurgeCursor, PurgePage, TaskView},
+    task_view::{DeadLetterPage, PurgeCursor, PurgePage, TaskListPage, TaskView},
 };
 pub use self::{
     task_id::TaskId,
     task_record::TaskFault,
-    task_view::{QueueStats, TaskState},
+    task_view::{QueueStats, TaskFilter, TaskState},
 };

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 
 use super::{
-    DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskId, TaskPollCommand,
-    TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskState, TaskView,
+    DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskFilter, TaskId, TaskListPage,
+    TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskState, TaskView,
 };
 use crate::{
     key::Key,
@@ -50,6 +50,15 @@ pub(crate) trait TaskBackend {
         lease: Duration,
     ) -> StoreFuture<'_, Vec<bool>>;
     fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>>;
+    /// Lists at most `limit` tasks after the first `offset` ones: at most [`MAX_BYTES_PER_STEP`] of
+    /// records, but at least one.
+    fn list_tasks(
+        &self,
+        queue: Key,
+        filter: TaskFilter,
+        offset: u64,
+        limit: usize,
+    ) -> StoreFuture<'_, TaskListPage>;
     fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>>;
     /// Cancels a task, which is deleted if it waited. Returns the state in which it was found. NOT
     /// idempotent, nor are the methods below.

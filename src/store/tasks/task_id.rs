@@ -2,6 +2,8 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
+use serde::{Serialize, Serializer};
+
 use crate::error::ParseIdError;
 
 /// Length of the text of a [`TaskId`].
@@ -20,6 +22,12 @@ const ID_LEN: usize = 22;
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(Arc<str>);
+
+impl Serialize for TaskId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
 
 impl TaskId {
     #[expect(clippy::indexing_slicing, reason = "six bits are below 64")]

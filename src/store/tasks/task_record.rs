@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
+use serde::Serialize;
 
 use super::TaskPushCommand;
 use crate::durations::saturating_micros;
@@ -14,7 +15,8 @@ pub(crate) const MAX_HISTORY: usize = 8;
 pub(crate) const MAX_REASON_BYTES: usize = 200;
 
 /// Fault that ended an attempt of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum TaskFault {
     /// The handler returned an error.

@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
+use serde::Serialize;
+
 use super::{TaskHistory, TaskId};
 
 /// State of a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum TaskState {
     /// The task waits to be run, or for its due time.
@@ -37,6 +40,40 @@ pub(crate) struct DeadLetterPage {
     pub(crate) next: Option<u64>,
 }
 
+/// Filter of listed tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum TaskFilter {
+    /// Waiting tasks that are due, in the order in which they start.
+    Due,
+    /// Waiting tasks that are not due yet, by due time.
+    Delayed,
+    /// Tasks that run, by the end of their leases.
+    Running,
+}
+
+impl TaskFilter {
+    /// Returns the name of the filter, also that of the store's operation.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Due => "due",
+            Self::Delayed => "delayed",
+            Self::Running => "running",
+        }
+    }
+}
+
+/// Page of tasks that wait or run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct TaskListPage {
+    pub(crate) tasks: Vec<TaskView>,
+    /// Number of tasks before the next page; `None` at the end.
+    pub(crate) next: Option<u64>,
+    /// Time for which the queue's first task has been due.
+    pub(crate) oldest_due: Duration,
+}
+
 /// Position of a purge of waiting tasks. The purge visits them by due time, and deletes those that
 /// were pushed before it began. Times are in us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +94,7 @@ pub(crate) struct PurgePage {
 }
 
 /// Statistics of a queue.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct QueueStats {
     /// Tasks that wait, including those that are not due yet.

@@ -1,7 +1,6 @@
 //! The audit log: order, pages, the end of an action, and its capacity.
 
 use super::{on_every_store, store_harness::StoreHarness};
-use crate::store::inspection::InspectionBackend as _;
 
 on_every_store!(records_are_read_newest_first_in_pages, record_is_replaced_only_as_it_was_appended);
 

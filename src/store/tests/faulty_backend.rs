@@ -27,9 +27,9 @@ use crate::{
         inspection::{AuditEntry, InspectionBackend},
         memory::MemoryBackend,
         tasks::{
-            DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskBackend, TaskId,
-            TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskState,
-            TaskView,
+            DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskBackend, TaskFilter,
+            TaskId, TaskListPage, TaskPollCommand, TaskPollOutcome, TaskPushCommand,
+            TaskPushOutcome, TaskState, TaskView,
         },
         wakeup_listeners::WakeupListeners,
         wakeup_message::WakeupMessage,
@@ -253,6 +253,14 @@ impl InspectionBackend for FaultyBackend {
     ) -> StoreFuture<'_, Vec<AuditEntry>> {
         self.memory.read_audit_records(before, max_records)
     }
+
+    fn register_queue(&self, name: Key) -> StoreFuture<'_, ()> {
+        self.call_with_fault("register_queue", |memory| memory.register_queue(name))
+    }
+
+    fn list_queues(&self) -> StoreFuture<'_, Vec<Key>> {
+        self.memory.list_queues()
+    }
 }
 
 impl JobBackend for FaultyBackend {
@@ -411,6 +419,16 @@ impl TaskBackend for FaultyBackend {
 
     fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>> {
         self.memory.task_view(queue, id)
+    }
+
+    fn list_tasks(
+        &self,
+        queue: Key,
+        filter: TaskFilter,
+        offset: u64,
+        limit: usize,
+    ) -> StoreFuture<'_, TaskListPage> {
+        self.memory.list_tasks(queue, filter, offset, limit)
     }
 
     fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>> {

@@ -144,6 +144,7 @@ local KEY_KINDS = {
   paused = {'string', false, expect_no_ttl},
   workers = {'string', false, expect_no_ttl},
   limiters = {'zset', false, expect_minute_ttl},
+  queues = {'zset', false, expect_no_ttl},
   due = {'zset', false, expect_no_ttl},
   late = {'zset', false, expect_no_ttl},
   exp = {'zset', false, expect_no_ttl},

@@ -7,8 +7,8 @@ use super::QueueTransaction;
 use crate::{
     durations::saturating_micros,
     store::tasks::{
-        DeadLetterPage, MAX_BYTES_PER_STEP, PurgeCursor, PurgePage, QueueStats, TaskId, TaskRecord,
-        TaskState,
+        DeadLetterPage, MAX_BYTES_PER_STEP, PurgeCursor, PurgePage, QueueStats, TaskFilter, TaskId,
+        TaskListPage, TaskRecord, TaskState,
     },
 };
 
@@ -43,6 +43,34 @@ impl QueueTransaction<'_> {
         DeadLetterPage {
             dead_letters: page.iter().filter_map(|(_, id)| self.task_view(id)).collect(),
             next,
+        }
+    }
+
+    pub(super) fn list_tasks(
+        &self,
+        filter: TaskFilter,
+        offset: u64,
+        max_tasks: usize,
+    ) -> TaskListPage {
+        let waiting = self.queue.waiting.iter();
+        let members: Vec<&TaskId> = match filter {
+            TaskFilter::Due => {
+                waiting.take_while(|(due_us, _)| *due_us <= self.now_us).map(|(_, id)| id).collect()
+            }
+            TaskFilter::Delayed => {
+                waiting.skip_while(|(due_us, _)| *due_us <= self.now_us).map(|(_, id)| id).collect()
+            }
+            TaskFilter::Running => self.queue.running.iter().map(|(_, run)| &run.id).collect(),
+        };
+        let offset_len = usize::try_from(offset).unwrap_or(usize::MAX);
+        let page: Vec<&TaskId> = members.into_iter().skip(offset_len).take(max_tasks).collect();
+        let fit_count = self.count_within_byte_limit(page.iter().copied());
+        let has_more = page.len() == max_tasks || fit_count < page.len();
+        let first_due_us = self.queue.waiting.first().map_or(self.now_us, |(due_us, _)| due_us);
+        TaskListPage {
+            tasks: page.iter().take(fit_count).filter_map(|id| self.task_view(id)).collect(),
+            next: has_more.then_some(offset + fit_count as u64),
+            oldest_due: Duration::from_micros(self.now_us.saturating_sub(first_due_us)),
         }
     }
 

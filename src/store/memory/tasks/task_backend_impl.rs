@@ -12,8 +12,8 @@ use crate::{
         backend::{NodeId, StoreFuture},
         tasks::{
             DeadLetterPage, MAX_TASKS_PER_STEP, PurgeCursor, PurgePage, QueueStats, RunToken,
-            TaskBackend, TaskId, TaskPollCommand, TaskPollOutcome, TaskPushCommand,
-            TaskPushOutcome, TaskState, TaskView,
+            TaskBackend, TaskFilter, TaskId, TaskListPage, TaskPollCommand, TaskPollOutcome,
+            TaskPushCommand, TaskPushOutcome, TaskState, TaskView,
         },
     },
 };
@@ -60,6 +60,18 @@ impl TaskBackend for MemoryBackend {
 
     fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>> {
         ready_ok(self.read_queue(&queue, |transaction| transaction.task_view(&id)))
+    }
+
+    fn list_tasks(
+        &self,
+        queue: Key,
+        filter: TaskFilter,
+        offset: u64,
+        limit: usize,
+    ) -> StoreFuture<'_, TaskListPage> {
+        ready_ok(
+            self.read_queue(&queue, |transaction| transaction.list_tasks(filter, offset, limit)),
+        )
     }
 
     fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>> {

@@ -10,7 +10,10 @@ use crate::{
     key::Key,
     store::{
         redis::{RedisBackend, reply_reader::ReplyReader, script_sources},
-        tasks::{DeadLetterPage, QueueStats, TaskHistory, TaskId, TaskState, TaskView},
+        tasks::{
+            DeadLetterPage, QueueStats, TaskFilter, TaskHistory, TaskId, TaskListPage, TaskState,
+            TaskView,
+        },
     },
 };
 
@@ -50,6 +53,24 @@ impl RedisBackend {
             dead_letters.push(parse_task_view(&mut reader)?);
         }
         Ok(DeadLetterPage { dead_letters, next })
+    }
+
+    pub(super) async fn read_task_list(
+        &self,
+        queue: Key,
+        filter: TaskFilter,
+        offset: u64,
+        max_tasks: usize,
+    ) -> Result<TaskListPage, Error> {
+        let args = [number_arg(offset), number_arg(max_tasks as u64)];
+        let mut reader = self.call_inspect_script(&queue, filter.as_str(), args.into()).await?;
+        let next = reader.read_text()?.parse().ok();
+        let oldest_due = Duration::from_micros(reader.read_number()?);
+        let mut tasks = Vec::new();
+        while !reader.is_empty() {
+            tasks.push(parse_task_view(&mut reader)?);
+        }
+        Ok(TaskListPage { tasks, next, oldest_due })
     }
 
     pub(super) async fn read_queue_stats(&self, queue: Key) -> Result<QueueStats, Error> {

@@ -1,9 +1,12 @@
 //! `InspectionBackend` for `RedisBackend`: each method calls the operation in its own file.
 
 use super::super::RedisBackend;
-use crate::store::{
-    backend::StoreFuture,
-    inspection::{AuditEntry, InspectionBackend},
+use crate::{
+    key::Key,
+    store::{
+        backend::StoreFuture,
+        inspection::{AuditEntry, InspectionBackend},
+    },
 };
 
 impl InspectionBackend for RedisBackend {
@@ -26,5 +29,13 @@ impl InspectionBackend for RedisBackend {
         max_records: usize,
     ) -> StoreFuture<'_, Vec<AuditEntry>> {
         Box::pin(self.read_audit_log(before, max_records))
+    }
+
+    fn register_queue(&self, name: Key) -> StoreFuture<'_, ()> {
+        Box::pin(self.add_queue_name(name))
+    }
+
+    fn list_queues(&self) -> StoreFuture<'_, Vec<Key>> {
+        Box::pin(self.read_queue_names())
     }
 }

@@ -31,6 +31,7 @@ mod pause_jobs;
 mod ping_and_identify;
 mod poll_due_locks;
 mod push_task;
+mod queue_names;
 mod register_limiter;
 mod settle_and_poll_tasks;
 mod shard_watch_plan;

@@ -10,9 +10,9 @@ use crate::{
         backend::{NodeId, StoreFuture},
         redis::RedisBackend,
         tasks::{
-            DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskBackend, TaskId,
-            TaskPollCommand, TaskPollOutcome, TaskPushCommand, TaskPushOutcome, TaskState,
-            TaskView,
+            DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskBackend, TaskFilter,
+            TaskId, TaskListPage, TaskPollCommand, TaskPollOutcome, TaskPushCommand,
+            TaskPushOutcome, TaskState, TaskView,
         },
     },
 };
@@ -47,6 +47,16 @@ impl TaskBackend for RedisBackend {
 
     fn task_view(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskView>> {
         Box::pin(self.read_task_view(queue, id))
+    }
+
+    fn list_tasks(
+        &self,
+        queue: Key,
+        filter: TaskFilter,
+        offset: u64,
+        limit: usize,
+    ) -> StoreFuture<'_, TaskListPage> {
+        Box::pin(self.read_task_list(queue, filter, offset, limit))
     }
 
     fn task_payload(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<Bytes>> {

@@ -13,5 +13,6 @@ mod queue_check;
 mod run_limits;
 mod run_outcomes;
 mod settle_and_start;
+mod task_listing;
 
 use super::{on_every_store, store_harness::StoreHarness};

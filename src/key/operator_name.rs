@@ -1,0 +1,81 @@
+//! Names of keys for operators: the plain text of a key of the application, and the stored form of
+//! all others.
+
+use std::borrow::Cow;
+
+use percent_encoding::percent_decode_str;
+
+use super::{Key, encoding::is_unescaped};
+
+impl Key {
+    /// Returns the name of the key for operators: the text given to [`Key::custom`], or the stored
+    /// form, such as `p:id:orders:7` for a path parameter.
+    ///
+    /// ```
+    /// use lockgate::Key;
+    ///
+    /// assert_eq!(Key::custom("order:7").operator_name(), "order:7");
+    /// assert_eq!(Key::path_param("id", "7").operator_name(), "p:id::7");
+    /// ```
+    #[must_use]
+    pub fn operator_name(&self) -> Cow<'_, str> {
+        let plain = self.0.strip_prefix("c:::").filter(|value| !value.starts_with('~'));
+        let decoded = plain.and_then(|value| percent_decode_str(value).decode_utf8().ok());
+        match decoded {
+            Some(text) if is_plain_name(&text) => text,
+            _ => Cow::Borrowed(self.as_str()),
+        }
+    }
+
+    /// Returns the key of a name that an operator has typed or copied: the inverse of
+    /// [`operator_name`](Self::operator_name).
+    ///
+    /// ```
+    /// use lockgate::Key;
+    ///
+    /// assert_eq!(Key::from_operator_name("order:7"), Key::custom("order:7"));
+    /// assert_eq!(Key::from_operator_name("p:id::7"), Key::path_param("id", "7"));
+    /// ```
+    #[must_use]
+    pub fn from_operator_name(name: &str) -> Self {
+        if is_stored_form(name) { Self::from_store(name) } else { Self::custom(name) }
+    }
+}
+
+fn is_plain_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_control) && !is_stored_form(text)
+}
+
+/// Returns true for `<kind>:<name>:<scope>:<value>` with escaped parts.
+fn is_stored_form(text: &str) -> bool {
+    let mut parts = text.split(':');
+    let has_kind = parts.next().is_some_and(|kind| {
+        (1..=5).contains(&kind.len()) && kind.bytes().all(|byte| byte.is_ascii_lowercase())
+    });
+    let is_escaped = |byte| is_unescaped(byte) || matches!(byte, b'%' | b'~' | b'+' | b':');
+    has_kind && parts.count() == 3 && text.bytes().all(is_escaped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operator_name_leads_back_to_the_key() {
+        let custom = ["order:7", "a:b:c:d", "c:::x", "Käse 7", "a\u{1b}[2J", "", "p:id::7"];
+        let long = "x".repeat(200);
+        let keys = custom.into_iter().chain([long.as_str()]).map(Key::custom);
+        let others = [
+            Key::path_param("id", "7").scope("orders"),
+            Key::path_param("id", "a b").stripe(16),
+            Key::ip([192, 0, 2, 7].into()),
+            Key::route("/orders/{id}"),
+            Key::custom("7").scope("a").scope("b"),
+        ];
+        for key in keys.chain(others) {
+            let name = key.operator_name();
+            assert_eq!(Key::from_operator_name(&name), key, "{name}");
+            assert!(!name.contains(char::is_control), "{name:?}");
+        }
+    }
+}
