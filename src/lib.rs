@@ -84,6 +84,7 @@
 //!   `http-replay-tls`: over https.
 //! - `fsck`: `Store::check`, which finds jobs in no state or in two, stray keys, and wrong counts.
 //!   The package `lockgate-cli` has it as the program `lockgate-fsck`.
+//! - `console`: `console`, the operators' console, which the integrations mount.
 //! - `quorum`: `Store::quorum`, locks over several independent stores.
 //! - `seal`: deferred requests, their responses and tasks are encrypted at rest
 //!   ([`Store::with_keyring`](Store)).
@@ -112,6 +113,8 @@
 
 pub mod admin;
 mod clock;
+#[cfg(feature = "console")]
+pub mod console;
 pub mod defer;
 pub mod driver;
 mod durations;

@@ -97,6 +97,10 @@ pub(crate) mod problem {
     pub(crate) const TOO_MANY_IDEMPOTENCY_KEYS: &str =
         "urn:lockgate:problem:too-many-idempotency-keys";
     pub(crate) const METHOD_NOT_ALLOWED: &str = "urn:lockgate:problem:method-not-allowed";
+    #[cfg(feature = "console")]
+    pub(crate) const BAD_CONSOLE_REQUEST: &str = "urn:lockgate:problem:bad-console-request";
+    #[cfg(feature = "console")]
+    pub(crate) const NOT_IN_CONSOLE: &str = "urn:lockgate:problem:not-in-console";
     pub(crate) const OUTCOME_UNKNOWN: &str = "urn:lockgate:problem:outcome-unknown";
 }
 

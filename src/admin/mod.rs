@@ -13,6 +13,8 @@ mod job_actions;
 mod operator;
 mod permission;
 mod queue_actions;
+#[cfg(any(test, feature = "fsck"))]
+mod store_actions;
 #[cfg(test)]
 mod tests;
 

@@ -25,7 +25,8 @@ use actix_web::{
 };
 use futures_util::FutureExt as _;
 use lockgate_actix_web::{
-    DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
+    DeferLayer, DeferWorker, LocalOperator, LockLayer, Quota, RateLimitLayer, Store,
+    admin::Permission, console, deferred_routes,
 };
 
 use self::orders::OrderLog;
@@ -55,11 +56,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let routes = routes(&store);
     let worker = DeferWorker::new(&store, routes.clone());
     let status = deferred_routes("/deferred").store(&store);
+    let ops = console("/ops", LocalOperator::new(Permission::SeePayloads)).store(&store);
     let app = move || {
         App::new()
             .wrap_fn(|request, app| catch_panic(app.call(request)))
             .configure(routes.clone())
             .service(status.clone())
+            .service(ops.clone())
             .service(web::resource("/").get(index_page).head(index_page))
             .service(web::resource("/healthz").get(health).head(health))
     };

@@ -22,7 +22,8 @@ use axum::{
 };
 use futures_util::FutureExt as _;
 use lockgate_axum::{
-    DeferLayer, DeferWorker, LockLayer, Quota, RateLimitLayer, Store, deferred_routes,
+    DeferLayer, DeferWorker, LocalOperator, LockLayer, Quota, RateLimitLayer, Store,
+    admin::Permission, console, deferred_routes,
 };
 use tokio::net::TcpListener;
 
@@ -54,6 +55,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = routes
         .clone()
         .merge(deferred_routes("/deferred").store(&store))
+        .merge(console("/ops", LocalOperator::new(Permission::SeePayloads)).store(&store))
         .route("/", get(|| async { Html(include_str!("../../assets/index.html")) }))
         .route("/healthz", get(health))
         .layer(Extension(store.clone()))

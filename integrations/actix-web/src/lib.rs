@@ -242,6 +242,7 @@
 //! | `tls` | TLS to them (`rediss://`) by rustls; the application installs the crypto provider |
 //! | `bb8-redis` | `Store::from_pool`: connections from a pool of the application |
 //! | `fsck` | `Store::check`: finds and repairs lost requests and wrong counts |
+//! | `console` | `console`: a page for operators, with actions |
 //! | `quorum` | `Store::quorum`: locks over several independent stores |
 //! | `seal` | encryption of stored requests, responses and tasks: `Store::with_keyring` |
 //! | `webhook` | `Webhooks`: signed webhooks when deferred requests have ended |
@@ -268,6 +269,8 @@
 
 mod actix_framework;
 mod app_replayer;
+#[cfg(feature = "console")]
+mod console_routes;
 mod defer_layer;
 mod defer_worker;
 mod detached_body;
@@ -296,6 +299,11 @@ pub use lockgate::HttpRequestHead;
 pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
+pub use lockgate::admin;
+#[cfg(feature = "console")]
+pub use lockgate::console::{
+    BasicAuth, BasicAuthError, ConsoleGuard, GuardRequest, GuardVerdict, LocalOperator,
+};
 #[cfg(feature = "webhook")]
 pub use lockgate::defer::Webhooks;
 pub use lockgate::defer::{
@@ -319,6 +327,8 @@ pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 #[cfg(feature = "quorum")]
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
+#[cfg(feature = "console")]
+pub use self::console_routes::{ConsoleRoutes, console};
 pub use self::{
     actix_framework::{ActixFramework, KeyPart},
     defer_layer::DeferLayer,

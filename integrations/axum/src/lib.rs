@@ -191,6 +191,7 @@
 //! | `tls` | TLS to them (`rediss://`) by rustls; the application installs the crypto provider |
 //! | `bb8-redis` | `Store::from_pool`: connections from a pool of the application |
 //! | `fsck` | `Store::check`: finds and repairs lost requests and wrong counts |
+//! | `console` | `console`: a page for operators, with actions |
 //! | `quorum` | `Store::quorum`: locks over several independent stores |
 //! | `seal` | encryption of stored requests, responses and tasks: `Store::with_keyring` |
 //! | `webhook` | `Webhooks`: signed webhooks when deferred requests have ended |
@@ -216,6 +217,8 @@
 )]
 
 mod axum_framework;
+#[cfg(feature = "console")]
+mod console_routes;
 mod extractors;
 mod layers;
 mod loopback_only;
@@ -227,6 +230,11 @@ pub use lockgate::HttpRequestHead;
 pub use lockgate::Keyring;
 #[cfg(feature = "redis")]
 pub use lockgate::StoreBuilder;
+pub use lockgate::admin;
+#[cfg(feature = "console")]
+pub use lockgate::console::{
+    BasicAuth, BasicAuthError, ConsoleGuard, GuardRequest, GuardVerdict, LocalOperator,
+};
 #[cfg(feature = "webhook")]
 pub use lockgate::defer::Webhooks;
 pub use lockgate::defer::{
@@ -251,6 +259,8 @@ pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 #[cfg(feature = "quorum")]
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
+#[cfg(feature = "console")]
+pub use self::console_routes::{ConsoleRoutes, console};
 pub use self::{
     axum_framework::AxumFramework,
     extractors::{

@@ -1,0 +1,53 @@
+// The last minutes of numbers, kept by the page, and line charts of them.
+import { element, svgElement } from "./dom.js";
+
+const MAX_POINTS = 300;
+const series = new Map();
+
+/** Adds the numbers of a snapshot. */
+export function remember(snapshot) {
+  const add = (name, value) => {
+    const points = series.get(name) ?? [];
+    points.push([snapshot.now_ms, value]);
+    if (points.length > MAX_POINTS) points.shift();
+    series.set(name, points);
+  };
+  add("jobs", snapshot.jobs.pending);
+  for (const queue of snapshot.queues) {
+    add(`queue ${queue.name}`, queue.due);
+    add(`wait ${queue.name}`, (queue.oldest_due_ms ?? 0) / 1000);
+  }
+  for (const policy of snapshot.policies) add(`refused ${policy.name}`, policy.refused);
+}
+
+/** Points of a series; with `perSecond`, its growth. */
+export function points(name, perSecond = false) {
+  const all = series.get(name) ?? [];
+  if (!perSecond) return all;
+  return all.slice(1).map(([at, value], index) => {
+    const [before, earlier] = all[index];
+    return [at, Math.max(0, value - earlier) / Math.max(1, (at - before) / 1000)];
+  });
+}
+
+/** Line chart of one or two series, with its highest value as text. */
+export function chart(caption, ...lines) {
+  const width = 600, height = 120, base = 100;
+  const all = lines.flat();
+  const top = Math.max(1, ...all.map(([, value]) => value));
+  const first = Math.min(...all.map(([at]) => at)), last = Math.max(...all.map(([at]) => at));
+  const x = (at) => 40 + (width - 50) * (last > first ? (at - first) / (last - first) : 1);
+  const y = (value) => base - (base - 10) * (value / top);
+  const svg = svgElement("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": caption });
+  svg.append(svgElement("line", { class: "axis", x1: 40, x2: width - 10, y1: base, y2: base }),
+    svgElement("text", { x: 4, y: 16 }, top >= 10 ? String(Math.round(top)) : top.toFixed(1)),
+    svgElement("text", { x: 4, y: base + 4 }, "0"));
+  lines.forEach((line, index) => svg.append(svgElement("polyline", {
+    class: index ? "line second" : "line",
+    points: line.map(([at, value]) => `${x(at).toFixed(1)},${y(value).toFixed(1)}`).join(" "),
+  })));
+  const minutes = last > first ? Math.max(1, Math.round((last - first) / 60_000)) : 0;
+  svg.append(svgElement("text", { x: 40, y: height - 4 }, minutes ? `${minutes} min ago` : "collecting"),
+    svgElement("text", { x: width - 34, y: height - 4 }, "now"));
+  return element("figure", { class: "chart" }, svg, element("figcaption", {}, caption));
+}

@@ -1,0 +1,158 @@
+//! Queries of the page besides its snapshots: one thing, or one page of a list.
+
+use std::{collections::HashMap, str::FromStr};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::perform_action::{parse_job_id, parse_task_id, queue_key};
+use crate::{
+    admin::{AdminError, AuditCursor, Operator},
+    defer::{JobCursor, JobInfo, JobPage},
+    queue::{DeadLetterCursor, TaskCursor},
+    store::{Store, TaskFilter},
+};
+
+/// Length of a page of a list.
+const PAGE_LEN: usize = 50;
+
+/// Most jobs that one query with a filter looks at. The page shows how many, and goes on.
+const MAX_EXAMINED: usize = 1_000;
+
+/// Reason in the audit log of a look at a payload, since the page asks for none.
+const LOOK_REASON: &str = "looked at in the console";
+
+/// Why a query has no answer.
+#[derive(Debug)]
+pub(super) enum QueryError {
+    /// There is no such query, or no such thing.
+    Unknown,
+    Invalid(String),
+    Admin(AdminError),
+}
+
+impl<E: Into<AdminError>> From<E> for QueryError {
+    fn from(error: E) -> Self {
+        Self::Admin(error.into())
+    }
+}
+
+type Parameters = HashMap<String, String>;
+
+/// Answers a query by its name.
+pub(super) async fn answer_query(
+    store: &Store,
+    operator: Operator,
+    name: &str,
+    parameters: &Parameters,
+) -> Result<Value, QueryError> {
+    match name {
+        "jobs" => list_jobs(store, parameters).await,
+        "job" => {
+            let id = parse_job_id(text(parameters, "id"))?;
+            let job = store.deferred_jobs().get(&id).await?;
+            to_value(job.ok_or(QueryError::Unknown)?)
+        }
+        "job-payload" => {
+            let id = parse_job_id(text(parameters, "id"))?;
+            let request = store.admin(operator).job_payload(&id, LOOK_REASON).await?;
+            let headers = request
+                .headers
+                .iter()
+                .map(|(name, value)| format!("{name}: {}\n", String::from_utf8_lossy(value)));
+            let body = String::from_utf8_lossy(&request.body);
+            let head = format!("{} {}\n", request.method, request.target);
+            Ok(json!({ "text": format!("{head}{}\n{body}", headers.collect::<String>()) }))
+        }
+        "tasks" => list_tasks(store, parameters).await,
+        "task-payload" => {
+            let id = parse_task_id(text(parameters, "id"))?;
+            let queue = queue_key(text(parameters, "queue"));
+            let payload = store.admin(operator).task_payload(queue, &id, LOOK_REASON).await?;
+            let text = serde_json::to_string_pretty(&payload).unwrap_or_default();
+            Ok(json!({ "text": text }))
+        }
+        "check" => {
+            let report = store.check().run().await?;
+            let findings = report.findings.iter().map(|finding| {
+                json!({
+                    "kind": finding.kind.description(),
+                    "name": finding.name,
+                    "detail": finding.detail,
+                    "is_fault": finding.kind.is_fault(),
+                    "repaired": finding.repaired,
+                })
+            });
+            let findings = findings.collect::<Vec<_>>();
+            Ok(json!({ "summary": report.summary(), "findings": findings }))
+        }
+        "audit" => {
+            let from = cursor::<AuditCursor>(parameters)?.unwrap_or_default();
+            to_value(store.audit(from, PAGE_LEN).await?)
+        }
+        _ => Err(QueryError::Unknown),
+    }
+}
+
+/// Lists deferred requests in a state. A filter looks at `MAX_EXAMINED` of them at most.
+async fn list_jobs(store: &Store, parameters: &Parameters) -> Result<Value, QueryError> {
+    let jobs = store.deferred_jobs();
+    let state = text(parameters, "state");
+    let mut next = Some(cursor::<JobCursor>(parameters)?.unwrap_or_default());
+    let (mut found, mut examined) = (Vec::new(), 0);
+    while let Some(from) = next.filter(|_| found.len() < PAGE_LEN && examined < MAX_EXAMINED) {
+        let page: JobPage = match state {
+            "" | "pending" => jobs.pending(from, PAGE_LEN).await?,
+            "dead" => jobs.dead(from, PAGE_LEN).await?,
+            "done" => jobs.done(from, PAGE_LEN).await?,
+            _ => return Err(QueryError::Invalid("unknown state".to_owned())),
+        };
+        examined += page.jobs.len();
+        found.extend(page.jobs.into_iter().filter(|job| matches_filter(job, parameters)));
+        next = page.next;
+    }
+    Ok(json!({ "jobs": found, "next": next, "examined": examined }))
+}
+
+fn matches_filter(job: &JobInfo, parameters: &Parameters) -> bool {
+    let lock = job.lock.as_ref().map(crate::key::Key::operator_name);
+    let wanted = |name| Some(text(parameters, name)).filter(|wanted| !wanted.is_empty());
+    wanted("owner").is_none_or(|owner| job.owner == owner)
+        && wanted("lock").is_none_or(|name| lock.as_deref() == Some(name))
+        && wanted("reason")
+            .is_none_or(|part| job.reason.as_deref().is_some_and(|reason| reason.contains(part)))
+}
+
+async fn list_tasks(store: &Store, parameters: &Parameters) -> Result<Value, QueryError> {
+    let queue = store.queue::<Value>(queue_key(text(parameters, "queue")));
+    let filter = match text(parameters, "state") {
+        "due" => TaskFilter::Due,
+        "delayed" => TaskFilter::Delayed,
+        "running" => TaskFilter::Running,
+        "dead" => {
+            let after = cursor::<DeadLetterCursor>(parameters)?;
+            return to_value(queue.dead_letters(after, PAGE_LEN).await?);
+        }
+        _ => return Err(QueryError::Invalid("unknown state".to_owned())),
+    };
+    let from = cursor::<TaskCursor>(parameters)?.unwrap_or_default();
+    to_value(queue.tasks(filter, from, PAGE_LEN).await?)
+}
+
+fn text<'a>(parameters: &'a Parameters, name: &str) -> &'a str {
+    parameters.get(name).map_or("", String::as_str)
+}
+
+fn cursor<C: FromStr>(parameters: &Parameters) -> Result<Option<C>, QueryError> {
+    match text(parameters, "cursor") {
+        "" => Ok(None),
+        text => match text.parse() {
+            Ok(cursor) => Ok(Some(cursor)),
+            Err(_) => Err(QueryError::Invalid("the cursor could not be parsed".to_owned())),
+        },
+    }
+}
+
+fn to_value(document: impl Serialize) -> Result<Value, QueryError> {
+    Ok(serde_json::to_value(document).unwrap_or(Value::Null))
+}

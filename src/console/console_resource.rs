@@ -1,0 +1,124 @@
+//! [`ConsoleResource`]: settings of the console, and the first steps of a request: guard, origin,
+//! method, path.
+
+use std::{fmt, sync::Arc};
+
+use super::{
+    console_assets::with_security_headers,
+    console_guard::{ConsoleGuard, GuardVerdict},
+    console_request::{ConsoleRequest, ConsoleRoute},
+    guard_request::GuardRequest,
+    request_origin::is_same_origin,
+    snapshot_feed::SnapshotFeed,
+};
+use crate::{
+    gate::GateRequest,
+    reply::{Reply, problem},
+    store::Store,
+};
+
+/// The console, for an integration to mount. `N` is the framework's request.
+pub struct ConsoleResource<N: ?Sized + 'static> {
+    guard: Arc<dyn ConsoleGuard<N>>,
+    store: Option<Store>,
+    /// Shared by the clones, of which each route has one.
+    feed: Arc<SnapshotFeed>,
+}
+
+impl<N: ?Sized + 'static> ConsoleResource<N> {
+    /// Longest body of an action in bytes.
+    pub const MAX_BODY_LEN: usize = 16 * 1024;
+
+    /// Creates a console with this guard, which decides about every request.
+    #[must_use]
+    pub fn new(guard: impl ConsoleGuard<N>) -> Self {
+        Self { guard: Arc::new(guard), store: None, feed: Arc::default() }
+    }
+
+    /// Uses this store instead of the one that the request provides.
+    #[must_use]
+    pub fn store(mut self, store: &Store) -> Self {
+        self.store = Some(store.clone());
+        self
+    }
+
+    /// Parses a request. `target` is its path and query as sent, and `path` the decoded part of the
+    /// path behind the mount and its slash.
+    ///
+    /// The body is read only after this has succeeded, at most
+    /// [`MAX_BODY_LEN`](Self::MAX_BODY_LEN) bytes of it.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reply if the request is refused, or is not one of the console's.
+    pub fn parse_request<V: GateRequest<NativeRequest = N>>(
+        &self,
+        view: &mut V,
+        target: &str,
+        path: &str,
+    ) -> Result<ConsoleRequest, Reply> {
+        let request = GuardRequest::new(view);
+        let operator = match self.guard.admit(&request, view.native_request()) {
+            GuardVerdict::Admit(operator) => operator,
+            GuardVerdict::Challenge => return Err(challenge()),
+            GuardVerdict::Refuse => return Err(refusal("The console is not open to this client")),
+        };
+        let (requested_path, query) = target.split_once('?').unwrap_or((target, ""));
+        if let Some(mount) = requested_path.rsplit('/').next().filter(|name| !name.is_empty())
+            && path.is_empty()
+        {
+            // The page's addresses are relative to the mount with its slash.
+            let reply = Reply::new(308).header("location", format!("{mount}/"));
+            return Err(with_security_headers(reply));
+        }
+        let route =
+            ConsoleRoute::parse(view.method(), path, query).map_err(with_security_headers)?;
+        if route.is_action() {
+            if !is_same_origin(&request) {
+                return Err(refusal("Actions are sent by the console's own page only"));
+            }
+            let is_json = request.header("content-type").is_some_and(|kind| {
+                kind.split(|byte| *byte == b';').next().map(<[u8]>::trim_ascii)
+                    == Some(b"application/json")
+            });
+            if !is_json {
+                let reply =
+                    Reply::problem(415, problem::BAD_CONSOLE_REQUEST, "Send application/json");
+                return Err(with_security_headers(reply));
+            }
+        }
+        let store = self.store.clone().or_else(|| view.store());
+        let store = store.ok_or_else(|| crate::outage::missing_store_reply("console"))?;
+        Ok(ConsoleRequest { store, operator, route, feed: Arc::clone(&self.feed) })
+    }
+}
+
+fn challenge() -> Reply {
+    let reply = Reply::problem(401, problem::NOT_AUTHORIZED, "Name and password are needed");
+    with_security_headers(
+        reply.header("www-authenticate", r#"Basic realm="lockgate console", charset="UTF-8""#),
+    )
+}
+
+fn refusal(title: &str) -> Reply {
+    with_security_headers(Reply::problem(403, problem::NOT_AUTHORIZED, title))
+}
+
+impl<N: ?Sized + 'static> Clone for ConsoleResource<N> {
+    fn clone(&self) -> Self {
+        Self {
+            guard: Arc::clone(&self.guard),
+            store: self.store.clone(),
+            feed: Arc::clone(&self.feed),
+        }
+    }
+}
+
+impl<N: ?Sized + 'static> fmt::Debug for ConsoleResource<N> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ConsoleResource")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
+}

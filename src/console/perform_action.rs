@@ -1,0 +1,104 @@
+//! Performs an action of the page, as an action of its operator.
+
+use super::console_action::ConsoleAction;
+use crate::{
+    admin::{Admin, AdminError, Operator},
+    key::Key,
+    store::{JobId, Store, TaskId},
+};
+
+/// Performs an action and returns a sentence about its result.
+pub(super) async fn perform_action(
+    store: &Store,
+    operator: Operator,
+    action: ConsoleAction,
+) -> Result<String, AdminError> {
+    let admin = store.admin(operator);
+    match action {
+        ConsoleAction::PauseJobs { .. }
+        | ConsoleAction::ResumeJobs { .. }
+        | ConsoleAction::CancelJob { .. }
+        | ConsoleAction::RedriveJob { .. }
+        | ConsoleAction::RedriveDeadJobs { .. }
+        | ConsoleAction::PurgeJob { .. } => perform_job_action(&admin, action).await,
+        ConsoleAction::Repair { reason } => {
+            let report = admin.repair_store(&reason).await?;
+            let repaired = report.faults().filter(|finding| finding.repaired).count();
+            Ok(format!("{repaired} faults were repaired."))
+        }
+        _ => perform_queue_action(&admin, action).await,
+    }
+}
+
+async fn perform_job_action(admin: &Admin, action: ConsoleAction) -> Result<String, AdminError> {
+    match action {
+        ConsoleAction::PauseJobs { reason } => {
+            admin.pause_jobs(&reason).await?;
+            Ok("Deferred requests are paused.".to_owned())
+        }
+        ConsoleAction::ResumeJobs { reason } => {
+            admin.resume_jobs(&reason).await?;
+            Ok("Deferred requests are resumed.".to_owned())
+        }
+        ConsoleAction::CancelJob { id, reason } => {
+            admin.cancel_job(&parse_job_id(&id)?, &reason).await?;
+            Ok("The request is cancelled.".to_owned())
+        }
+        ConsoleAction::RedriveJob { id, reason } => {
+            admin.redrive_job(&parse_job_id(&id)?, &reason).await?;
+            Ok("The request waits to run again.".to_owned())
+        }
+        ConsoleAction::RedriveDeadJobs { per_second, reason } => {
+            let count = admin.redrive_dead_jobs(per_second, &reason).await?;
+            Ok(format!("{count} requests wait to run again."))
+        }
+        ConsoleAction::PurgeJob { id, reason } => {
+            admin.purge_job(&parse_job_id(&id)?, &reason).await?;
+            Ok("The request is deleted.".to_owned())
+        }
+        _ => Err(AdminError::Invalid("this is no action on a request".to_owned())),
+    }
+}
+
+async fn perform_queue_action(admin: &Admin, action: ConsoleAction) -> Result<String, AdminError> {
+    match action {
+        ConsoleAction::PauseQueue { queue, reason } => {
+            admin.pause_queue(queue_key(&queue), &reason).await?;
+            Ok(format!("{queue} is paused."))
+        }
+        ConsoleAction::ResumeQueue { queue, reason } => {
+            admin.resume_queue(queue_key(&queue), &reason).await?;
+            Ok(format!("{queue} is resumed."))
+        }
+        ConsoleAction::CancelTask { queue, id, reason } => {
+            admin.cancel_task(queue_key(&queue), &parse_task_id(&id)?, &reason).await?;
+            Ok("The task is cancelled.".to_owned())
+        }
+        ConsoleAction::RedriveTask { queue, id, reason } => {
+            admin.redrive_task(queue_key(&queue), &parse_task_id(&id)?, &reason).await?;
+            Ok("The task waits to run again.".to_owned())
+        }
+        ConsoleAction::RedriveTasks { queue, per_second, reason } => {
+            let count = admin.redrive_tasks(queue_key(&queue), per_second, &reason).await?;
+            Ok(format!("{count} tasks wait to run again."))
+        }
+        ConsoleAction::PurgeTask { queue, id, reason } => {
+            admin.purge_task(queue_key(&queue), &parse_task_id(&id)?, &reason).await?;
+            Ok("The dead letter is deleted.".to_owned())
+        }
+        _ => Err(AdminError::Invalid("this is no action on a queue".to_owned())),
+    }
+}
+
+/// Returns the key of a queue from its name on the page.
+pub(super) fn queue_key(name: &str) -> Key {
+    Key::from_operator_name(name)
+}
+
+pub(super) fn parse_job_id(text: &str) -> Result<JobId, AdminError> {
+    text.parse().map_err(|_| AdminError::Invalid("this is not the id of a request".to_owned()))
+}
+
+pub(super) fn parse_task_id(text: &str) -> Result<TaskId, AdminError> {
+    text.parse().map_err(|_| AdminError::Invalid("this is not the id of a task".to_owned()))
+}
