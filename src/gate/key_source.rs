@@ -179,6 +179,34 @@ impl<R: RequestKind> KeySource<R> {
         }
     }
 
+    /// Returns true if the other source gives each request the same key. A type of a parameter
+    /// does not separate keys, and functions are told apart by their names.
+    pub(crate) fn reads_same_key(&self, other: &Self) -> bool {
+        use KeySourceKind as Kind;
+        match (&self.0, &other.0) {
+            (Kind::ClientAddress(own), Kind::ClientAddress(other)) => own == other,
+            (Kind::PathParam(own), Kind::PathParam(other))
+            | (Kind::Header(own), Kind::Header(other)) => own.key_prefix == other.key_prefix,
+            (Kind::PathParams(own), Kind::PathParams(other)) => {
+                own.param_names == other.param_names
+            }
+            (Kind::Route, Kind::Route) => true,
+            (Kind::Function { key_prefix: own, .. }, Kind::Function { key_prefix: other, .. })
+            | (
+                Kind::Extension { key_prefix: own, .. },
+                Kind::Extension { key_prefix: other, .. },
+            )
+            | (
+                Kind::Functions { key_prefix: own, .. },
+                Kind::Functions { key_prefix: other, .. },
+            ) => own == other,
+            (Kind::Combined(own), Kind::Combined(other)) => {
+                own.0.reads_same_key(&other.0) && own.1.reads_same_key(&other.1)
+            }
+            _ => false,
+        }
+    }
+
     /// Returns true if a request can have several keys.
     fn has_multiple_keys(&self) -> bool {
         match &self.0 {

@@ -72,6 +72,10 @@ impl<R: RequestKind> RateLimitLayer<R> {
     /// decided in one call. Other policies are asked one after the other; if one refuses, the
     /// charges of the earlier ones are refunded. The access lists, rate headers and refusal
     /// responses are those of the outer layer.
+    ///
+    /// The layer panics when it is put around a service if two policies with the same key have the
+    /// same name, or the same quota while both have no name: they would share a counter, and each
+    /// request would be charged to it twice.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let other = Arc::unwrap_or_clone(other.0);

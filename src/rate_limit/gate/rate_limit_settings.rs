@@ -35,8 +35,6 @@ type RefundPredicate = dyn Fn(u16) -> bool + Send + Sync;
 /// One policy of a layer.
 pub(super) struct LayerPolicy<R: RequestKind> {
     pub(super) key_source: KeySource<R>,
-    /// The key source is that of the policy before this one.
-    pub(super) shares_key: bool,
     pub(super) policy: Arc<Policy>,
     pub(super) quota_by: Option<Arc<QuotaLookup<R::Native>>>,
     pub(super) cost_by: Option<Arc<CostFn<R::Native>>>,
@@ -48,8 +46,13 @@ impl<R: RequestKind> LayerPolicy<R> {
     pub(super) fn new(key_source: KeySource<R>, policy: Policy) -> Self {
         let policy = Arc::new(policy);
         let (quota_by, cost_by, refund_on) = (None, None, None);
-        let (shares_key, handler_sets_cost) = (false, false);
-        Self { key_source, shares_key, policy, quota_by, cost_by, refund_on, handler_sets_cost }
+        Self { key_source, policy, quota_by, cost_by, refund_on, handler_sets_cost: false }
+    }
+
+    /// Returns true if both policies share a counter, or the name that clients see, and their key.
+    fn conflicts_with(&self, other: &Self) -> bool {
+        self.policy.conflicts_with(&other.policy)
+            && self.key_source.reads_same_key(&other.key_source)
     }
 
     /// Returns true if charges may be adjusted after the response.
@@ -66,37 +69,26 @@ impl<R: RequestKind> RateLimitSettings<R> {
         self.policies.push(added);
     }
 
-    /// Adds a policy under the key of the last one. Returns its name if it conflicts with a policy
-    /// of that key.
+    /// Adds a policy under the key of the last one. Returns the name of a policy of that key with
+    /// which it conflicts.
     pub(super) fn add_policy_of_last_key(&mut self, policy: Policy) -> Result<(), String> {
-        // From the last one back to the first one of its key.
-        for other in self.policies.iter().rev() {
-            if policy.conflicts_with(&other.policy) {
-                return Err(policy.name().to_owned());
-            }
-            if !other.shares_key {
-                break;
-            }
+        let Some(last) = self.policies.last() else { return Ok(()) };
+        let added = LayerPolicy::new(last.key_source.clone(), policy);
+        if let Some(other) = self.policies.iter().find(|other| added.conflicts_with(other)) {
+            return Err(other.policy.name().to_owned());
         }
-        if let Some(last) = self.policies.last() {
-            let added = LayerPolicy::new(last.key_source.clone(), policy);
-            self.add_policy(LayerPolicy { shares_key: true, ..added });
-        }
+        self.add_policy(added);
         Ok(())
     }
 
-    /// Returns the name of a policy that shares a counter, or the name that clients see, with
-    /// another policy of its key. Names and quotas may have changed since it was added.
+    /// Returns the name of a policy that conflicts with a later one. Names and quotas may have
+    /// changed since they were added.
     pub(super) fn conflicting_policy_name(&self) -> Option<&str> {
-        let mut policies_of_key: Vec<&Policy> = Vec::new();
-        for LayerPolicy { shares_key, policy, .. } in &self.policies {
-            if !shares_key {
-                policies_of_key.clear();
+        let mut policies = self.policies.iter();
+        while let Some(policy) = policies.next() {
+            if policies.clone().any(|later| later.conflicts_with(policy)) {
+                return Some(policy.policy.name());
             }
-            if policies_of_key.iter().any(|other| policy.conflicts_with(other)) {
-                return Some(policy.name());
-            }
-            policies_of_key.push(policy);
         }
         None
     }
@@ -120,7 +112,6 @@ impl<R: RequestKind> Clone for LayerPolicy<R> {
     fn clone(&self) -> Self {
         Self {
             key_source: self.key_source.clone(),
-            shares_key: self.shares_key,
             policy: Arc::clone(&self.policy),
             quota_by: self.quota_by.clone(),
             cost_by: self.cost_by.clone(),

@@ -1,5 +1,7 @@
 //! Layers with several policies on one key, and what their handlers see.
 
+use std::panic::AssertUnwindSafe;
+
 use super::{
     gate_requests::{enter_gate, gate_by_header, new_request, run_request},
     named_policy, per_minute,
@@ -7,6 +9,7 @@ use super::{
 use crate::{
     ErrorKind, Key, Quota, RateStatus,
     gate::{Gate as _, GateRequest as _},
+    rate_limit::RateLimitLayer,
     store::{Store, faulty_store},
 };
 
@@ -97,4 +100,31 @@ async fn remaining_is_the_fewest_of_all_policies_and_layers() {
 fn policy_that_is_named_after_another_one_is_refused_when_the_layer_is_applied() {
     let limit = gate_by_header("a", named_policy("x", per_minute(5))).and_policy(per_minute(6));
     limit.policy_name("x").validate_settings();
+}
+
+/// Each way of building a layer ends in the same check.
+#[test]
+fn joined_layers_with_an_equal_policy_on_one_key_are_refused() {
+    let x = || named_policy("x", per_minute(5));
+    let message = |limit: RateLimitLayer<()>| {
+        let built = std::panic::catch_unwind(AssertUnwindSafe(|| limit.validate_settings()));
+        built.err().map(|panic| *panic.downcast::<String>().expect("a sentence"))
+    };
+    for limit in [
+        gate_by_header("a", x()).and(gate_by_header("a", x())),
+        gate_by_header("a", x()).and(gate_by_header("a", per_minute(6)).policy_name("x")),
+        gate_by_header("a", x()).and(gate_by_header("b", x())).and(gate_by_header("a", x())),
+        gate_by_header("b", x())
+            .and(gate_by_header("a", x()).and_policy(per_minute(6)))
+            .and(gate_by_header("b", per_minute(7)).policy_name("x")),
+    ] {
+        let message = message(limit).expect("it is refused");
+        assert!(message.contains("another policy of this key is called \"x\" too"), "{message}");
+    }
+    let unnamed = gate_by_header("a", per_minute(5)).and(gate_by_header("a", per_minute(5)));
+    assert!(message(unnamed).expect("it is refused").contains("\"5-per-60s\""));
+    let other_key = gate_by_header("a", x()).and(gate_by_header("b", x()));
+    assert_eq!(message(other_key), None);
+    let other_name = gate_by_header("a", x()).and(gate_by_header("a", per_minute(6)));
+    assert_eq!(message(other_name), None);
 }
