@@ -17,6 +17,7 @@ pub struct MissingValue(Reason);
 enum Reason {
     Lock,
     LockOfSafeMethod,
+    LockOfUnlistedMethod,
     Fence,
     RateLimit,
     Charge,
@@ -27,11 +28,21 @@ enum Reason {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UnchargedMark;
 
+/// Mark of a request whose method the `.methods(..)` of a `LockLayer` does not list.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UnlistedMethodMark;
+
 impl MissingValue {
     /// Returns the reason for a request that holds no lock.
     #[must_use]
     pub fn of_lock<V: GateRequest>(view: &V) -> Self {
-        Self(if is_safe_method(view.method()) { Reason::LockOfSafeMethod } else { Reason::Lock })
+        Self(if view.extension::<UnlistedMethodMark>().is_some() {
+            Reason::LockOfUnlistedMethod
+        } else if is_safe_method(view.method()) {
+            Reason::LockOfSafeMethod
+        } else {
+            Reason::Lock
+        })
     }
 
     /// Returns the reason for a request without a fence. `has_lock` is true if the request has the
@@ -71,6 +82,10 @@ impl MissingValue {
                 "the request holds no lock, and a LockLayer locks no GET, HEAD, OPTIONS or TRACE \
                  by default; put a LockLayer with .all_methods() around the route"
             }
+            Reason::LockOfUnlistedMethod => {
+                "the request holds no lock, because the LockLayer around the route does not act on \
+                 this method; add the method to its .methods(..)"
+            }
             Reason::Fence => {
                 "the request passed without a lock while the store was unavailable \
                  (LockOutage::Admit); take Option<Fence>"
@@ -105,7 +120,10 @@ mod tests {
         let (post, get) = (FakeGateRequest::new("POST"), FakeGateRequest::new("GET"));
         let mut uncharged = FakeGateRequest::new("POST");
         uncharged.insert_extension(UnchargedMark);
+        let mut unlisted = FakeGateRequest::new("PUT");
+        unlisted.insert_extension(UnlistedMethodMark);
         for (missing, part, fix) in [
+            (MissingValue::of_lock(&unlisted), "does not act on this method", ".methods(..)"),
             (MissingValue::of_lock(&post), "no lock", "put a LockLayer around"),
             (MissingValue::of_lock(&get), "no GET", "a LockLayer with .all_methods()"),
             (MissingValue::of_fence(&post, false), "no lock", "put a LockLayer around"),

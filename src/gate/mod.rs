@@ -44,7 +44,7 @@ pub(crate) use self::{
     key_source::dedup_keys,
     layer_context::UnderLockMark,
     method_filter::MethodFilter,
-    missing_value::UnchargedMark,
+    missing_value::{UnchargedMark, UnlistedMethodMark},
     parking_slot_for_busy_lock::LockInstruction,
     parse_header_name::try_parse_header_name,
     remove_from_connection_header::remove_from_connection,

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{
     gate::{
-        DirectRunRefusals, GateRequest, InitialVerdict, KeyError, LockInstruction, ParkingSlot,
-        RequestKind, UnderLockMark, current_replay, dedup_keys,
+        DirectRunRefusals, GateRequest, InitialVerdict, KeyError, LockInstruction, MethodFilter,
+        ParkingSlot, RequestKind, UnderLockMark, UnlistedMethodMark, current_replay, dedup_keys,
     },
     key::Key,
     lock::{held_lock_view::HeldLocks, stripped_headers::has_trusted_replay},
@@ -67,6 +67,9 @@ impl<R: RequestKind> LockLayer<R> {
         self.policy.strip_headers(view);
         let Some(mode) = self.policy.mode_for(view.method()) else {
             ParkingSlot::note_unlocked_pass(view);
+            if let MethodFilter::Listed(_) = self.policy.methods {
+                view.insert_extension(UnlistedMethodMark);
+            }
             return InitialVerdict::Skip;
         };
         let keys = match self.read_keys(view) {
