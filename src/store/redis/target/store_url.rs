@@ -1,7 +1,7 @@
 //! Parser of store URLs: servers, credentials, database, namespace.
 //!
 //! It is written by hand because a URL has one host, and Sentinel and cluster URLs list several
-//! nodes. An error message names the invalid part but never quotes it, since it may be a password.
+//! nodes. An error message names the invalid part but quotes nothing that may be a password.
 
 use std::path::PathBuf;
 
@@ -187,16 +187,25 @@ impl UrlQuery {
                 ("db", UrlScheme::UnixSocket) => query.database = Some(parse_database(&value)?),
                 // Parameter of redis-rs; ignored, since lockgate chooses the protocol itself.
                 ("protocol", _) => {}
-                _ => {
-                    return Err(url_error(
-                        "has an unknown parameter; it takes ns, and for sentinels sentinel_user \
-                         and sentinel_password",
-                    ));
-                }
+                _ => return Err(unknown_parameter_error(text, name, kind)),
             }
         }
         Ok(query)
     }
+}
+
+/// Returns the error for a parameter that this kind of URL does not take. It quotes the name,
+/// unless that may be a part of a password whose `?` or `&` is not escaped.
+fn unknown_parameter_error(query: &str, name: &str, kind: UrlScheme) -> Error {
+    let is_word = name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    let may_be_secret = !is_word || query.contains('@') || query.contains("pass");
+    let quoted = if may_be_secret { String::new() } else { format!(" {name:?}") };
+    let accepted = match kind {
+        UrlScheme::Sentinels => "ns, sentinel_user and sentinel_password",
+        UrlScheme::UnixSocket => "ns, db, user and pass",
+        UrlScheme::Single | UrlScheme::Cluster => "ns; other settings belong to Store::builder",
+    };
+    url_error(&format!("has an unknown parameter{quoted}; it takes {accepted}"))
 }
 
 fn parse_credentials(text: &str) -> Result<LoginCredentials, Error> {

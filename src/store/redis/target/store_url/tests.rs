@@ -233,3 +233,19 @@ fn random_text_is_parsed_or_rejected_without_password() {
 fn has_host_and_port(node: &HostPort) -> bool {
     !node.host.is_empty() && node.port > 0
 }
+
+#[test]
+fn unknown_parameter_is_named_unless_it_may_be_a_password() {
+    for (url, expected) in [
+        ("redis://h?nss=a", "unknown parameter \"nss\"; it takes ns; "),
+        ("redis://h?timeout=5", "unknown parameter \"timeout\"; "),
+        ("redis+sentinel://h/m?user=a", "unknown parameter \"user\"; it takes ns, sentinel_user"),
+        ("unix:///s?namespace=a", "unknown parameter \"namespace\"; it takes ns, db, user"),
+        ("redis://:pa?secret@h", "unknown parameter; "),
+        ("unix:///s?user=u&pass=a&secret", "unknown parameter; "),
+        ("redis://h?Secret1", "unknown parameter; "),
+    ] {
+        let message = StoreUrl::parse(url).expect_err(url).to_string();
+        assert!(message.contains(expected), "{url}: {message}");
+    }
+}
