@@ -80,9 +80,10 @@ pub struct QueueWorker {
 }
 
 impl QueueWorker {
-    /// Returns the queue's name for log records.
+    /// Returns the queue's name for log records. It is a constant of the program, so it is never
+    /// hashed.
     pub(super) fn log_name(&self) -> LogName<'_> {
-        self.store.log_name(&self.queue)
+        self.queue.log_name(true)
     }
 
     pub(super) fn new(store: Store, queue: Key, handler: TaskHandler) -> Self {

@@ -4,9 +4,9 @@ use super::Store;
 use crate::key::{Key, LogName};
 
 impl Store {
-    /// Sets whether log records show the names of locks, quota subjects and queues. Default
-    /// `false`: records have the first 12 hex digits of a name's SHA-256 hash, because a name may
-    /// hold personal data, such as an account in a path or an address.
+    /// Sets whether log records show the names of locks and quota subjects. Default `false`:
+    /// records have the first 12 hex digits of a name's SHA-256 hash, because a name may hold
+    /// personal data, such as an account in a path or an address. Names of queues are always shown.
     ///
     /// The setting applies to this handle and all its clones, from now on. Ids of jobs and tasks
     /// stay abbreviated, and tokens are never logged.
@@ -28,7 +28,7 @@ impl Store {
         self.agent().shows_log_names()
     }
 
-    /// Returns the name of a lock, subject or queue for a log record of this store.
+    /// Returns the name of a lock or subject for a log record of this store.
     pub(crate) fn log_name<'a>(&self, key: &'a Key) -> LogName<'a> {
         key.log_name(self.shows_log_names())
     }
