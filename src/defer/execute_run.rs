@@ -74,6 +74,7 @@ impl JobChain {
                      .for_user::<U>() or .restore_extension::<T>() to it"
                 );
                 return Some(postpone(run, UNKNOWN_SNAPSHOT));
+                *worker.unrestored_snapshot.lock() = Some(snapshot);
             }
         };
         let accepted_at = accepted_at(run);

@@ -95,6 +95,11 @@ impl JobStepper {
 
     /// Runs all due jobs, one after the other, until none is due. Runs nothing while the queue is
     /// paused.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Config`](crate::ErrorKind) if a due job did not run because it carries a
+    /// snapshot that the worker does not restore.
     #[expect(clippy::panic, reason = "a test without an end must fail")]
     pub(crate) async fn run_due(&mut self) -> Result<Vec<JobRunReport>, Error> {
         if self.send_heartbeat().await?.is_paused {
@@ -121,6 +126,7 @@ impl JobStepper {
             let has_run = self.run_log.lock().len() > runs_before;
             idle_passes = if has_run { 0 } else { idle_passes + 1 };
             if idle_passes == IDLE_PASSES {
+                self.check_snapshots()?;
                 return Ok(std::mem::take(&mut *self.run_log.lock()));
             }
         }
@@ -129,6 +135,15 @@ impl JobStepper {
             "TestDeferWorker::run_due: jobs were still due after {passes} passes; check whether \
              jobs create jobs without end"
         );
+    }
+
+    fn check_snapshots(&self) -> Result<(), Error> {
+        let Some(snapshot) = self.worker.unrestored_snapshot.lock().take() else { return Ok(()) };
+        Err(Error::setting(format!(
+            "TestDeferWorker::run_due: a due job carries the snapshot {snapshot:?}, which this \
+             worker does not restore, so it did not run; add .for_user::<U>() to the worker, as to \
+             the layer, or .restore_extension::<T>()"
+        )))
     }
 
     /// Returns the locks with a runnable job, ordered by name.

@@ -153,7 +153,9 @@ impl TestDeferWorker {
     ///
     /// # Errors
     ///
-    /// None with this store.
+    /// [`ErrorKind::Config`] if a due job did not run because it carries a user or another snapshot
+    /// that the worker does not restore, and returned to its queue. Runs of other jobs have
+    /// happened; the next call reports them.
     ///
     /// # Panics
     ///

@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::{
-    CountingReplayer, SpawnedWorker, enqueue_command, enqueue_job, let_tasks_settle, send_enqueue,
-    status_resource::complete_reply,
+    CountingReplayer, SpawnedWorker, enqueue_command, enqueue_job, enqueue_with_attempts,
+    let_tasks_settle, send_enqueue, status_resource::complete_reply,
 };
 use crate::{
     defer::{
@@ -207,6 +207,22 @@ fn test_kit_refuses_a_worker_that_lacks_a_carried_user() {
         assert_eq!(refused.expect_err("it is refused").kind(), ErrorKind::Config);
         let worker = worker_without_user(kit.store()).for_user::<CarriedUser>();
         assert!(kit.defer_worker(worker).await.is_ok());
+    });
+}
+
+/// With two stores in the process, the wiring of the worker cannot be checked before.
+#[test]
+fn test_kit_reports_a_job_whose_user_is_not_restored() {
+    on_new_thread(|| async {
+        let (kit, _other) = (TestKit::new(), Store::memory());
+        let worker = kit.defer_worker(worker_without_user(kit.store())).await;
+        let mut worker = worker.expect("an embedded store is always available");
+        let user = vec![(CarriedUser::NAME.to_owned(), b"7".to_vec())];
+        enqueue_with_attempts(kit.store(), "/x", 1, user).await;
+        let refused = worker.run_due().await.expect_err("the job did not run");
+        assert_eq!(refused.kind(), ErrorKind::Config);
+        assert!(refused.to_string().contains("snapshot \"user\""), "{refused}");
+        assert_eq!(worker.run_due().await.expect("it is not due again"), []);
     });
 }
 

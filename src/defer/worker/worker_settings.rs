@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
+
 use crate::{
     defer::{
         extension_snapshot::SnapshotRestorers, job_backoff::JobBackoff, replayer::Replayer,
@@ -38,6 +40,8 @@ pub(in crate::defer) struct WorkerSettings {
     pub(in crate::defer) response_limit: usize,
     pub(in crate::defer) settlement_rules: SettlementRules,
     pub(in crate::defer) snapshot_restorers: SnapshotRestorers,
+    /// Snapshot of a run that could not be restored, for the test kit.
+    pub(in crate::defer) unrestored_snapshot: Mutex<Option<String>>,
     pub(in crate::defer) authorize_fn: Option<AuthorizeFn>,
     pub(in crate::defer) webhooks: Option<Arc<dyn WebhookSender>>,
     /// Time since when the worker knows of no gap in the watch of its shards, by the store's clock
@@ -63,6 +67,7 @@ impl WorkerSettings {
                 keep_headers: Vec::new(),
             },
             snapshot_restorers: SnapshotRestorers::default(),
+            unrestored_snapshot: Mutex::default(),
             authorize_fn: None,
             webhooks: None,
             watched_since_us: AtomicU64::new(store.backend().estimated_now_us()),
