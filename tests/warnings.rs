@@ -30,6 +30,7 @@ const MISSING_LOCK_WARNING: &str =
     "request not deferrable: it passed a DeferLayer and met no LockLayer";
 const STATUS_ELSEWHERE_WARNING: &str = "the status of a job was requested under another path";
 const MISSING_DATA_ERROR: &str = "run failed: the handler takes a web::Data that the routes";
+const MISSING_EXTENSION_ERROR: &str = "run failed: the handler takes an Extension that the routes";
 const MISSING_VALUE_ERROR: &str = "extractor without its value: the request holds no lock";
 const SHADOW_REFUSAL: &str = "shadow policy: the request would have been refused";
 
@@ -544,6 +545,44 @@ async fn run_without_application_data_is_logged_with_its_fix() {
         "config.app_data(..)",
         "DeferWorker::from_app",
     ] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+}
+
+/// The direct request finds the extension of the server's router, and the run does not.
+#[tokio::test]
+async fn run_without_an_extension_is_logged_with_its_fix() {
+    use axum::{
+        Extension, Router,
+        body::Body,
+        http::{Request, StatusCode},
+        routing::post,
+    };
+    use lockgate_axum::{DeferLayer, DeferWorker, LockLayer, deferred_routes};
+    use tower::ServiceExt as _;
+    LazyLock::force(&PROCESS_LOG);
+    let store = Store::memory();
+    let orders: Router = Router::new()
+        .route("/orders/{id}/export", post(async |Extension(text): Extension<String>| text))
+        .layer(LockLayer::by_path_param("id"))
+        .layer(DeferLayer::new().background())
+        .layer(Extension(store.clone()));
+    let worker = DeferWorker::new(&store, orders.clone()).run(std::future::pending());
+    let worker = tokio::spawn(worker);
+    let app = orders
+        .layer(Extension("exported".to_owned()))
+        .merge(deferred_routes("/deferred").store(&store));
+    let request = Request::post("/orders/7/export").body(Body::empty()).expect("valid");
+    let accepted = app.clone().oneshot(request).await.expect("a router has no errors");
+    let location = accepted.headers()["location"].to_str().expect("a path");
+    let get = Request::get(format!("{location}/response")).header("prefer", "wait=20");
+    let response = app.oneshot(get.body(Body::empty()).expect("valid")).await;
+    assert_eq!(response.expect("a router has no errors").status(), StatusCode::GONE);
+    worker.abort();
+    let text = PROCESS_LOG.text();
+    let mut lines = text.lines();
+    let line = lines.find(|line| line.contains(MISSING_EXTENSION_ERROR)).expect("it is logged");
+    for part in ["method=\"POST\"", "route=\"/orders/{id}/export\"", "status=500", ".for_user"] {
         assert!(line.contains(part), "{part} in {line}");
     }
 }

@@ -11,6 +11,7 @@ use super::{
     envelope::{EnvelopeBinding, EnvelopeError, StoredRequest, decode_request},
     idempotency_key::{IDEMPOTENCY_KEY, derive_idempotency_key},
     job_chain::{JobChain, ShutdownPhase},
+    replayer::ReplayOutcome,
     settlement_rules::{RunContext, UNREACHABLE, UNROUTABLE, age_backoff},
     webhook,
     webhook_receivers::WebhookLimits,
@@ -73,8 +74,8 @@ impl JobChain {
                     "the job carries a snapshot that this worker cannot restore; add \
                      .for_user::<U>() or .restore_extension::<T>() to it"
                 );
-                return Some(postpone(run, UNKNOWN_SNAPSHOT));
                 *worker.unrestored_snapshot.lock() = Some(snapshot);
+                return Some(postpone(run, UNKNOWN_SNAPSHOT));
             }
         };
         let accepted_at = accepted_at(run);
@@ -160,10 +161,25 @@ impl JobChain {
                 if let Some(route) = marker.route() {
                     started.label.record_route(&worker.store, route);
                 }
+                self.log_missing_value(&outcome, started);
                 let settlement = context.classify(outcome);
                 self.await_handler_exit(marker, started, may_rerun, settlement).await
             }
         }
+    }
+
+    /// Logs cause and fix if the handler lacks a value that it has in the server: the direct request
+    /// succeeds, and the client of the deferred one sees a dead job without a cause.
+    fn log_missing_value(&self, outcome: &ReplayOutcome, started: &StartedRun) {
+        let ReplayOutcome::Answered(response) = outcome else { return };
+        let Some(cause_and_fix) = self.worker.replayer.missing_value(response) else { return };
+        tracing::error!(
+            job = %started.run.id.log_prefix(),
+            method = started.label.method(),
+            route = started.label.route(),
+            status = response.status,
+            "run failed: {cause_and_fix}"
+        );
     }
 
     /// Waits until a handler has ended that continues in its own task after an outer layer has

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{
     job_chain::{JobChain, ShutdownPhase},
-    replayer::{ReplayOutcome, Replayer},
+    replayer::{ReplayOutcome, ReplayResponse, Replayer},
     run_slots::RunSlots,
     worker::{DeferWorker, WorkerSettings},
 };
@@ -190,5 +190,9 @@ impl Replayer for RecordingReplayer {
             outcome
         };
         run.map(record).boxed()
+    }
+
+    fn missing_value(&self, response: &ReplayResponse) -> Option<&'static str> {
+        self.inner.missing_value(response)
     }
 }

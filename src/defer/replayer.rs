@@ -33,6 +33,12 @@ pub trait Replayer: Send + Sync + 'static {
         Box::pin(std::future::ready(()))
     }
 
+    /// Returns cause and fix if this response is an error of the framework about a value that the
+    /// routes lack, for the log. Default: none is recognized.
+    fn missing_value(&self, _: &ReplayResponse) -> Option<&'static str> {
+        None
+    }
+
     /// Returns true if runs have the [restored snapshots](ReplayMarker::restored_snapshots) of
     /// their worker. Default true. A replayer that returns false sends runs to routes that read no
     /// snapshots; its worker needs no restorers.

@@ -52,6 +52,13 @@ pub trait Framework: Copy + Send + Sync + 'static {
         parts.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string)
     }
 
+    /// Returns cause and fix if this response is the framework's own error about an extractor whose
+    /// value is missing. The routes of a [`DeferWorker`](crate::defer::DeferWorker) may lack a value
+    /// that they have in the server. Default: no such error is known.
+    fn missing_value(_status: u16, _body: &[u8]) -> Option<&'static str> {
+        None
+    }
+
     /// Times a request body, if its type can hold a timed one. Default: it can't, which is logged
     /// once.
     fn time_body<B: Body<Data = Bytes> + Send + 'static>(body: UntimedBody<B>) -> B {

@@ -77,6 +77,13 @@ where
             ),
         )
     }
+
+    fn missing_value(&self, response: &ReplayResponse) -> Option<&'static str> {
+        match &response.body {
+            ReplayBody::Full(body) => F::missing_value(response.status, body),
+            ReplayBody::TooLong | ReplayBody::Stream => None,
+        }
+    }
 }
 
 fn build_request<B: From<Bytes>, F: Framework>(

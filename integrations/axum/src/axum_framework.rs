@@ -82,12 +82,25 @@ impl Framework for AxumFramework {
         uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string)
     }
 
+    fn missing_value(status: u16, body: &[u8]) -> Option<&'static str> {
+        // The rejection of `Extension`.
+        let is_missing_extension = status == 500 && body.starts_with(MISSING_EXTENSION);
+        is_missing_extension.then_some(
+            "the handler takes an Extension that the routes of the worker do not have; put its \
+             layer around the routes before DeferWorker::new gets them, or carry the user by \
+             .for_user::<U>() on the DeferLayer and on the worker",
+        )
+    }
+
     fn time_body<B: HttpBody<Data = Bytes> + Send + 'static>(body: UntimedBody<B>) -> B {
         // Unwraps the error, so that a body over its limit still results in 413.
         let timed = body.try_time_as::<Body>(axum::Error::into_inner, Body::new);
         timed.unwrap_or_else(UntimedBody::leave_untimed)
     }
 }
+
+/// Beginning of axum's response (0.8) to a request without the extension that its handler takes.
+const MISSING_EXTENSION: &[u8] = b"Missing request extension";
 
 #[expect(clippy::expect_used, reason = "it only reads the request's extensions")]
 fn raw_path_params(parts: &mut Parts) -> Result<RawPathParams, RawPathParamsRejection> {
@@ -126,6 +139,22 @@ mod tests {
 
     use super::*;
     use crate::{Quota, RateLimitLayer};
+
+    /// The text is that of the axum that this crate is built with.
+    #[tokio::test]
+    async fn rejection_of_a_missing_extension_is_recognized() {
+        let app = Router::new()
+            .route("/missing", get(async |_: Extension<u32>| ""))
+            .route("/failed", get(async || (http::StatusCode::INTERNAL_SERVER_ERROR, "failed")));
+        for (path, expected) in [("/missing", true), ("/failed", false)] {
+            let request = Request::get(path).body(Body::empty()).expect("valid");
+            let response = app.clone().oneshot(request).await.expect("a router has no errors");
+            assert_eq!(response.status(), 500);
+            let body = axum::body::to_bytes(response.into_body(), 1000).await.expect("short");
+            let found = AxumFramework::missing_value(500, &body);
+            assert_eq!(found.is_some_and(|text| text.contains("takes an Extension")), expected);
+        }
+    }
 
     /// As in axum's own extractor, so that tests of an application need no server.
     #[tokio::test]
