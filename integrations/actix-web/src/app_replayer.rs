@@ -129,7 +129,11 @@ impl Replayer for AppReplayer {
         // If the thread has ended, the command is dropped with its sender, which wakes the
         // receiver.
         let _ = self.commands.send(command);
-        Box::pin(async move { outcome.await.unwrap_or_else(|_| outcome_without_thread(&marker)) })
+        Box::pin(async move {
+            #[cfg(feature = "test-kit")]
+            let _stopped_clock = stop_paused_clock();
+            outcome.await.unwrap_or_else(|_| outcome_without_thread(&marker))
+        })
     }
 
     /// The layers of the routes are applied in their thread, after the worker was created.
@@ -146,6 +150,19 @@ impl fmt::Debug for AppReplayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AppReplayer").finish_non_exhaustive()
     }
+}
+
+/// Keeps a paused clock of the caller's runtime at its time until the result is dropped.
+///
+/// Such a clock advances to the next timer when all tasks of its runtime wait. A run is in another
+/// runtime, so the clock would pass `max_hold` and `max_run_time` at once. tokio does not advance it
+/// while a blocking task runs.
+#[cfg(feature = "test-kit")]
+fn stop_paused_clock() -> std_mpsc::Sender<()> {
+    let (end_of_run, dropped) = std_mpsc::channel::<()>();
+    // Nothing is sent: the error is the end of the sender.
+    drop(actix_rt::task::spawn_blocking(move || dropped.recv()));
+    end_of_run
 }
 
 /// Returns the outcome of a run after the thread has ended: a run that reached no handler is left

@@ -1,5 +1,7 @@
 //! The test kit, used as in an application.
 
+use std::time::Duration;
+
 use actix_web::{
     App, HttpRequest,
     body::{BoxBody, to_bytes},
@@ -147,4 +149,32 @@ async fn deferred_request_runs_after_the_lock_is_released() {
     kit.pretend_busy(true);
     assert_eq!(send(refund()).await.status(), 202);
     assert_eq!(worker.run_due().await.expect("it is there").len(), 1);
+}
+
+/// Runs are in another thread, and a paused clock advances when all tasks of its own thread wait.
+#[actix_web::test]
+async fn run_is_not_ended_by_a_paused_clock() {
+    fn slow_routes(config: &mut ServiceConfig) {
+        let refund = web::resource("/orders/{id}/refund")
+            .post(async || {
+                // By the clock of the other thread, which is not paused.
+                actix_web::rt::time::sleep(Duration::from_millis(50)).await;
+                "refunded"
+            })
+            .wrap(LockLayer::by_path_param("id"))
+            .wrap(DeferLayer::new().background());
+        config.service(refund);
+    }
+    tokio::time::pause();
+    let kit = TestKit::new();
+    let app = App::new().configure(slow_routes).app_data(web::Data::new(kit.store().clone()));
+    let app = test::init_service(app).await;
+    let worker = kit.defer_worker(DeferWorker::new(kit.store(), slow_routes)).await;
+    let mut worker = worker.expect("an embedded store is always available");
+    let refund = test::TestRequest::post().uri("/orders/7/refund").to_request();
+    assert_eq!(app.call(refund).await.expect("an answer").status(), 202);
+    let start = tokio::time::Instant::now();
+    let runs = worker.run_due().await.expect("it is there");
+    assert_eq!(runs.iter().map(|run| run.status).collect::<Vec<_>>(), [Some(200)]);
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
