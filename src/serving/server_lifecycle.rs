@@ -14,7 +14,10 @@ use tokio::{
 };
 
 use super::{BackgroundWorker, StopPhase, StopSignals, termination_signal::termination_signal};
-use crate::{durations::MAX_DURATION, store::Store};
+use crate::{
+    durations::MAX_DURATION,
+    store::{Store, created_store_count},
+};
 
 /// A third of the time that orchestrators usually leave between the signal and the kill, as for
 /// workers. Cutting off, returning jobs and releasing locks takes up to 4 s more.
@@ -136,6 +139,12 @@ impl ServerLifecycle {
     /// The error of the server, or that a worker has panicked.
     pub async fn run(self, server: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let stores = self.stores.clone();
+        if stores.is_empty() && created_store_count() > 0 {
+            tracing::warn!(
+                "the server has neither a worker nor a store, so it waits for no release of locks \
+                 at its end; add .store(&store) to serve(..)"
+            );
+        }
         let ended = self.serve_and_drain(server).await;
         // The server was dropped, and with it all requests that were left.
         join_all(stores.iter().map(|store| store.shutdown(RELEASE_TIMEOUT))).await;

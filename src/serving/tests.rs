@@ -13,7 +13,7 @@ use tokio::{sync::oneshot, time::Instant};
 use super::{BackgroundWorker, ServerLifecycle, StopPhase, StopSignals};
 use crate::{
     queue::{Queue, Task, TaskFailure},
-    store::Store,
+    store::{CapturedLog, Store},
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -186,4 +186,17 @@ async fn task_over_the_drain_timeout_runs_in_another_worker_without_a_charged_at
     let worker = tokio::spawn(blocked_worker(&queue, started).run(pending()));
     assert_eq!(start.await, Ok(1), "no attempt was charged before");
     worker.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_without_a_store_is_told_to_name_one() {
+    const WARNING: &str = "add .store(&store) to serve(..)";
+    let (log, _reads) = CapturedLog::start_capture();
+    let store = Store::memory();
+    let mut lifecycle = ServerLifecycle::new();
+    lifecycle.add_store(&store);
+    lifecycle.run(ready(Ok(()))).await.expect("it ends well");
+    assert!(!log.text().contains(WARNING), "{}", log.text());
+    ServerLifecycle::new().run(ready(Ok(()))).await.expect("it ends well");
+    log.assert_contains(WARNING);
 }
