@@ -35,7 +35,11 @@ use crate::{actix_framework::ActixFramework, gate_middleware::GateMiddleware};
 ///     .post(async || "refunded")
 ///     .wrap(LockLayer::by_path_param_as::<u64>("id"))
 ///     .wrap(DeferLayer::new());
-/// let app = App::new().service(refund).app_data(web::Data::new(store.clone()));
+/// let data = web::Data::new(store.clone());
+/// let orders = |config: &mut web::ServiceConfig| {
+///     config.app_data(data).service(refund);
+/// };
+/// let app = App::new().configure(orders);
 /// let app = init_service(app).await;
 ///
 /// let _guard = store.lock(Key::path_param("id", "7")).acquire().await?;

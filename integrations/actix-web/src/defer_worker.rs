@@ -66,23 +66,23 @@ impl DeferWorker {
     /// ```
     /// # use actix_web::{App, test::{TestRequest, call_service, init_service}, web};
     /// # use lockgate_actix_web::{DeferLayer, DeferWorker, LockLayer, Store, deferred_routes};
-    /// fn orders(config: &mut web::ServiceConfig) {
-    ///     let refund = web::resource("/orders/{id}/refund")
-    ///         .post(async || "refunded")
-    ///         .wrap(LockLayer::by_path_param_as::<u64>("id"))
-    ///         .wrap(DeferLayer::new().background());
-    ///     config.service(refund);
+    /// fn orders(store: &Store) -> impl Fn(&mut web::ServiceConfig) + Clone + Send + 'static {
+    ///     let store = web::Data::new(store.clone()); // and the state of your handlers
+    ///     move |config| {
+    ///         let refund = web::resource("/orders/{id}/refund")
+    ///             .post(async || "refunded")
+    ///             .wrap(LockLayer::by_path_param_as::<u64>("id"))
+    ///             .wrap(DeferLayer::new().background());
+    ///         config.app_data(store.clone()).service(refund);
+    ///     }
     /// }
     ///
     /// # #[actix_web::main]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = Store::memory();
-    /// let worker = DeferWorker::new(&store, orders);
+    /// let worker = DeferWorker::new(&store, orders(&store));
     /// let worker = actix_web::rt::spawn(worker.run(std::future::pending()));
-    /// let app = App::new()
-    ///     .configure(orders)
-    ///     .service(deferred_routes("/deferred"))
-    ///     .app_data(web::Data::new(store.clone()));
+    /// let app = App::new().configure(orders(&store)).service(deferred_routes("/deferred"));
     /// let app = init_service(app).await;
     ///
     /// let request = TestRequest::post().uri("/orders/7/refund").to_request();
