@@ -49,7 +49,8 @@ impl TaskId {
         (text.len() == ID_LEN && text.bytes().all(is_id_char)).then(|| Self(text.into()))
     }
 
-    /// Returns the id as text.
+    /// Returns the whole id as text, as its `Display` form, for responses and for your own records.
+    /// Read it again with `parse`. Logs have its first ten characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
