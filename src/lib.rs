@@ -142,6 +142,7 @@ mod store;
 #[cfg(any(test, feature = "test-kit"))]
 pub mod testing;
 mod throttle;
+mod trace;
 
 #[cfg(feature = "quorum")]
 pub use self::quorum::{Quorum, QuorumGuard, QuorumRequest};
@@ -168,4 +169,5 @@ pub use self::{
     },
     reply::{HeaderSet, Reply, SharedReply},
     store::{JobId, JobState, LockLoss, OnFailure, Store},
+    trace::{TraceContext, TracePropagator, TraceRelation},
 };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tracing::Span;
 
 use super::{
     job_chain::{ChainOutcome, JobChain},
@@ -35,11 +36,13 @@ pub(super) struct StartedRun {
     pub(super) hold: OwnedHold,
     /// Empty until the stored request is decoded.
     pub(super) label: RunLabel,
+    /// Disabled until the stored request is decoded.
+    pub(super) span: Span,
 }
 
 impl StartedRun {
     fn new(run: ClaimedRun, hold: OwnedHold) -> Self {
-        Self { run, hold, label: RunLabel::default() }
+        Self { run, hold, label: RunLabel::default(), span: Span::none() }
     }
 }
 

@@ -160,6 +160,7 @@ impl JobChain {
             outcome = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
                 if let Some(route) = marker.route() {
                     started.label.record_route(&worker.store, route);
+                    started.span.record("http.route", route);
                 }
                 self.log_missing_value(&outcome, started);
                 let settlement = context.classify(outcome);

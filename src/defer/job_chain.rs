@@ -12,6 +12,7 @@ use std::{
 
 use futures_util::FutureExt as _;
 use tokio::{sync::watch, time::Instant};
+use tracing::Instrument as _;
 
 use super::{
     claim_and_settle::StartedRun,
@@ -20,6 +21,7 @@ use super::{
     next_step::NextStep,
     run_label::RunLabel,
     run_slots::RunSlot,
+    run_span::{record_lost_lock, record_outcome},
     shared_run_limits::RunPermit,
     webhook_receivers::WebhookReceivers,
     worker::WorkerSettings,
@@ -152,7 +154,9 @@ impl JobChain {
         if let Ok(request) = &request {
             started.label = RunLabel::of_request(store, request);
         }
-        let StartedRun { run, label, .. } = &*started;
+        started.span = self.run_span(started, request.as_ref().ok());
+        let StartedRun { run, label, span, .. } = &*started;
+        let _entered = span.enter();
         tracing::info!(
             node = %store.node(), lock = %store.log_name(&self.key), job = %run.id.log_prefix(),
             attempt = run.attempt, method = label.method(), route = label.route(), "run started"
@@ -166,19 +170,34 @@ impl JobChain {
         streak: RunStreak,
         permit: &mut RunPermit,
     ) -> ChainStep {
+        let request = self.begin_run(&mut started);
+        let span = started.span.clone();
+        self.execute_and_settle(request, started, streak, permit).instrument(span).await
+    }
+
+    /// Executes and settles a run, within its span.
+    async fn execute_and_settle(
+        &self,
+        request: Result<StoredRequest, Settlement>,
+        mut started: StartedRun,
+        streak: RunStreak,
+        permit: &mut RunPermit,
+    ) -> ChainStep {
         let worker = &*self.worker;
         let ClaimedRun { attempt, has_next, .. } = started.run;
-        let id = started.run.id.clone();
-        let settlement = match self.begin_run(&mut started) {
+        let (id, span) = (started.run.id.clone(), started.span.clone());
+        let settlement = match request {
             Ok(request) => self.execute_run(request, &started).await,
             Err(settlement) => Some(settlement),
         };
         // The run was lost with its lock. The new holder of the job decides.
         let Some(settlement) = settlement else {
+            record_lost_lock(&span);
             return ChainStep::End(ChainOutcome::AwaitWakeup);
         };
         let label = std::mem::take(&mut started.label);
         let (outcome, next) = (outcome_label(&settlement), NextStep::after(&settlement));
+        record_outcome(&span, &settlement, outcome);
         let chain_outcome = match settlement {
             Settlement::Postpone { delay, reason } if is_peer_runnable(reason) => {
                 ChainOutcome::LeaveToPeer(id.clone(), delay)
@@ -197,6 +216,7 @@ impl JobChain {
                 next_run.map_or(ChainStep::End(chain_outcome), ChainStep::Continue)
             }
             None => {
+                record_lost_lock(&span);
                 tracing::error!(
                     node = %worker.store.node(), job = %id.log_prefix(), attempt,
                     method = label.method(), route = label.route(),

@@ -49,6 +49,7 @@ mod rfc3339;
 mod run_authorization;
 mod run_label;
 mod run_slots;
+mod run_span;
 mod settlement_rules;
 mod shared_run_limits;
 mod status;

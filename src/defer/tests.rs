@@ -18,6 +18,7 @@ mod run_outcomes;
 mod shard_takeover;
 mod status_resource;
 mod store_faults;
+mod trace_context;
 mod two_workers;
 mod user_wiring;
 mod webhooks;

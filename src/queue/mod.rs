@@ -89,6 +89,7 @@ mod sealed_payload;
 mod task;
 mod task_failure;
 mod task_run;
+mod task_run_span;
 #[cfg(test)]
 mod tests;
 mod unreadable_task_yield;

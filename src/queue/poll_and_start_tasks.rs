@@ -14,6 +14,7 @@ use super::{
     sealed_payload::open_for_run,
     task::{TaskAttemptInfo, UndecodedTask},
     task_run::{RunningTask, run_handler},
+    task_run_span::run_in_span,
 };
 use crate::store::{
     MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken, StartedTask, TaskOutcome, TaskPollCommand,
@@ -111,8 +112,15 @@ impl QueueWorkerLoop {
         let StartedTask { id, attempt, record } = started;
         let token = RunToken { id, owner: Arc::clone(run_owner) };
         let record_bytes = record.len() as u64;
-        let TaskRecord { retry_after_crash, max_attempts, pushed_us, due_us, unique, payload } =
-            decode_record(record);
+        let TaskRecord {
+            retry_after_crash,
+            max_attempts,
+            pushed_us,
+            due_us,
+            unique,
+            trace,
+            payload,
+        } = decode_record(record);
         let is_too_late = self.is_draining || Instant::now() >= lease_until;
         let QueueWorker { store, queue, .. } = &self.worker;
         let opened = match is_too_late {
@@ -134,11 +142,13 @@ impl QueueWorkerLoop {
         };
         let info =
             TaskAttemptInfo { id: token.id.clone(), attempt, max_attempts, pushed_us, due_us };
+        let span = self.worker.run_span(&info, trace);
         let handler_run = run_handler(
             Arc::clone(&self.worker.handler),
             UndecodedTask { info, payload },
             self.worker.max_run_time,
         );
+        let handler_run = run_in_span(span, handler_run);
         // A lost run of the same task may still be in progress here.
         self.cancel_run(&token);
         let ended_token = token.clone();
@@ -168,6 +178,7 @@ fn decode_record(record: Bytes) -> TaskRecord {
         retry_after_crash: true,
         max_attempts: 1,
         unique: None,
+        trace: None,
         payload: record,
     })
 }

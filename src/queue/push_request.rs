@@ -8,6 +8,7 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
+use tracing::{Instrument as _, Span, field::Empty};
 
 use super::{
     queue_handle::TaskAndQueueLimits, queue_registration::RegisteredQueues,
@@ -193,8 +194,33 @@ impl PushRequest {
     }
 
     async fn send(self) -> Result<PushedTask, PushError> {
-        let Self { store, queue, payload, limits, delay, unique } = self;
         let id = TaskId::new();
+        let span = self.push_span(&id);
+        let sending = self.send_in_span(id, &span).instrument(span.clone());
+        let result = sending.await;
+        if result.is_err() {
+            span.record("otel.status_code", "ERROR");
+        }
+        result
+    }
+
+    fn push_span(&self, id: &TaskId) -> Span {
+        tracing::info_span!(
+            "lockgate.task.push",
+            otel.kind = "producer",
+            otel.status_code = Empty,
+            messaging.system = "lockgate",
+            messaging.operation.name = "push",
+            messaging.operation.type = "send",
+            messaging.destination.name = %self.store.log_name(&self.queue),
+            messaging.message.id = id.log_prefix(),
+            queue = %self.store.log_name(&self.queue),
+            task = id.log_prefix(),
+        )
+    }
+
+    async fn send_in_span(self, id: TaskId, span: &Span) -> Result<PushedTask, PushError> {
+        let Self { store, queue, payload, limits, delay, unique } = self;
         let payload = payload?;
         let TaskAndQueueLimits {
             retry_after_crash,
@@ -214,6 +240,7 @@ impl PushRequest {
             unique,
             retry_after_crash,
             max_attempts,
+            trace: store.trace_context(span),
             payload,
             capacity: (max_tasks, max_bytes),
         };

@@ -10,6 +10,7 @@ use crate::{
     error::{Error, expect_setting},
     key::{Key, LogName},
     store::{DeadLetterLimits, Store, TaskRunLimits},
+    trace::TraceRelation,
 };
 
 /// Worker that runs tasks of a queue until its shutdown. Made by
@@ -77,6 +78,7 @@ pub struct QueueWorker {
     pub(super) backoff: RetryBackoff,
     pub(super) limits: TaskRunLimits,
     pub(super) dead_letter_limits: DeadLetterLimits,
+    pub(super) trace_relation: TraceRelation,
 }
 
 impl QueueWorker {
@@ -105,6 +107,7 @@ impl QueueWorker {
                 max_bytes: 1 << 30,
                 max_crashes: 3,
             },
+            trace_relation: TraceRelation::default(),
         }
     }
 
@@ -234,6 +237,14 @@ impl QueueWorker {
     /// reaches its limit. Each poll of a worker evicts at most a hundred.
     pub fn max_dead_bytes(mut self, bytes: u64) -> Self {
         self.dead_letter_limits.max_bytes = bytes;
+        self
+    }
+
+    /// Sets the relation of a run's span to the span that pushed its task. Default
+    /// [`TraceRelation::Link`]: a task may run hours after its push, and several times. It needs
+    /// `Store::with_trace_propagator`.
+    pub fn trace_runs(mut self, relation: TraceRelation) -> Self {
+        self.trace_relation = relation;
         self
     }
 

@@ -9,6 +9,7 @@ mod serial_worker;
 mod task_outcomes;
 #[cfg(feature = "test-kit")]
 mod test_queue_worker;
+mod trace_context;
 mod undecodable_payloads;
 mod worker_faults;
 mod worker_stop;

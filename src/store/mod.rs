@@ -34,6 +34,7 @@ mod redis;
 mod renewal_scheduler;
 mod shared_job_poll;
 mod store_handle;
+mod store_trace_propagator;
 mod tasks;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use crate::{
 
 /// Level of every top-level module under `src/`. A module imports only modules of lower levels.
 /// Modules of the same level do not import each other, except at level 0.
-const MODULE_LEVELS: [(&str, u8); 24] = [
+const MODULE_LEVELS: [(&str, u8); 25] = [
     ("admin", 4),
     ("console", 5),
     ("driver", 5),
@@ -42,6 +42,7 @@ const MODULE_LEVELS: [(&str, u8); 24] = [
     ("json_time", 0),
     ("outage", 0),
     ("throttle", 0),
+    ("trace", 0),
 ];
 
 /// Words in code that only the store may use.

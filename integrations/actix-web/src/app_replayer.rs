@@ -35,6 +35,7 @@ use lockgate::{
     driver::{HttpRequestHead, ReplayMarker},
 };
 use tokio::sync::{mpsc, oneshot, watch};
+use tracing::{Instrument as _, Span};
 
 use crate::{missing_handler_value::log_missing_value, request_view::header_pairs};
 
@@ -63,6 +64,8 @@ struct ReplayCommand {
     marker: ReplayMarker,
     response_limit: usize,
     outcome_sender: oneshot::Sender<ReplayOutcome>,
+    /// Span of the run; the thread of the routes has none.
+    span: Span,
 }
 
 /// Function that puts a snapshot into the extensions of a run.
@@ -124,8 +127,14 @@ impl Replayer for AppReplayer {
     ) -> BoxFuture<'static, ReplayOutcome> {
         let (outcome_sender, outcome) = oneshot::channel();
         let marker_copy = marker.clone();
-        let command =
-            ReplayCommand { head, body, marker: marker_copy, response_limit, outcome_sender };
+        let command = ReplayCommand {
+            head,
+            body,
+            marker: marker_copy,
+            response_limit,
+            outcome_sender,
+            span: Span::current(),
+        };
         // If the thread has ended, the command is dropped with its sender, which wakes the
         // receiver.
         let _ = self.commands.send(command);
@@ -193,7 +202,8 @@ async fn serve_commands<F, A, S, B>(
     };
     let service = Rc::new(service);
     while let Some(command) = inbox.recv().await {
-        actix_rt::spawn(run_command(Rc::clone(&service), command));
+        let span = command.span.clone();
+        actix_rt::spawn(run_command(Rc::clone(&service), command).instrument(span));
     }
 }
 
@@ -226,7 +236,7 @@ async fn run_command<S>(service: Rc<S>, command: ReplayCommand)
 where
     S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
 {
-    let ReplayCommand { head, body, marker, response_limit, mut outcome_sender } = command;
+    let ReplayCommand { head, body, marker, response_limit, mut outcome_sender, .. } = command;
     let scope = marker.clone();
     let call = async {
         match build_request(head, body, &marker) {

@@ -250,6 +250,13 @@ impl DeferWorker {
         Ok(Self { inner: self.inner.try_queue_rate(requests, per)? })
     }
 
+    /// Sets the relation of a run's span to the span that accepted the request.
+    ///
+    /// See the core's [`trace_runs`](lockgate::defer::DeferWorker::trace_runs).
+    pub fn trace_runs(self, relation: lockgate::TraceRelation) -> Self {
+        Self { inner: self.inner.trace_runs(relation) }
+    }
+
     /// Time for which runs may continue after the shutdown signal.
     ///
     /// See the core's [`drain_timeout`](lockgate::defer::DeferWorker::drain_timeout).

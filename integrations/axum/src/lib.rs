@@ -252,7 +252,8 @@ pub use lockgate::{
     JobState, Key, LockBusy, LockGuard, LockLoss, LockOutage, LockRequest, LockSet, LockSetRequest,
     MissingAddress, OnFailure, OnLoss, ParseIdError, Policy, PolicyDecision, PolicyStatus, Quota,
     QuotaBuilder, RateHeaders, RateLimitOutage, RateLimiter, RateRefusal, RateStatus,
-    RefusalReason, ReleaseStatus, Reply, RequestUser, RunningJob, SharedSecret, Store, queue,
+    RefusalReason, ReleaseStatus, Reply, RequestUser, RunningJob, SharedSecret, Store,
+    TraceContext, TracePropagator, TraceRelation, queue,
 };
 #[cfg(feature = "fsck")]
 pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};

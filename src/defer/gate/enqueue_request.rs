@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::{
+    accept_span::{accept_span, record_accept_reply},
     defer_layer::{DeferLayer, RunSettings},
     defer_replies::{MIN_LOOKUP_TTL, RecordedJobReply, key_reused_reply, outcome_unknown_reply},
     gate_impl::DeferCandidate,
@@ -70,7 +72,13 @@ impl<R: RequestKind> DeferLayer<R> {
         body: &Bytes,
     ) -> Option<Reply> {
         let settings = &*self.0;
-        let headers = stored_request_headers(&head.headers, &settings.storage.header_filter);
+        let key = &candidate.parked.key;
+        let id = JobId::new(key);
+        let span = accept_span(&candidate, &id);
+        let mut headers = stored_request_headers(&head.headers, &settings.storage.header_filter);
+        if let Some(trace) = candidate.parked.store.trace_context(&span) {
+            trace.write_to(&mut headers);
+        }
         let webhook_url = settings.webhook_url.as_ref().and_then(|url| url(&head));
         let policy = settings.run.job_policy(&head.method, settings.trigger.require_worker);
         let fingerprint = RequestFingerprint::compute(&head.method, &head.target, body);
@@ -83,7 +91,6 @@ impl<R: RequestKind> DeferLayer<R> {
         let merge = settings.run.merge_group(&candidate.owner, &head).filter(|_| !is_unnamed);
         let snapshots = std::mem::take(&mut candidate.saved_snapshots);
         let key = &candidate.parked.key;
-        let id = JobId::new(key);
         let binding = EnvelopeBinding { store: &candidate.parked.store, id: &id, lock: key };
         let max_attempts = policy.max_attempts;
         let command = EnqueueCommand {
@@ -97,7 +104,9 @@ impl<R: RequestKind> DeferLayer<R> {
             limits: settings.storage_limits,
             owner: candidate.owner.clone(),
         };
-        self.enqueue(candidate, command).await
+        let reply = self.enqueue(candidate, command).instrument(span.clone()).await;
+        record_accept_reply(&span, reply.as_ref());
+        reply
     }
 
     /// Looks up the record of a request without storing the request: with limits of zero, every

@@ -6,6 +6,7 @@
 //! stands on the way out, the gate inspects the parked request. One that can't be stored is refused
 //! before its body is read. Otherwise it is read, stored, and answered with 202.
 
+mod accept_span;
 mod applied_preferences;
 mod credential_header_settings;
 mod credential_warning;

@@ -7,6 +7,7 @@ mod defer_worker;
 mod lease_drain_backoff_settings;
 mod snapshot_restore_settings;
 mod stored_response_settings;
+mod trace_settings;
 #[cfg(feature = "webhook")]
 mod webhook_settings;
 mod worker_settings;

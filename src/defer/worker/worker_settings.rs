@@ -16,6 +16,7 @@ use crate::{
     },
     error::Error,
     store::Store,
+    trace::TraceRelation,
 };
 
 /// Shortest lease and shortest `max_run_time`. Below it, a slow moment of the store looks like a
@@ -44,6 +45,7 @@ pub(in crate::defer) struct WorkerSettings {
     pub(in crate::defer) unrestored_snapshot: Mutex<Option<String>>,
     pub(in crate::defer) authorize_fn: Option<AuthorizeFn>,
     pub(in crate::defer) webhooks: Option<Arc<dyn WebhookSender>>,
+    pub(in crate::defer) trace_relation: TraceRelation,
     /// Time since when the worker knows of no gap in the watch of its shards, by the store's clock
     /// as far as it is known.
     pub(in crate::defer) watched_since_us: AtomicU64,
@@ -70,6 +72,7 @@ impl WorkerSettings {
             unrestored_snapshot: Mutex::default(),
             authorize_fn: None,
             webhooks: None,
+            trace_relation: TraceRelation::default(),
             watched_since_us: AtomicU64::new(store.backend().estimated_now_us()),
         }
     }

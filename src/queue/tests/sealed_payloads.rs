@@ -87,6 +87,7 @@ async fn moved_or_unsealed_payload_does_not_run() {
             unique: None,
             retry_after_crash: true,
             max_attempts: 1,
+            trace: None,
             payload: payload.to_vec().into(),
             capacity: (10, 1_000),
         };

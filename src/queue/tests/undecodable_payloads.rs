@@ -69,6 +69,7 @@ async fn decode_error_log_names_the_cause_and_hides_the_payload() {
             unique: None,
             retry_after_crash: true,
             max_attempts: 1,
+            trace: None,
             payload: payload.into(),
             capacity: (10, 1_000),
         };

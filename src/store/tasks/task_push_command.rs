@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::TaskId;
-use crate::key::Key;
+use crate::{key::Key, trace::TraceContext};
 
 /// Time in us after which a due task shows that its wake-up was lost, if a worker was idle
 /// meanwhile.
@@ -21,6 +21,8 @@ pub(crate) struct TaskPushCommand {
     /// The task may run again after a crash.
     pub(crate) retry_after_crash: bool,
     pub(crate) max_attempts: u32,
+    /// Context of the pushing span.
+    pub(crate) trace: Option<TraceContext>,
     pub(crate) payload: Bytes,
     /// Maximum number of waiting tasks, and maximum bytes of waiting and running ones.
     pub(crate) capacity: (u64, u64),

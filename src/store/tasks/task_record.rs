@@ -6,7 +6,7 @@ use bytes::Bytes;
 use serde::Serialize;
 
 use super::TaskPushCommand;
-use crate::durations::saturating_micros;
+use crate::{durations::saturating_micros, trace::TraceContext};
 
 /// Maximum number of failures in a task's history; the latest are kept.
 pub(crate) const MAX_HISTORY: usize = 8;
@@ -57,7 +57,8 @@ impl fmt::Display for TaskFault {
 }
 
 /// Record of a task, stored as one text: `<pushed us> <retry after crash> <max attempts> <unique>[
-/// <delay us>]\n<payload>`. The store writes `<pushed us>`.
+/// <delay us>[ <traceparent>[ <tracestate>]]]\n<payload>`. The store writes `<pushed us>`. Readers
+/// ignore what follows the parts that they know.
 pub(crate) struct TaskRecord {
     pub(crate) pushed_us: u64,
     /// Time at which the task was due for the first time.
@@ -65,6 +66,8 @@ pub(crate) struct TaskRecord {
     pub(crate) retry_after_crash: bool,
     pub(crate) max_attempts: u32,
     pub(crate) unique: Option<Arc<str>>,
+    /// Context of the span that pushed the task.
+    pub(crate) trace: Option<TraceContext>,
     pub(crate) payload: Bytes,
 }
 
@@ -73,12 +76,13 @@ impl TaskRecord {
     pub(crate) fn encode_tail(push: &TaskPushCommand) -> Vec<u8> {
         let unique = push.unique.as_ref().filter(|unique| unique.window.is_none());
         let unique = unique.map_or("", |unique| unique.name.as_str());
-        let delay = match saturating_micros(push.delay) {
-            0 => String::new(),
-            delay => format!(" {delay}"),
+        let delay_and_trace = match (saturating_micros(push.delay), &push.trace) {
+            (0, None) => String::new(),
+            (delay, None) => format!(" {delay}"),
+            (delay, Some(trace)) => format!(" {delay} {}", trace.to_text()),
         };
         let header = format!(
-            " {} {} {unique}{delay}\n",
+            " {} {} {unique}{delay_and_trace}\n",
             u8::from(push.retry_after_crash),
             push.max_attempts
         );
@@ -91,7 +95,7 @@ impl TaskRecord {
     #[expect(clippy::indexing_slicing, reason = "the index is a position in the text")]
     pub(crate) fn decode(text: &Bytes) -> Option<Self> {
         let header_end = text.iter().position(|b| *b == b'\n')?;
-        let mut fields = std::str::from_utf8(&text[..header_end]).ok()?.split(' ');
+        let mut fields = std::str::from_utf8(&text[..header_end]).ok()?.splitn(6, ' ');
         let mut next_field = || fields.next();
         let pushed_us: u64 = next_field()?.parse().ok()?;
         Some(Self {
@@ -101,6 +105,7 @@ impl TaskRecord {
             unique: Some(next_field()?).filter(|name| !name.is_empty()).map(Into::into),
             due_us: pushed_us
                 .saturating_add(next_field().and_then(|us| us.parse().ok()).unwrap_or(0)),
+            trace: next_field().and_then(TraceContext::from_text),
             payload: text.slice(header_end + 1..),
         })
     }
@@ -154,6 +159,8 @@ mod tests {
             .for_each(|(payload, max_attempts, again, pushed_us, delay_us)| {
                 let (again, max_attempts) = (*again, *max_attempts);
                 let queue = Key::custom("q");
+                let traceparent = format!("00-{pushed_us:032x}-{delay_us:016x}-01");
+                let trace = TraceContext::new(&traceparent, again.then_some("a=1,b=two words"));
                 let push = TaskPushCommand {
                     queue,
                     id: crate::store::TaskId::new(),
@@ -161,6 +168,7 @@ mod tests {
                     unique: None,
                     retry_after_crash: again,
                     max_attempts,
+                    trace: trace.clone(),
                     payload: payload.clone().into(),
                     capacity: (1, 1),
                 };
@@ -172,6 +180,7 @@ mod tests {
                 assert_eq!((read.pushed_us, read.max_attempts), (pushed_us, max_attempts));
                 assert_eq!(read.due_us, pushed_us + delay_us);
                 assert!(read.unique.is_none());
+                assert_eq!(read.trace, trace);
                 let _ = TaskRecord::decode(&payload.clone().into());
             });
     }

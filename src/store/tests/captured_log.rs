@@ -7,6 +7,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tracing::{Dispatch, Level, subscriber::DefaultGuard};
+use tracing_subscriber::fmt::format::FmtSpan;
 
 /// Log of the current thread, which runs all tasks of a test.
 #[derive(Clone, Default)]
@@ -26,6 +27,15 @@ impl io::Write for CapturedLog {
 impl CapturedLog {
     /// Captures the log until the guard is dropped.
     pub(crate) fn start_capture() -> (Self, DefaultGuard) {
+        Self::start_at(Level::TRACE, FmtSpan::NONE)
+    }
+
+    /// Also captures the end of each span, with its fields.
+    pub(crate) fn start_span_capture(max_level: Level) -> (Self, DefaultGuard) {
+        Self::start_at(max_level, FmtSpan::CLOSE)
+    }
+
+    fn start_at(max_level: Level, span_events: FmtSpan) -> (Self, DefaultGuard) {
         // `tracing` caches per call site that no subscriber is interested. Without a permanent
         // dispatcher, a cache entry from another thread would suppress records of this test.
         static ALWAYS: LazyLock<Dispatch> = LazyLock::new(|| {
@@ -35,8 +45,10 @@ impl CapturedLog {
         LazyLock::force(&ALWAYS);
         let log = Self::default();
         let writer = log.clone();
-        let subscriber = tracing_subscriber::fmt().with_max_level(Level::TRACE).with_ansi(false);
-        let subscriber = subscriber.with_writer(move || writer.clone()).finish();
+        let subscriber = tracing_subscriber::fmt().with_max_level(max_level).with_ansi(false);
+        let subscriber =
+            subscriber.with_span_events(span_events).with_writer(move || writer.clone());
+        let subscriber = subscriber.finish();
         (log, tracing::subscriber::set_default(subscriber))
     }
 

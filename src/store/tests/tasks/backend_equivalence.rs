@@ -19,19 +19,22 @@ use super::{
         push_command, retry_outcome, return_outcome, test_queue, unique_push_command,
     },
 };
-use crate::store::{
-    QueueStats, TaskId,
-    backend::NodeId,
-    tasks::{
-        DeadLetterLimits, TaskOutcome, TaskPollCommand, TaskPollOutcome, TaskPushCommand,
-        TaskRunLimits,
+use crate::{
+    store::{
+        QueueStats, TaskId,
+        backend::NodeId,
+        tasks::{
+            DeadLetterLimits, StartedTask, TaskOutcome, TaskPollCommand, TaskPollOutcome,
+            TaskPushCommand, TaskRecord, TaskRunLimits,
+        },
+        tests::client_operation::proptest_config,
     },
-    tests::client_operation::proptest_config,
+    trace::{RecordingPropagator, TraceContext},
 };
 
 const WORKER_COUNT: usize = 2;
 
-/// Byte limit of dead letters: two of the pushed tasks, and a little more.
+/// Byte limit of dead letters: two of the pushed tasks without a trace context, and a little more.
 const DEAD_LETTER_BYTES: u64 = 70;
 
 /// Time limit of a case. In a slower one, elapsed time could explain a difference.
@@ -98,6 +101,10 @@ fn operation_sequences() -> impl Strategy<Value = Vec<QueueOperation>> {
     vec(operation, 1..30)
 }
 
+fn trace_of(run: &StartedTask) -> Option<TraceContext> {
+    TaskRecord::decode(&run.record).expect("the record is valid").trace
+}
+
 /// Calls to both stores, and the replies of the first.
 struct QueueScenario {
     task_ids: Vec<TaskId>,
@@ -113,7 +120,11 @@ impl QueueScenario {
 
     fn push_command(&mut self, kind: u8) -> TaskPushCommand {
         let call = match kind {
-            0 | 1 => push_command("now"),
+            0 => push_command("now"),
+            1 => TaskPushCommand {
+                trace: Some(RecordingPropagator::context()),
+                ..push_command("now")
+            },
             2 => delayed_push_command("later", SECOND * 20),
             3 => unique_push_command("one", "k", None),
             4 => unique_push_command("window", "w", Some(SECOND * 45)),
@@ -183,7 +194,8 @@ async fn poll_with_reply(
     command: TaskPollCommand,
 ) -> (TaskPollOutcome, ComparableReply) {
     let outcome = rig.backend().poll_tasks(command).await.unwrap();
-    let runs: Vec<_> = outcome.started.iter().map(|run| (&run.id, run.attempt)).collect();
+    let runs: Vec<_> =
+        outcome.started.iter().map(|run| (&run.id, run.attempt, trace_of(run))).collect();
     let text = format!("{:?} {runs:?} {}", outcome.settled, outcome.is_listed_idle);
     let wait = outcome.next_poll_in;
     (outcome, (text, wait))

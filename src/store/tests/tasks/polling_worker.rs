@@ -42,6 +42,7 @@ pub(super) fn push_command(payload: &str) -> TaskPushCommand {
         unique: None,
         retry_after_crash: true,
         max_attempts: 3,
+        trace: None,
         payload: Bytes::copy_from_slice(payload.as_bytes()),
         capacity: (1000, 1 << 20),
     }
