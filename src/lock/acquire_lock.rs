@@ -12,6 +12,7 @@ use super::{
     lock_outcome::{AcquireError, LockBusy, LockOutcome},
     lock_request::LockRequest,
     lock_retry::LockRetry,
+    lock_span::LockSpan,
 };
 use crate::{
     error::Error,
@@ -22,14 +23,21 @@ use crate::{
 impl LockRequest {
     /// Like `acquire`, but ignores the locks that this request already holds.
     pub(super) async fn acquire_non_reentrant(self) -> Result<LockGuard, AcquireError> {
-        match self.acquire_with_record(None).await? {
-            LockOutcome::Granted(guard) => Ok(guard),
-            LockOutcome::Busy(busy) => Err(AcquireError::Busy(busy)),
-            #[expect(clippy::unreachable, reason = "returned for idempotency records only")]
-            LockOutcome::RecordExists | LockOutcome::TooManyKeys(_) => {
-                unreachable!("the request has no idempotency record")
-            }
-        }
+        let span = self.start_span(slice::from_ref(&self.key));
+        let mut acquired = self.acquire_with_record(None).await;
+        span.end_wait(&mut acquired, |guard| Some(guard));
+        acquired?.into_granted()
+    }
+
+    /// Like [`acquire_non_reentrant`](Self::acquire_non_reentrant), as a part of a set that has a
+    /// span.
+    pub(super) async fn acquire_for_set(self) -> Result<LockGuard, AcquireError> {
+        self.acquire_with_record(None).await?.into_granted()
+    }
+
+    /// Starts the span of an acquire of these locks, on the terms of this request.
+    pub(super) fn start_span(&self, keys: &[Key]) -> LockSpan {
+        LockSpan::start(&self.store, keys, self.options.terms.mode)
     }
 
     /// Returns a guard on a lock that the request already holds, once the required number of

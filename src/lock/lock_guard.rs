@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use super::{
     held_lock_view::{HeldLock, HeldLocks},
     lock_outcome::{AcquireError, LockBusy},
+    lock_span::LockSpan,
     pending_releases::PendingRelease,
     release_status::ReleaseStatus,
     shared_grant::{HandoverContext, ReleaseAction, SharedGrant},
@@ -50,7 +51,7 @@ use crate::{
 /// - In a deferred run the worker owns the lock, and an inner guard ends with the run.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct LockGuard(GrantShare);
+pub struct LockGuard(GrantShare, LockSpan);
 
 #[derive(Debug)]
 enum GrantShare {
@@ -62,21 +63,21 @@ enum GrantShare {
 
 impl LockGuard {
     pub(super) fn new(hold: OwnedHold, handover: Option<HandoverContext>) -> Self {
-        Self(GrantShare::Owned(Arc::new(SharedGrant::new(hold, handover))))
+        Self::from_grant(Arc::new(SharedGrant::new(hold, handover)))
     }
 
     /// Creates a guard for the same hold on another lease. Copies of the previous hold follow it.
-    fn replacing(previous: &HoldState, hold: OwnedHold) -> Self {
+    fn replacing(previous: &HoldState, hold: OwnedHold, span: LockSpan) -> Self {
         let (hold_state, grant) =
             (Arc::clone(hold.state()), Arc::new(SharedGrant::new(hold, None)));
         let weak_grant = Arc::downgrade(&grant);
         previous.set_successor(&hold_state, weak_grant);
-        Self::from_grant(grant)
+        Self(GrantShare::Owned(grant), span)
     }
 
     /// Creates another guard on a grant.
     pub(super) fn from_grant(grant: Arc<SharedGrant>) -> Self {
-        Self(GrantShare::Owned(grant))
+        Self(GrantShare::Owned(grant), LockSpan::default())
     }
 
     /// Returns the guard if it is still certain after another call was awaited; otherwise drops it,
@@ -90,7 +91,12 @@ impl LockGuard {
 
     /// Creates a guard on a lock that another owner releases.
     pub(super) fn borrowed(held_lock: HeldLock) -> Self {
-        Self(GrantShare::Borrowed(held_lock))
+        Self(GrantShare::Borrowed(held_lock), LockSpan::default())
+    }
+
+    /// Sets the span that ends with this guard.
+    pub(super) fn set_span(&mut self, span: LockSpan) {
+        self.1 = span;
     }
 
     /// Returns the hold, if the guard is on a grant of this process.
@@ -126,9 +132,9 @@ impl LockGuard {
         match self.0 {
             GrantShare::Owned(grant) => match Arc::try_unwrap(grant) {
                 Ok(grant) => Ok(grant.into_parts()),
-                Err(grant) => Err(Self::from_grant(grant)),
+                Err(grant) => Err(Self(GrantShare::Owned(grant), self.1)),
             },
-            GrantShare::Borrowed(held_lock) => Err(Self::borrowed(held_lock)),
+            borrowed @ GrantShare::Borrowed(_) => Err(Self(borrowed, self.1)),
         }
     }
 
@@ -245,20 +251,21 @@ impl LockGuard {
     ///
     /// [`AcquireError::Busy`] if the lock was lost before; [`AcquireError::Fault`] if the store
     /// could not be asked. In both cases the lock is no longer held.
-    pub async fn downgrade(self) -> Result<Self, AcquireError> {
+    pub async fn downgrade(mut self) -> Result<Self, AcquireError> {
         if self.lease().is_some_and(|lease| lease.terms.mode != LockMode::Exclusive) {
             return Ok(self);
         }
+        let span = std::mem::take(&mut self.1);
         let (hold, handover) = match self.into_parts() {
             Ok(parts) => parts,
-            Err(shared) => return Ok(shared),
+            Err(shared) => return Ok(Self(shared.0, span)),
         };
         if let Some(HandoverContext { local_queues, .. }) = handover {
             local_queues.stop_handovers(hold.lease());
         }
         let previous = Arc::clone(hold.state());
         match hold.downgrade().await? {
-            Some(hold) => Ok(Self::replacing(&previous, hold)),
+            Some(hold) => Ok(Self::replacing(&previous, hold, span)),
             None => Err(AcquireError::Busy(LockBusy {
                 lease_remaining: Duration::ZERO,
                 queue_length: 0,

@@ -26,6 +26,18 @@ impl<G> LockOutcome<G> {
             Self::TooManyKeys(remaining) => LockOutcome::TooManyKeys(remaining),
         }
     }
+
+    /// Returns the grant of an acquire without an idempotency record.
+    pub(super) fn into_granted(self) -> Result<G, AcquireError> {
+        match self {
+            Self::Granted(granted) => Ok(granted),
+            Self::Busy(busy) => Err(AcquireError::Busy(busy)),
+            #[expect(clippy::unreachable, reason = "returned for idempotency records only")]
+            Self::RecordExists | Self::TooManyKeys(_) => {
+                unreachable!("the request has no idempotency record")
+            }
+        }
+    }
 }
 
 /// State of a lock that another holder has.

@@ -44,6 +44,11 @@ impl LockSet {
         self.guards.first().map(|(_, guard)| guard)
     }
 
+    /// Like [`first`](Self::first), to set its span.
+    pub(super) fn first_mut(&mut self) -> Option<&mut LockGuard> {
+        self.guards.first_mut().map(|(_, guard)| guard)
+    }
+
     pub(super) fn from_guards(guards: Vec<LockGuard>) -> Self {
         Self { guards: guards.into_iter().enumerate().collect() }
     }

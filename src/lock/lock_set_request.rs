@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     held_lock_view::HeldLocks,
-    lock_outcome::{AcquireError, LockBusy},
+    lock_outcome::{AcquireError, LockBusy, LockOutcome},
     lock_request::LockRequest,
     lock_set::LockSet,
 };
@@ -144,7 +144,11 @@ impl LockSetRequest {
     ///
     /// As [`LockRequest::acquire`]; locks that were granted before the failure have been released.
     pub async fn acquire(self) -> Result<LockSet, AcquireError> {
-        self.acquire_within(&HeldLocks::current()).await
+        let span = self.template.start_span(&self.keys);
+        let mut acquired =
+            self.acquire_within(&HeldLocks::current()).await.map(LockOutcome::Granted);
+        span.end_wait(&mut acquired, LockSet::first_mut);
+        acquired?.into_granted()
     }
 
     /// Acquires the locks for a request that holds these already.
@@ -196,7 +200,7 @@ impl LockSetRequest {
         for (key_index, key, reentrant_guard) in reentrant_guards {
             let acquired = match reentrant_guard {
                 Some(guard) => Ok(guard),
-                None => template.for_key(key, started_at).acquire_non_reentrant().await,
+                None => template.for_key(key, started_at).acquire_for_set().await,
             };
             match acquired {
                 Ok(guard) => set.guards.push((key_index, guard)),

@@ -113,6 +113,7 @@ mod lock_request;
 mod lock_retry;
 mod lock_set;
 mod lock_set_request;
+mod lock_span;
 mod pending_releases;
 mod release_settings;
 mod release_status;

@@ -15,6 +15,7 @@ mod lease_terms;
 mod lock_gate;
 mod lock_modes;
 mod lock_set;
+mod lock_span;
 mod loss_policy;
 mod lost_holder;
 mod max_waiters;

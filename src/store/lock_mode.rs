@@ -23,6 +23,15 @@ impl LockMode {
         }
     }
 
+    /// Returns the name of the mode for spans.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+            Self::Permits(_) => "permits",
+        }
+    }
+
     /// Returns the letter before a token in the Redis key `h`.
     pub(crate) fn member_tag(self) -> &'static str {
         if self == Self::Exclusive { "" } else { self.wire_letter() }

@@ -7,12 +7,14 @@
 //! A disabled span costs what a disabled log event costs: its fields are not evaluated, and nothing
 //! is allocated or stored.
 
+mod boxed_span;
 #[cfg(test)]
 mod recording_propagator;
 mod trace_context;
 mod trace_propagator;
 mod trace_relation;
 
+pub(crate) use self::boxed_span::BoxedSpan;
 #[cfg(test)]
 pub(crate) use self::recording_propagator::RecordingPropagator;
 pub use self::{

@@ -20,6 +20,8 @@ use crate::{
     lock::{
         held_lock_view::HeldLocks,
         lock_outcome::{AcquireError, LockOutcome},
+        lock_set::LockSet,
+        lock_span::LockSpan,
     },
     reply::Reply,
 };
@@ -66,7 +68,9 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
             if let Some(reentrant_locks) = context.take_reentrant_locks() {
                 return Box::pin(self.enter_reentrant(context, reentrant_locks)).await;
             }
-            let acquired = self.acquire_locks(&context).await;
+            let span = LockSpan::start(&context.store, &context.keys, context.mode);
+            let mut acquired = self.acquire_locks(&context).await;
+            span.end_wait(&mut acquired, LockSet::first_mut);
             clear_slot(context.slot.as_ref());
             match acquired {
                 Ok(LockOutcome::Granted(guards)) => {

@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
-use tracing::field::display;
+use tracing::field::{Empty, display};
 
 use super::{
     rate_limit_context::{self, RateLimitContext},
@@ -25,6 +25,7 @@ use crate::{
         policy_status::{PolicyStatus, policy_statuses},
     },
     reply::{HeaderSet, Reply},
+    trace::BoxedSpan,
 };
 
 impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
@@ -115,12 +116,20 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
                     context,
                 )));
             }
+            let span = BoxedSpan::new(tracing::debug_span!(
+                "lockgate.rate_limit",
+                otel.status_code = Empty,
+                policies = self.0.policies.len(),
+                admitted = Empty,
+                local = Empty,
+            ));
             let result = if knows_quotas {
                 // `inspect` has looked at the refusal cache.
                 engine.check_uncached(store, &context.request, may_settle).await
             } else {
                 Box::pin(engine.check(store, &context.request, may_settle)).await
             };
+            record_check(&span, &result);
             self.to_verdict(result, context)
         }
     }
@@ -240,5 +249,16 @@ impl<R: RequestKind> RateLimitLayer<R> {
         let headers_of =
             |status: &RateStatus| self.0.response.headers_for(&policy_statuses(status.decision()));
         status.filter(|status| !status.is_local()).map_or_else(HeaderSet::new, headers_of)
+    }
+}
+
+/// Records the result of a check in its span.
+fn record_check(span: &BoxedSpan, result: &Result<RateCheckOutcome, Error>) {
+    match result {
+        Ok(RateCheckOutcome { decision, .. }) => {
+            span.record("admitted", decision.admitted);
+            span.record("local", decision.decided_locally);
+        }
+        Err(_) => span.record("otel.status_code", "ERROR"),
     }
 }

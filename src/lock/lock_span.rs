@@ -1,0 +1,98 @@
+//! `LockSpan`: span of an acquire and of the hold that follows it.
+
+use tokio::time::Instant;
+use tracing::field::Empty;
+
+use super::{
+    lock_guard::LockGuard,
+    lock_outcome::{AcquireError, LockOutcome},
+};
+use crate::{
+    durations::saturating_millis,
+    key::Key,
+    store::{LockMode, Store},
+    trace::BoxedSpan,
+};
+
+/// Span `lockgate.lock`, from the acquire to the release. Several locks that are acquired together
+/// have one span, with the name of the first.
+#[derive(Debug, Default)]
+pub(super) struct LockSpan(Option<Box<OpenLockSpan>>);
+
+#[derive(Debug)]
+struct OpenLockSpan {
+    span: BoxedSpan,
+    /// Field and start of the time that is being taken: that of the wait, then that of the hold.
+    timed: Option<(&'static str, Instant)>,
+}
+
+impl LockSpan {
+    /// Starts the span, and its wait, if it is enabled.
+    pub(super) fn start(store: &Store, keys: &[Key], mode: LockMode) -> Self {
+        let span = BoxedSpan::new(tracing::info_span!(
+            "lockgate.lock",
+            otel.status_code = Empty,
+            lock = keys.first().map(|key| tracing::field::display(store.log_name(key))),
+            lock.kind = mode.name(),
+            lock.count = keys.len(),
+            fence = Empty,
+            outcome = Empty,
+            lockgate.wait_ms = Empty,
+            lockgate.hold_ms = Empty,
+        ));
+        let is_enabled = span.is_enabled();
+        Self(
+            is_enabled.then(|| {
+                Box::new(OpenLockSpan { span, timed: Some((WAIT_FIELD, Instant::now())) })
+            }),
+        )
+    }
+
+    /// Ends the wait. The span continues with the guard that `first_guard` returns of a grant, until
+    /// that is released.
+    pub(super) fn end_wait<G>(
+        self,
+        acquired: &mut Result<LockOutcome<G>, AcquireError>,
+        first_guard: impl FnOnce(&mut G) -> Option<&mut LockGuard>,
+    ) {
+        let Some(mut open) = self.0 else { return };
+        open.record_time();
+        let outcome = match acquired {
+            Ok(LockOutcome::Granted(_)) => "granted",
+            Ok(LockOutcome::Busy(_)) | Err(AcquireError::Busy(_)) => "busy",
+            Ok(LockOutcome::RecordExists) => "duplicate",
+            Ok(LockOutcome::TooManyKeys(_)) => "too many idempotency keys",
+            Err(AcquireError::WouldDeadlock) => "would deadlock",
+            Err(AcquireError::Fault(_)) => "store unavailable",
+        };
+        open.span.record("outcome", outcome);
+        if let Err(AcquireError::WouldDeadlock | AcquireError::Fault(_)) = acquired {
+            open.span.record("otel.status_code", "ERROR");
+        }
+        if let Ok(LockOutcome::Granted(granted)) = acquired
+            && let Some(guard) = first_guard(granted)
+        {
+            open.span.record("fence", guard.fence());
+            open.timed = Some((HOLD_FIELD, Instant::now()));
+            guard.set_span(Self(Some(open)));
+        }
+    }
+}
+
+impl OpenLockSpan {
+    fn record_time(&mut self) {
+        if let Some((field, since)) = self.timed.take() {
+            self.span.record(field, saturating_millis(since.elapsed()));
+        }
+    }
+}
+
+/// Also records the time of a wait that was dropped.
+impl Drop for OpenLockSpan {
+    fn drop(&mut self) {
+        self.record_time();
+    }
+}
+
+const WAIT_FIELD: &str = "lockgate.wait_ms";
+const HOLD_FIELD: &str = "lockgate.hold_ms";
