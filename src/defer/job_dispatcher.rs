@@ -253,7 +253,8 @@ impl JobDispatcher {
             WakeupMessage::Offer(_)
             | WakeupMessage::QueueJoin(..)
             | WakeupMessage::JobChanged(_)
-            | WakeupMessage::TasksReady(_) => {}
+            | WakeupMessage::TasksReady(_)
+            | WakeupMessage::PoliciesChanged => {}
         }
     }
 

@@ -74,13 +74,16 @@
 //! ```
 
 mod access_lists;
+mod changed_policies;
 mod decision;
 mod engine;
 mod exemption_rules;
 mod gate;
+mod policy_change;
 mod policy_cost_and_reactions;
 mod policy_status;
 mod quota;
+mod quota_document;
 mod rate_headers;
 mod rate_limiter;
 mod rate_refusal;
@@ -90,8 +93,10 @@ mod tests;
 
 pub use self::{
     access_lists::AccessLists,
+    changed_policies::ChangedPolicies,
     decision::{Decision, PolicyDecision},
     gate::{ChargeCappedError, RateLimitContext, RateLimitLayer, RateLimitTicket, RateStatus},
+    policy_change::PolicyChange,
     policy_cost_and_reactions::Policy,
     policy_status::PolicyStatus,
     quota::{Quota, QuotaBuilder},

@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
-use super::quota::Quota;
+use super::{policy_change::PolicyChange, quota::Quota};
 use crate::{
     durations::MAX_DURATION,
     error::{Error, expect_setting},
@@ -270,6 +270,15 @@ impl Policy {
         }
         self.name = name.into();
         self
+    }
+
+    /// Returns the policy as an operator has changed it. Its counters keep their names.
+    pub(super) fn changed_by(&self, change: &PolicyChange) -> Self {
+        Self {
+            quota: change.new_quota().unwrap_or(self.quota),
+            shadow: change.new_shadow().unwrap_or(self.shadow),
+            ..self.clone()
+        }
     }
 
     /// Returns true if the two, under one key, share a counter or the name that clients see.

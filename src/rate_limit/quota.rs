@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
+use super::quota_document::QuotaDocument;
 use crate::{durations::MAX_DURATION, store::QuotaRule};
 
 /// Number of requests per window.
 ///
 /// There is one spelling, `Quota::requests(100).per(Duration::from_secs(60))`. A short form such as
 /// "per_second(n)" could be read as "n per second" or as "one in n seconds".
+///
+/// A quota has a serde form, such as `{"counting":"fixed","limit":100,"window_ms":60000}`; the other
+/// values of `counting` are `sliding`, `gcra` (with a `burst`) and `unlimited`. The window is
+/// rounded up to milliseconds. Unknown fields and values out of range are errors.
 ///
 /// # Worst case
 ///
@@ -32,7 +39,8 @@ use crate::{durations::MAX_DURATION, store::QuotaRule};
 /// assert_eq!(limit.check("customer:8", 2).await?.remaining(), 0);
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "QuotaDocument", try_from = "QuotaDocument")]
 pub struct Quota {
     limit: u64,
     window: Duration,
@@ -53,7 +61,7 @@ enum QuotaCounting {
 pub struct QuotaBuilder(u64);
 
 /// Maximum number of requests per window. Counters in the store are exact up to 2^53.
-const MAX_LIMIT: u64 = 1 << 50;
+pub(super) const MAX_LIMIT: u64 = 1 << 50;
 
 impl Quota {
     /// Starts a quota with this number of requests, at most 2^50. [`per`](QuotaBuilder::per)

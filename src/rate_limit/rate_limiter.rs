@@ -102,7 +102,8 @@ impl RateLimiter {
     ) -> Result<Decision, Error> {
         let pairs = self.policies.iter().zip(keys);
         let checks = pairs.map(|(policy, (key, cost))| PolicyCheck::new(policy, key.into(), cost));
-        let request = CheckRequest { checks: checks.collect(), group: self.group.clone() };
+        let mut request = CheckRequest { checks: checks.collect(), group: self.group.clone() };
+        self.engine.apply_policy_changes(&mut request);
         self.run_check(&request).await
     }
 
@@ -144,7 +145,9 @@ impl RateLimiter {
     fn uniform_request(&self, key: &Key, cost: u64) -> CheckRequest {
         let check = |policy| PolicyCheck::new(policy, key.clone(), cost);
         let checks = self.policies.iter().map(check).collect();
-        CheckRequest { checks, group: self.group.clone() }
+        let mut request = CheckRequest { checks, group: self.group.clone() };
+        self.engine.apply_policy_changes(&mut request);
+        request
     }
 
     async fn run_check(&self, request: &CheckRequest) -> Result<Decision, Error> {

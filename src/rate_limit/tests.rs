@@ -3,6 +3,7 @@
 
 mod access_lists;
 mod cancellation;
+mod changed_policies;
 mod charge_settlement;
 mod gate_requests;
 mod lease_prefetch;

@@ -33,7 +33,10 @@ pub(crate) use super::{
     lock_mode::LockMode,
     lock_token::LockToken,
     node_id::{NodeId, random_hex_id},
-    rate::{ChargeCommand, ChargeOutcome, CounterName, QuotaSnapshot, SettleChargeCommand},
+    rate::{
+        ChargeCommand, ChargeOutcome, CounterName, QuotaSnapshot, SettleChargeCommand,
+        StoredPolicyChanges,
+    },
 };
 use crate::{durations::saturating_micros, error::Error, key::Key};
 
@@ -142,6 +145,15 @@ pub(crate) trait Backend:
     /// Registers this process as a limiter and returns the number of live ones. A lease of zero
     /// removes it.
     fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize>;
+    /// Returns the document of the policies that operators have changed.
+    fn read_policy_changes(&self) -> StoreFuture<'_, StoredPolicyChanges>;
+    /// Replaces that document if it still has this version, and notifies all processes. Returns
+    /// false if it has another one. It may be repeated.
+    fn replace_policy_changes(
+        &self,
+        old_version: u64,
+        new: StoredPolicyChanges,
+    ) -> StoreFuture<'_, bool>;
     /// Returns the number of times that the server was replaced by another one.
     fn server_generation(&self) -> u64 {
         0

@@ -156,6 +156,11 @@ impl KeyNames {
         self.shard_key(COMMON_SHARD, "limiters")
     }
 
+    /// HASH: policies that operators have changed.
+    pub(crate) fn limits(&self) -> String {
+        self.shard_key(COMMON_SHARD, "limits")
+    }
+
     /// Keys of a wait queue, as the scripts derive them from the first one.
     #[cfg(test)]
     pub(crate) fn lock_keys(&self, key: &Key) -> Vec<String> {

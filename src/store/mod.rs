@@ -60,6 +60,7 @@ pub(crate) use self::rate::Algorithm;
 pub(crate) use self::rate::{
     AdjustmentKind, ChargeAdjustment, ChargeCommand, ChargeItem, ChargeOutcome, ChargedWindow,
     CounterName, Penalty, QuotaRule, QuotaSnapshot, QuotaSnapshots, SettleChargeCommand,
+    StoredPolicyChanges,
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;

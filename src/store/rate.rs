@@ -15,6 +15,7 @@ mod counter_value;
 mod gcra_rate;
 mod quota_rule;
 mod quota_snapshot;
+mod stored_policy_changes;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::charge_command::MAX_ITEMS_PER_CHARGE;
@@ -27,4 +28,5 @@ pub(crate) use self::{
     gcra_rate::{GcraRate, MAX_DEBT_PARTS},
     quota_rule::{Algorithm, MAX_UNITS, Penalty, QuotaRule},
     quota_snapshot::{ChargedWindow, QuotaSnapshot},
+    stored_policy_changes::StoredPolicyChanges,
 };

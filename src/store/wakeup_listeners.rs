@@ -34,6 +34,8 @@ pub(crate) struct WakeupListeners {
     shared_job_polls: Mutex<HashMap<JobId, Weak<SharedJobPoll>>>,
     task_workers: Mutex<HashMap<Arc<str>, Weak<Notify>>>,
     job_workers: Mutex<Vec<mpsc::UnboundedSender<WakeupMessage>>>,
+    /// Notified after an operator has changed policies.
+    policy_changes: Arc<Notify>,
     subscription: Mutex<Option<SubscriptionState>>,
     lifetime: watch::Sender<()>,
     /// A caller has waited for a job.
@@ -102,6 +104,11 @@ impl WakeupListeners {
         self.job_workers.lock().iter().filter(|worker| !worker.is_closed()).count()
     }
 
+    /// Returns the notifier of changed policies. One task of a store handle waits for it.
+    pub(crate) fn policy_changes(&self) -> Arc<Notify> {
+        Arc::clone(&self.policy_changes)
+    }
+
     /// Drains the join listener, see [`JoinListener::drain`].
     pub(crate) fn drain(&self) -> bool {
         let listener = self.join_listener.lock().as_ref().and_then(Weak::upgrade);
@@ -127,7 +134,9 @@ impl WakeupListeners {
             WakeupMessage::JobOffer(..)
             | WakeupMessage::ShardDue(_)
             | WakeupMessage::WorkersChanged => self.notify_workers(&message),
+            WakeupMessage::PoliciesChanged => self.policy_changes.notify_one(),
             WakeupMessage::Resync => {
+                self.policy_changes.notify_one();
                 wake_all(&self.offers, Notify::notify_one);
                 wake_all(&self.shared_job_polls, SharedJobPoll::notify_changed);
                 wake_all(&self.task_workers, Notify::notify_one);

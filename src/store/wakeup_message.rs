@@ -22,6 +22,8 @@ pub(crate) enum WakeupMessage {
     TasksReady(Arc<str>),
     /// Workers have come or gone, or have given up shards.
     WorkersChanged,
+    /// An operator has changed policies.
+    PoliciesChanged,
     /// Messages may have been missed, so every listener polls.
     Resync,
 }
@@ -53,6 +55,7 @@ impl WakeupMessage {
             | Self::JobChanged(_)
             | Self::TasksReady(_)
             | Self::WorkersChanged
+            | Self::PoliciesChanged
             | Self::Resync => None,
         }
     }
@@ -62,6 +65,7 @@ impl WakeupMessage {
     pub(crate) fn parse_events(text: &str) -> impl Iterator<Item = Self> {
         let parse_event = |text| match text {
             "workers" => Some(Self::WorkersChanged),
+            "limits" => Some(Self::PoliciesChanged),
             id => JobId::parse(id).map(Self::JobChanged),
         };
         text.split(' ').filter_map(parse_event)

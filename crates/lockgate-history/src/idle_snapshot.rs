@@ -15,7 +15,7 @@ const TRANSIENT_KINDS: [&str; 8] = ["h", "l", "q", "g", "due", "late", "exp", "l
 
 /// Kinds of keys that stay forever by design, a few for each shard. The expiry of a watch and of
 /// workers is in the value.
-const PERMANENT_KINDS: [&str; 5] = ["f", "meta", "paused", "watch", "workers"];
+const PERMANENT_KINDS: [&str; 6] = ["f", "limits", "meta", "paused", "watch", "workers"];
 
 /// Names of current counts in the `f` hash of a shard.
 const LIVE_COUNTERS: [&str; 3] = ["jobs", "bytes", "late"];

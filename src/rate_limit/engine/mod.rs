@@ -17,6 +17,7 @@ mod counter_map;
 mod heartbeat_probe_lease_return;
 mod outage_limiter;
 mod outage_state;
+mod policy_follower;
 mod quota_lease;
 mod rate_check;
 mod rate_limit_engine;

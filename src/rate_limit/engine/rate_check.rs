@@ -66,6 +66,7 @@ impl RateLimitEngine {
         request: &CheckRequest,
         keep_receipts: bool,
     ) -> Result<RateCheckOutcome, Error> {
+        self.ensure_policy_follower(store);
         self.ensure_background_task(store, request);
         // Uncommon paths are boxed, since the futures of all requests are moved.
         let can_ask_store = |q: &&PolicyCheck| {

@@ -12,6 +12,7 @@ use super::{
     check_request::CheckRequest,
     counter_map::{BorrowedCounterId, CounterMap},
     outage_state::OutageState,
+    policy_follower::PolicyFollower,
     quota_lease::QuotaLease,
     refusal_cache::RefusalCacheEntry,
 };
@@ -22,6 +23,7 @@ pub(in super::super) struct RateLimitEngine {
     pub(super) refusal_cache: CounterMap<RefusalCacheEntry>,
     pub(super) leases: CounterMap<QuotaLease>,
     pub(super) outage: OutageState,
+    pub(super) follower: PolicyFollower,
     pub(super) background_work: BackgroundWork,
     pub(super) background_task: BackgroundTaskState,
     /// Set once the store is known; true if the store has a manual clock. The times of this engine

@@ -236,6 +236,15 @@ impl RateLimitEngine {
         );
     }
 
+    /// Drops all refusals.
+    pub(super) fn invalidate_all_refusals(&self) {
+        let now = Instant::now();
+        self.refusal_cache.retain(|_, _, entry| {
+            entry.invalidate(now);
+            true
+        });
+    }
+
     /// Drops the refusals of this counter under all quotas.
     pub(super) fn invalidate_all_quotas(&self, counter_id: BorrowedCounterId<'_>) {
         let now = Instant::now();

@@ -49,6 +49,7 @@ impl<R: RequestKind> RateLimitSettings<R> {
         let Some((store, engine)) = find_store_and_engine(self, &request_store) else {
             return InitialVerdict::Answer(missing_store_reply());
         };
+        engine.apply_policy_changes(&mut request);
         let pending_quotas = self.resolve_costs_and_quotas(&mut request, view);
         let store_identity = StoreIdentity::of(store);
         let outer_status = RateStatus::from_outer_layer(view);

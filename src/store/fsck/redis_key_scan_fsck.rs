@@ -169,7 +169,7 @@ impl RedisBackend {
 fn shared_key_kind(name: &str) -> Option<SharedKeyKind> {
     // They carry the hash tag of `COMMON_SHARD`.
     let (redis_type, must_expire) = match name.strip_prefix("{0}:")? {
-        "audit" | "meta" => ("hash", false),
+        "audit" | "limits" | "meta" => ("hash", false),
         "paused" | "workers" => ("string", false),
         "limiters" => ("zset", true),
         "queues" => ("zset", false),

@@ -14,12 +14,14 @@ use super::{
         backend::{
             AcquireCommand, AcquireReply, Backend, ChargeCommand, ChargeFuture, CounterName,
             GrantRefresh, LeaseRenewal, LockMode, LockToken, NodeId, QuotaSnapshot, ReleaseOutcome,
-            SettleChargeCommand, StoreFuture,
+            SettleChargeCommand, StoreFuture, StoredPolicyChanges,
         },
         rate::check_item_count,
         wakeup_listeners::WakeupListeners,
+        wakeup_message::WakeupMessage,
     },
     MemoryBackend,
+    local_pubsub::OutgoingWakeup,
     memory_backend::{ready_ok, ready_result, update_live_nodes},
     memory_shard::ServerTime,
 };
@@ -133,6 +135,28 @@ impl Backend for MemoryBackend {
         let reset =
             |()| self.with_shard(tag.shard(), |shard, _| shard.reset_counters(&tag, &counters));
         ready_result(check_item_count(counters.len()).map(reset))
+    }
+
+    fn read_policy_changes(&self) -> StoreFuture<'_, StoredPolicyChanges> {
+        ready_ok(self.policy_changes.lock().clone())
+    }
+
+    fn replace_policy_changes(
+        &self,
+        old_version: u64,
+        new: StoredPolicyChanges,
+    ) -> StoreFuture<'_, bool> {
+        let mut stored = self.policy_changes.lock();
+        // As in replace_policy_changes.lua.
+        if stored.version == old_version {
+            *stored = new;
+        } else if *stored != new {
+            return ready_ok(false);
+        }
+        drop(stored);
+        let message = WakeupMessage::PoliciesChanged;
+        self.pubsub.publish(vec![OutgoingWakeup { recipient: None, message }]);
+        ready_ok(true)
     }
 
     fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize> {

@@ -18,7 +18,7 @@ use super::super::backend::{AcquireCommand, AcquireReply};
 use super::ended_job_index::EndedJob;
 use super::{
     super::{
-        backend::{JobId, JobState, NodeId, StoreFuture},
+        backend::{JobId, JobState, NodeId, StoreFuture, StoredPolicyChanges},
         inspection::MemoryAuditLog,
     },
     local_pubsub::LocalPubsub,
@@ -41,6 +41,7 @@ pub(crate) struct MemoryBackend {
     pub(super) live_workers: Mutex<HashMap<NodeId, u64>>,
     /// Live rate limiters, with the end of each lease in ms.
     pub(super) live_limiters: Mutex<HashMap<NodeId, u64>>,
+    pub(super) policy_changes: Mutex<StoredPolicyChanges>,
     pub(super) jobs_paused: AtomicBool,
     pub(super) audit_log: Mutex<MemoryAuditLog>,
     pub(super) task_queues: super::tasks::MemoryTaskQueues,
@@ -58,6 +59,7 @@ impl MemoryBackend {
             shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
             live_workers: Mutex::default(),
             live_limiters: Mutex::default(),
+            policy_changes: Mutex::default(),
             jobs_paused: AtomicBool::new(false),
             audit_log: Mutex::default(),
             task_queues: Mutex::default(),

@@ -255,6 +255,15 @@ script!(
     include_str!("../lua/register_queue.lua"),
     repeatable: true
 );
+script!(
+    REPLACE_POLICY_CHANGES,
+    "replace_policy_changes",
+    concat!(
+        include_str!("../lua/choose_publish_command.lua"),
+        include_str!("../lua/replace_policy_changes.lua")
+    ),
+    repeatable: true
+);
 script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: false);
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     store::{
-        Store,
+        Store, StoredPolicyChanges,
         backend::{
             AcquireCommand, AcquireReply, ActiveRun, Backend, BeginDirectOutcome, ChargeCommand,
             ChargeFuture, ClaimCommand, ClaimOutcome, CounterName, DirectRunCommand, DueLocks,
@@ -211,6 +211,20 @@ impl Backend for FaultyBackend {
 
     fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()> {
         self.call_with_fault("reset_charges", |memory| memory.reset_counters(tag, counters))
+    }
+
+    fn read_policy_changes(&self) -> StoreFuture<'_, StoredPolicyChanges> {
+        self.call_with_fault("read_policy_changes", Backend::read_policy_changes)
+    }
+
+    fn replace_policy_changes(
+        &self,
+        old_version: u64,
+        new: StoredPolicyChanges,
+    ) -> StoreFuture<'_, bool> {
+        self.call_with_fault("replace_policy_changes", move |memory| {
+            memory.replace_policy_changes(old_version, new)
+        })
     }
 
     fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize> {

@@ -141,6 +141,7 @@ local KEY_KINDS = {
   n = {'zset', true, check_owner_index},
   meta = {'hash', false, expect_no_ttl},
   audit = {'hash', false, expect_no_ttl},
+  limits = {'hash', false, expect_no_ttl},
   paused = {'string', false, expect_no_ttl},
   workers = {'string', false, expect_no_ttl},
   limiters = {'zset', false, expect_minute_ttl},

@@ -16,7 +16,7 @@ use crate::{
         backend::{
             AcquireCommand, AcquireReply, Backend, ChargeCommand, ChargeFuture, CounterName,
             GrantRefresh, LeaseRenewal, LockMode, LockToken, NodeId, QuotaSnapshot, ReleaseOutcome,
-            SettleChargeCommand, StoreFuture,
+            SettleChargeCommand, StoreFuture, StoredPolicyChanges,
         },
         wakeup_listeners::WakeupListeners,
     },
@@ -106,6 +106,18 @@ impl Backend for RedisBackend {
 
     fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()> {
         Box::pin(self.delete_counters(tag, counters))
+    }
+
+    fn read_policy_changes(&self) -> StoreFuture<'_, StoredPolicyChanges> {
+        Box::pin(self.read_stored_policy_changes())
+    }
+
+    fn replace_policy_changes(
+        &self,
+        old_version: u64,
+        new: StoredPolicyChanges,
+    ) -> StoreFuture<'_, bool> {
+        Box::pin(self.replace_stored_policy_changes(old_version, new))
     }
 
     fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize> {

@@ -29,6 +29,7 @@ mod lock_operations;
 mod notify_job_workers;
 mod pause_jobs;
 mod ping_and_identify;
+mod policy_changes;
 mod poll_due_locks;
 mod push_task;
 mod queue_names;

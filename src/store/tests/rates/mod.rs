@@ -6,6 +6,7 @@ mod admission_bounds;
 mod backend_equivalence;
 mod charge_adjustments;
 mod counting_algorithms;
+mod policy_changes;
 mod quota_model;
 mod quota_operation;
 #[cfg(feature = "redis")]

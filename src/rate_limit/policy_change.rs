@@ -1,0 +1,60 @@
+//! `PolicyChange`: what an operator changes of a policy while processes run.
+
+use serde::{Deserialize, Serialize};
+
+use super::quota::Quota;
+
+/// Change of a policy while processes run. What it does not set stays as the code has it.
+///
+/// In JSON, a window is a whole number of milliseconds (rounded up), and unknown fields are errors:
+///
+/// ```
+/// use std::time::Duration;
+/// use lockgate::{Quota, rate_limit::PolicyChange};
+///
+/// let change = PolicyChange::new().quota(Quota::requests(5).per(Duration::from_secs(60)));
+/// let json = r#"{"quota":{"counting":"fixed","limit":5,"window_ms":60000}}"#;
+/// assert_eq!(serde_json::to_string(&change).unwrap(), json);
+/// assert!(serde_json::from_str::<PolicyChange>(r#"{"quotas":null}"#).is_err());
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyChange {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    quota: Option<Quota>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shadow: Option<bool>,
+}
+
+impl PolicyChange {
+    /// Creates a change of nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Replaces the quota. Default: that of the code. A quota that
+    /// [`quota_by`](super::RateLimitLayer::quota_by) finds for a request stays.
+    #[must_use]
+    pub fn quota(self, quota: Quota) -> Self {
+        Self { quota: Some(quota), ..self }
+    }
+
+    /// Turns [shadow mode](super::Policy::shadow) on or off. Default: as in the code.
+    #[must_use]
+    pub fn shadow(self, shadow: bool) -> Self {
+        Self { shadow: Some(shadow), ..self }
+    }
+
+    /// Returns the new quota.
+    #[must_use]
+    pub fn new_quota(&self) -> Option<Quota> {
+        self.quota
+    }
+
+    /// Returns the new shadow mode.
+    #[must_use]
+    pub fn new_shadow(&self) -> Option<bool> {
+        self.shadow
+    }
+}

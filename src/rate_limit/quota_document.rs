@@ -1,0 +1,99 @@
+//! `QuotaDocument`: the form of a quota in JSON and other self-describing formats.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::quota::{MAX_LIMIT, Quota};
+use crate::{
+    durations::{MAX_DURATION, ceil_millis},
+    store::QuotaRule,
+};
+
+/// Quota with its window in whole milliseconds. Values out of range are errors: a setter clamps
+/// what a programmer has written, but a mistyped document must not become another quota.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "counting", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum QuotaDocument {
+    Fixed { limit: u64, window_ms: u64 },
+    Sliding { limit: u64, window_ms: u64 },
+    Gcra { limit: u64, window_ms: u64, burst: u64 },
+    // Braces, since serde ignores unknown fields of a unit variant.
+    Unlimited {},
+}
+
+impl From<Quota> for QuotaDocument {
+    fn from(quota: Quota) -> Self {
+        match quota.to_rule() {
+            Some(QuotaRule::Fixed { limit, window }) => {
+                Self::Fixed { limit, window_ms: ceil_millis(window) }
+            }
+            Some(QuotaRule::Sliding { limit, window }) => {
+                Self::Sliding { limit, window_ms: ceil_millis(window) }
+            }
+            Some(QuotaRule::Gcra { limit, window, burst }) => {
+                Self::Gcra { limit, window_ms: ceil_millis(window), burst }
+            }
+            None => Self::Unlimited {},
+        }
+    }
+}
+
+impl TryFrom<QuotaDocument> for Quota {
+    type Error = &'static str;
+
+    fn try_from(document: QuotaDocument) -> Result<Self, Self::Error> {
+        let with_window = |limit: u64, window_ms: u64| {
+            if limit > MAX_LIMIT {
+                return Err("limit: at most 2^50");
+            }
+            let window = Duration::from_millis(window_ms);
+            if window.is_zero() || window > MAX_DURATION {
+                return Err("window_ms: at least 1, at most a year");
+            }
+            Ok(Self::requests(limit).per(window))
+        };
+        match document {
+            QuotaDocument::Fixed { limit, window_ms } => with_window(limit, window_ms),
+            QuotaDocument::Sliding { limit, window_ms } => {
+                with_window(limit, window_ms).map(Self::sliding)
+            }
+            QuotaDocument::Gcra { limit, window_ms, burst } if (1..=MAX_LIMIT).contains(&burst) => {
+                with_window(limit, window_ms).map(|quota| quota.burst(burst))
+            }
+            QuotaDocument::Gcra { .. } => Err("burst: at least 1, at most 2^50"),
+            QuotaDocument::Unlimited {} => Ok(Self::unlimited()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_survive_their_json_form() {
+        let minute = Quota::requests(100).per(Duration::from_secs(60));
+        for quota in [minute, minute.sliding(), minute.burst(7), Quota::unlimited()] {
+            let json = serde_json::to_string(&quota).expect("it has a JSON form");
+            assert_eq!(serde_json::from_str::<Quota>(&json).expect(&json), quota);
+        }
+    }
+
+    #[test]
+    fn mistyped_quotas_are_errors() {
+        for json in [
+            r#"{"counting":"fixed","limit":1}"#,
+            r#"{"counting":"fixed","limit":1,"window_ms":0}"#,
+            r#"{"counting":"fixed","limit":-1,"window_ms":1000}"#,
+            r#"{"counting":"fixed","limit":1,"window_ms":1000,"burst":2}"#,
+            r#"{"counting":"fixed","limit":1125899906842625,"window_ms":1000}"#,
+            r#"{"counting":"gcra","limit":1,"window_ms":1000,"burst":0}"#,
+            r#"{"counting":"sliding","limit":1,"window_ms":99999999999999}"#,
+            r#"{"counting":"unlimited","limit":1}"#,
+            r#"{"limit":1,"window_ms":1000}"#,
+        ] {
+            assert!(serde_json::from_str::<Quota>(json).is_err(), "{json}");
+        }
+    }
+}
