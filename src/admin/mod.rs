@@ -12,6 +12,7 @@ mod audit_record;
 mod job_actions;
 mod operator;
 mod permission;
+mod policy_actions;
 mod queue_actions;
 #[cfg(any(test, feature = "fsck"))]
 mod store_actions;

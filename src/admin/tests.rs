@@ -1,7 +1,13 @@
 //! Tests of permissions and of the audit log.
 
+use std::time::Duration;
+
 use super::{AdminError, AuditCursor, AuditOutcome, Operator, Permission};
-use crate::store::{BackendFault, Store, faulty_store};
+use crate::{
+    Policy, Quota,
+    rate_limit::PolicyChange,
+    store::{BackendFault, Store, faulty_store},
+};
 
 async fn outcomes(store: &Store) -> Vec<(String, AuditOutcome)> {
     let page = store.audit(AuditCursor::default(), 100).await.expect("the store answers");
@@ -67,4 +73,48 @@ async fn action_without_a_record_is_not_done() {
     faults.set("replace_audit_record", BackendFault::Unavailable, 1);
     admin.pause_jobs("deploy").await.expect("it was done");
     assert_eq!(outcomes(&store).await, [("pause-jobs".to_owned(), AuditOutcome::Begun)]);
+}
+
+#[tokio::test]
+async fn policies_are_changed_and_cleared_by_name() {
+    let store = Store::memory();
+    let change = PolicyChange::new().shadow(true);
+    let reader = store.admin(Operator::new("eve", Permission::Look));
+    let refused = reader.set_policy("by user", change, "a test").await;
+    assert!(matches!(refused, Err(AdminError::NotPermitted)));
+    let admin = store.admin(Operator::new("ada", Permission::Act));
+    let nothing = admin.set_policy("by user", PolicyChange::new(), "a test").await;
+    assert!(matches!(nothing, Err(AdminError::Invalid(_))));
+    assert_eq!(store.changed_policies().await.expect("it answers").version, 0);
+
+    admin.set_policy("by user", change, "a test").await.expect("it may");
+    let changed = store.changed_policies().await.expect("it answers");
+    let encoded = Policy::new(Quota::unlimited()).with_name("by user");
+    assert_eq!(
+        changed.policies.into_iter().collect::<Vec<_>>(),
+        [(encoded.name().to_owned(), change)]
+    );
+    admin.clear_policy("by user", "a test").await.expect("it may");
+    assert!(store.changed_policies().await.expect("it answers").policies.is_empty());
+    let actions: Vec<_> = outcomes(&store).await.into_iter().map(|(action, _)| action).collect();
+    assert_eq!(actions, ["clear-policy", "set-policy", "set-policy", "set-policy"]);
+}
+
+#[tokio::test]
+async fn reset_ends_refusals_that_another_process_has_cached() {
+    let minute = Quota::requests(1).per(Duration::from_secs(60));
+    for quota in [minute, minute.sliding(), minute.burst(1)] {
+        let store = Store::memory();
+        let limiter = store.rate_limiter(Policy::new(quota).with_name("search"));
+        assert!(limiter.check("7", 1).await.expect("it answers").is_admitted());
+        assert!(!limiter.check("7", 1).await.expect("it answers").is_admitted());
+        let admin = store.as_another_process().admin(Operator::new("ada", Permission::Act));
+        admin.reset_limit("search", "7", "a test").await.expect("it may");
+        let admitted = async {
+            while !limiter.check("7", 1).await.expect("it answers").is_admitted() {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1), admitted).await.expect("it follows");
+    }
 }
