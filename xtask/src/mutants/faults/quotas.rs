@@ -37,6 +37,28 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests", "rate_limit::"])],
     },
     SourceFault {
+        name: "policy-change-overwritten-lua",
+        table_row: "q1",
+        broken_behavior: "an operator overwrites a change of policies that another one has made",
+        edits: &[edit(
+            "src/store/lua/replace_policy_changes.lua",
+            "if version == ARGV[1] then",
+            "if true then",
+        )],
+        suites: &[unit_tests(&["store::tests"])],
+    },
+    SourceFault {
+        name: "policy-change-keeps-refusals",
+        table_row: "q1",
+        broken_behavior: "cached refusals outlast a reset by an operator",
+        edits: &[edit(
+            "src/rate_limit/engine/policy_follower.rs",
+            "self.invalidate_all_refusals();",
+            "if !FAULT { self.invalidate_all_refusals(); }",
+        )],
+        suites: &[unit_tests(&["admin::"])],
+    },
+    SourceFault {
         name: "gcra-paid-early-lua",
         table_row: "q5",
         broken_behavior: "a GCRA debt is repaid at twice the rate of the quota",
