@@ -1,9 +1,13 @@
 //! Actions on the policies of rate limits.
 
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
 use super::{admin_error::AdminError, admin_handle::Admin};
 use crate::{
+    durations::MAX_DURATION,
     key::Key,
     rate_limit::{Policy, PolicyChange, Quota},
+    store::{Algorithm, CounterName},
 };
 
 impl Admin {
@@ -45,15 +49,17 @@ impl Admin {
                 return Err(AdminError::Invalid("set a quota or the shadow mode".to_owned()));
             }
             let name = named(policy).name().to_owned();
-            let insert = |policies: &mut std::collections::BTreeMap<_, _>| {
-                policies.insert(name.clone(), change);
+            let insert = |policies: &mut BTreeMap<String, PolicyChange>| {
+                let has_blocks = policies.get(&name).is_some_and(PolicyChange::has_blocks);
+                policies.insert(name.clone(), change.with_blocks(has_blocks));
             };
             Ok(self.store.edit_changed_policies(insert).await?)
         };
         self.act("set-policy", policy, reason, set).await
     }
 
-    /// Gives a policy the quota and the mode of the code again, in all processes.
+    /// Gives a policy the quota and the mode of the code again, in all processes. Its charges no
+    /// longer look for [blocks](Self::block), until the next one.
     ///
     /// # Errors
     ///
@@ -87,17 +93,85 @@ impl Admin {
     ) -> Result<(), AdminError> {
         let subject = subject.into();
         let reset = async {
-            // The policy may count in any way: an operator knows only its name.
-            let minute = Quota::requests(1).per(std::time::Duration::from_secs(60));
-            for quota in [minute, minute.sliding(), minute.gcra()] {
-                let policy = Policy::new(quota).with_name(policy);
-                self.store.rate_limiter(policy).reset(subject.clone()).await?;
-            }
+            let counters = counters_of(policy, &subject);
+            self.store.backend().reset_counters(subject.clone(), counters).await?;
             // A new version makes all processes drop what they have cached.
             Ok(self.store.edit_changed_policies(|_| {}).await?)
         };
         self.act("reset-limit", &format!("{policy} {subject}"), reason, reset).await
     }
+
+    /// Refuses all requests of a subject in a policy for this time (1 ms to a year), in all
+    /// processes within a second, as by a [penalty](Policy::penalty): 429 with `Retry-After`. A
+    /// longer or shorter block replaces it, and [`unblock`](Self::unblock) ends it. The policy must
+    /// have a [name](Policy::with_name). Counters of a [group](crate::RateLimiter::group_by) are
+    /// not found.
+    ///
+    /// From the first block on until it is [cleared](Self::clear_policy), the policy is checked like
+    /// one with a penalty: its quota is not leased, and its refusals are not cached.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdminError`].
+    pub async fn block(
+        &self,
+        policy: &str,
+        subject: impl Into<Key>,
+        duration: Duration,
+        reason: &str,
+    ) -> Result<(), AdminError> {
+        let subject = subject.into();
+        let block = async {
+            if duration < Duration::from_millis(1) || duration > MAX_DURATION {
+                return Err(AdminError::Invalid("block for 1 ms to a year".to_owned()));
+            }
+            let counters = counters_of(policy, &subject);
+            self.store.backend().block_counters(subject.clone(), counters, duration).await?;
+            let name = named(policy).name().to_owned();
+            let mark = |policies: &mut BTreeMap<String, PolicyChange>| {
+                let change = policies.entry(name.clone()).or_default();
+                *change = change.with_blocks(true);
+            };
+            // Last: leased units are spent until the processes know of the new version.
+            Ok(self.store.edit_changed_policies(mark).await?)
+        };
+        let target = format!("{policy} {subject} for {duration:?}");
+        self.act("block", &target, reason, block).await
+    }
+
+    /// Ends the block of a subject in a policy, be it by an operator or by a penalty, and forgets
+    /// its refusals.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdminError`].
+    pub async fn unblock(
+        &self,
+        policy: &str,
+        subject: impl Into<Key>,
+        reason: &str,
+    ) -> Result<(), AdminError> {
+        let subject = subject.into();
+        let unblock = async {
+            let counters = counters_of(policy, &subject);
+            let backend = self.store.backend();
+            backend.block_counters(subject.clone(), counters, Duration::ZERO).await?;
+            Ok(self.store.edit_changed_policies(|_| {}).await?)
+        };
+        self.act("unblock", &format!("{policy} {subject}"), reason, unblock).await
+    }
+}
+
+/// Returns the counters of a subject. The policy may count in any way: an operator knows its name
+/// only.
+fn counters_of(policy: &str, subject: &Key) -> Vec<CounterName> {
+    let policy = named(policy);
+    let counter = |algorithm| CounterName {
+        policy: Arc::clone(policy.counter_name()),
+        subject: subject.clone(),
+        algorithm,
+    };
+    [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Gcra].map(counter).into()
 }
 
 /// Returns a policy of this name: names are encoded in documents and keys.

@@ -118,3 +118,38 @@ async fn reset_ends_refusals_that_another_process_has_cached() {
         tokio::time::timeout(Duration::from_secs(1), admitted).await.expect("it follows");
     }
 }
+
+#[tokio::test]
+async fn blocked_subject_is_refused_in_all_processes_until_it_is_unblocked() {
+    let store = Store::memory();
+    let minute = Quota::requests(100).per(Duration::from_secs(60));
+    let other = store.as_another_process();
+    let limiter = other.rate_limiter(Policy::new(minute).with_name("search").quota_lease(20));
+    assert!(limiter.check("7", 1).await.expect("it answers").is_admitted());
+    let admin = store.admin(Operator::new("ada", Permission::Act));
+    let endless = admin.block("search", "7", Duration::MAX, "a test").await;
+    assert!(matches!(endless, Err(AdminError::Invalid(_))));
+    let until_admitted = async |expected: bool| {
+        let follows = async {
+            loop {
+                let decision = limiter.check("7", 1).await.expect("it answers");
+                if decision.is_admitted() == expected {
+                    return decision;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(1), follows).await.expect("it follows")
+    };
+
+    let hour = Duration::from_secs(3600);
+    admin.block("search", "7", hour, "a test").await.expect("it may");
+    let refused = until_admitted(false).await;
+    assert!(refused.retry_after() > hour / 2, "{refused:?}");
+    assert!(limiter.check("8", 1).await.expect("it answers").is_admitted());
+    let wider = PolicyChange::new().shadow(false);
+    admin.set_policy("search", wider, "a test").await.expect("it may");
+    assert!(!limiter.check("7", 1).await.expect("it answers").is_admitted(), "blocks stay");
+    admin.unblock("search", "7", "a test").await.expect("it may");
+    until_admitted(true).await;
+}

@@ -24,6 +24,8 @@ pub struct PolicyChange {
     quota: Option<Quota>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shadow: Option<bool>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    has_blocks: bool,
 }
 
 impl PolicyChange {
@@ -44,6 +46,18 @@ impl PolicyChange {
     #[must_use]
     pub fn shadow(self, shadow: bool) -> Self {
         Self { shadow: Some(shadow), ..self }
+    }
+
+    /// Sets whether subjects of the policy may be blocked, so that its charges look for blocks.
+    pub(crate) fn with_blocks(self, has_blocks: bool) -> Self {
+        Self { has_blocks, ..self }
+    }
+
+    /// Returns true if an operator has [blocked](crate::admin::Admin::block) a subject since the
+    /// policy was cleared.
+    #[must_use]
+    pub fn has_blocks(&self) -> bool {
+        self.has_blocks
     }
 
     /// Returns the new quota.

@@ -42,6 +42,9 @@ pub struct Policy {
     max_refusal_ttl: Option<Duration>,
 }
 
+/// Penalty that no subject reaches: only charges with a penalty look for blocks by operators.
+const NO_PENALTY: Penalty = Penalty { after_refusals: u32::MAX, block_for: MAX_DURATION };
+
 /// Maximum size of a quota lease.
 const MAX_LEASE_SIZE: u32 = 10_000;
 
@@ -277,6 +280,7 @@ impl Policy {
         Self {
             quota: change.new_quota().unwrap_or(self.quota),
             shadow: change.new_shadow().unwrap_or(self.shadow),
+            penalty: self.penalty.or(change.has_blocks().then_some(NO_PENALTY)),
             ..self.clone()
         }
     }
@@ -289,7 +293,7 @@ impl Policy {
         share_counter || (self.is_named && self.name == other.name)
     }
 
-    pub(super) fn counter_name(&self) -> &Arc<str> {
+    pub(crate) fn counter_name(&self) -> &Arc<str> {
         &self.counter_name
     }
 

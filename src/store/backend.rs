@@ -142,6 +142,14 @@ pub(crate) trait Backend:
     fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>>;
     /// Resets usage, refusals and blocks of at most 100 counters.
     fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()>;
+    /// Blocks at most 100 counters for this time, or ends their blocks and forgets their refusals if
+    /// it is zero. Only charges with a penalty notice a block.
+    fn block_counters(
+        &self,
+        tag: Key,
+        counters: Vec<CounterName>,
+        block: Duration,
+    ) -> StoreFuture<'_, ()>;
     /// Registers this process as a limiter and returns the number of live ones. A lease of zero
     /// removes it.
     fn register_limiter(&self, node: NodeId, lease: Duration) -> StoreFuture<'_, usize>;

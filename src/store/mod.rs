@@ -55,12 +55,10 @@ pub use self::fsck::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 pub(crate) use self::key_names::{CounterKeyKind, KeyNames};
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::memory::MemoryBackend;
-#[cfg(test)]
-pub(crate) use self::rate::Algorithm;
 pub(crate) use self::rate::{
-    AdjustmentKind, ChargeAdjustment, ChargeCommand, ChargeItem, ChargeOutcome, ChargedWindow,
-    CounterName, Penalty, QuotaRule, QuotaSnapshot, QuotaSnapshots, SettleChargeCommand,
-    StoredPolicyChanges,
+    AdjustmentKind, Algorithm, ChargeAdjustment, ChargeCommand, ChargeItem, ChargeOutcome,
+    ChargedWindow, CounterName, Penalty, QuotaRule, QuotaSnapshot, QuotaSnapshots,
+    SettleChargeCommand, StoredPolicyChanges,
 };
 #[cfg(feature = "redis")]
 pub use self::redis::StoreBuilder;

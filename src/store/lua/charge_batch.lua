@@ -12,18 +12,21 @@ local function remaining_block_ms(counter)
   local stored, max_ttl_ms = call('GET', counter.refusals_key), counter.block_ms
   counter.refusal_count, counter.refusals_ttl_ms = 0, counter.window_ms
   if not stored then return 0 end
-  if stored ~= 'blocked' then
+  local is_blocked, operator_block_ms = string.match(stored, '^(blocked) ?(%d*)$')
+  if is_blocked then
+    max_ttl_ms = to_number(operator_block_ms) or max_ttl_ms
+  else
     if not string.find(stored, '^%d+$') then error('ERR value is not a number of refusals') end
     max_ttl_ms = counter.window_ms
   end
-  -- Refusals count for at most a window from now, and a block lasts at most `block_ms` from now. A
-  -- TTL is missing or longer if it was lost, the policy has changed, or the clock was put back.
+  -- Refusals count for at most a window from now, and a block lasts at most `block_ms` from now, or
+  -- the time in its value (block_counters.lua). A TTL is missing or longer if it was lost, the policy has changed, or the clock was put back.
   local remaining_ms = call('PTTL', counter.refusals_key)
   if remaining_ms == -1 or remaining_ms > max_ttl_ms then
     call('PEXPIRE', counter.refusals_key, integer(max_ttl_ms))
     remaining_ms = max_ttl_ms
   end
-  if stored == 'blocked' then return max(remaining_ms, 0) end
+  if is_blocked then return max(remaining_ms, 0) end
   if remaining_ms > 0 then
     counter.refusal_count, counter.refusals_ttl_ms = to_number(stored), remaining_ms
   end

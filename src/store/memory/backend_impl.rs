@@ -137,6 +137,20 @@ impl Backend for MemoryBackend {
         ready_result(check_item_count(counters.len()).map(reset))
     }
 
+    fn block_counters(
+        &self,
+        tag: Key,
+        counters: Vec<CounterName>,
+        block: Duration,
+    ) -> StoreFuture<'_, ()> {
+        let set_blocks = |()| {
+            self.with_shard(tag.shard(), |shard, now| {
+                shard.block_counters(&tag, &counters, block, now);
+            });
+        };
+        ready_result(check_item_count(counters.len()).map(set_blocks))
+    }
+
     fn read_policy_changes(&self) -> StoreFuture<'_, StoredPolicyChanges> {
         ready_ok(self.policy_changes.lock().clone())
     }

@@ -264,6 +264,7 @@ script!(
     ),
     repeatable: true
 );
+script!(BLOCK_COUNTERS, "block_counters", include_str!("../lua/block_counters.lua"), repeatable: false);
 script!(RESET_CHARGES, "reset_charges", include_str!("../lua/reset_charges.lua"), repeatable: false);
 
 #[cfg(test)]

@@ -213,6 +213,17 @@ impl Backend for FaultyBackend {
         self.call_with_fault("reset_charges", |memory| memory.reset_counters(tag, counters))
     }
 
+    fn block_counters(
+        &self,
+        tag: Key,
+        counters: Vec<CounterName>,
+        block: Duration,
+    ) -> StoreFuture<'_, ()> {
+        self.call_with_fault("block_counters", move |memory| {
+            memory.block_counters(tag, counters, block)
+        })
+    }
+
     fn read_policy_changes(&self) -> StoreFuture<'_, StoredPolicyChanges> {
         self.call_with_fault("read_policy_changes", Backend::read_policy_changes)
     }

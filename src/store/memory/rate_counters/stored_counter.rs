@@ -29,11 +29,21 @@ pub(in crate::store::memory) struct StoredCounterKey {
 /// remaining time in a reply is exact.
 #[derive(Clone, Copy)]
 pub(in crate::store::memory) enum StoredCounter {
-    Fixed { spent: u64 },
+    Fixed {
+        spent: u64,
+    },
     Sliding(SlidingWindowPair),
-    Gcra { debt: u64, gross_debt: u64, debt_id: u64, as_of_us: u64, rate: GcraRate },
+    Gcra {
+        debt: u64,
+        gross_debt: u64,
+        debt_id: u64,
+        as_of_us: u64,
+        rate: GcraRate,
+    },
     Refusals(u64),
     Blocked,
+    /// Blocked by an operator, for this many ms.
+    BlockedByOperator(u64),
 }
 
 /// Two consecutive windows; times in ms.

@@ -108,6 +108,15 @@ impl Backend for RedisBackend {
         Box::pin(self.delete_counters(tag, counters))
     }
 
+    fn block_counters(
+        &self,
+        tag: Key,
+        counters: Vec<CounterName>,
+        block: Duration,
+    ) -> StoreFuture<'_, ()> {
+        Box::pin(self.set_counter_blocks(tag, counters, block))
+    }
+
     fn read_policy_changes(&self) -> StoreFuture<'_, StoredPolicyChanges> {
         Box::pin(self.read_stored_policy_changes())
     }

@@ -7,6 +7,7 @@ mod adjust_and_reset_quota_counters;
 mod audit_log;
 mod backend_impl;
 mod batched_charge;
+mod block_counters;
 mod cancel_redrive_purge_pause_tasks;
 mod claim_and_settle_jobs;
 mod cluster_heartbeat;
