@@ -18,8 +18,8 @@ impl Admin {
     /// the code, such as `100-per-60s`. A name that no process knows yet is no error: it may be
     /// deployed later.
     ///
-    /// Usage stays, unless the new quota counts in another way (fixed window, sliding window, GCRA).
-    /// Units leased under the old quota are returned, and cached refusals are dropped.
+    /// Usage stays, unless the new quota counts in another way (fixed window, sliding window,
+    /// GCRA). Units leased under the old quota are returned, and cached refusals are dropped.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -107,8 +107,8 @@ impl Admin {
     /// have a [name](Policy::with_name). Counters of a [group](crate::RateLimiter::group_by) are
     /// not found.
     ///
-    /// From the first block on until it is [cleared](Self::clear_policy), the policy is checked like
-    /// one with a penalty: its quota is not leased, and its refusals are not cached.
+    /// From the first block on until it is [cleared](Self::clear_policy), the policy is checked
+    /// like one with a penalty: its quota is not leased, and its refusals are not cached.
     ///
     /// # Errors
     ///

@@ -12,8 +12,8 @@ use crate::{durations::MAX_DURATION, store::QuotaRule};
 /// There is one spelling, `Quota::requests(100).per(Duration::from_secs(60))`. A short form such as
 /// "per_second(n)" could be read as "n per second" or as "one in n seconds".
 ///
-/// A quota has a serde form, such as `{"counting":"fixed","limit":100,"window_ms":60000}`; the other
-/// values of `counting` are `sliding`, `gcra` (with a `burst`) and `unlimited`. The window is
+/// A quota has a serde form, such as `{"counting":"fixed","limit":100,"window_ms":60000}`; the
+/// other values of `counting` are `sliding`, `gcra` (with a `burst`) and `unlimited`. The window is
 /// rounded up to milliseconds. Unknown fields and values out of range are errors.
 ///
 /// # Worst case

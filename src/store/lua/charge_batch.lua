@@ -20,7 +20,8 @@ local function remaining_block_ms(counter)
     max_ttl_ms = counter.window_ms
   end
   -- Refusals count for at most a window from now, and a block lasts at most `block_ms` from now, or
-  -- the time in its value (block_counters.lua). A TTL is missing or longer if it was lost, the policy has changed, or the clock was put back.
+  -- the time in its value (block_counters.lua). A TTL is missing or longer if it was lost, the
+  -- policy has changed, or the clock was put back.
   local remaining_ms = call('PTTL', counter.refusals_key)
   if remaining_ms == -1 or remaining_ms > max_ttl_ms then
     call('PEXPIRE', counter.refusals_key, integer(max_ttl_ms))

@@ -31,6 +31,7 @@ mod lost_data;
 mod lost_replies;
 mod lost_wakeups;
 mod outage_costs;
+mod policy_changes;
 #[cfg(feature = "bb8-redis")]
 mod pool_store;
 mod queue_fairness;

@@ -48,6 +48,17 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests"])],
     },
     SourceFault {
+        name: "operator-block-cut-lua",
+        table_row: "q1",
+        broken_behavior: "a block by an operator is cut to the length of the policy's penalty",
+        edits: &[edit(
+            "src/store/lua/charge_batch.lua",
+            "to_number(operator_block_ms) or max_ttl_ms",
+            "max_ttl_ms",
+        )],
+        suites: &[unit_tests(&["store::tests"])],
+    },
+    SourceFault {
         name: "policy-change-keeps-refusals",
         table_row: "q1",
         broken_behavior: "cached refusals outlast a reset by an operator",
