@@ -7,8 +7,9 @@
 //!
 //! - **The process**: layers and workers, by the names of their snapshots, and the mounts of the
 //!   status routes. A layer does not know its store before a request has arrived, so it is compared
-//!   with a worker only if this process has created a single store. With several stores (tests in
-//!   threads, one Redis for quotas and another one for jobs) a worker may rightly lack a snapshot.
+//!   with a worker only while this process has a single store; one that was dropped (the kit of an
+//!   earlier test) does not count. With several stores (tests in threads, one Redis for quotas and
+//!   another one for jobs) a worker may rightly lack a snapshot.
 //!   Such a fault shows at the first run, when the worker logs that it cannot restore the snapshot.
 //! - **The store** ([`WiringRegistry`], an extension of the handle that its clones share): parts
 //!   that know their store. Faults are logged once.
@@ -19,7 +20,7 @@ use std::sync::{
 };
 
 use super::{extension_snapshot::SnapshotNames, status::StatusMount};
-use crate::{error::Error, store::created_store_count};
+use crate::{error::Error, store::live_store_count};
 
 /// Layers and running workers of this process.
 ///
@@ -96,7 +97,7 @@ pub(super) fn with_process_wiring<O>(access: impl FnOnce(&mut ProcessWiring) -> 
 
 /// Returns true if all layers, workers and routes of this process use the same store.
 fn has_single_store() -> bool {
-    created_store_count() <= 1
+    live_store_count() <= 1
 }
 
 /// Records a layer when it is put around a service. Logs an error if a worker that runs already

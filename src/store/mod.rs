@@ -83,7 +83,7 @@ pub(crate) use self::{
     local_direct_run_tracker::{DirectRunPermit, LocalDirectRunTracker},
     lock_lease::{LeaseTerms, LockLease, LossWatcher, ensure_replicated},
     owned_hold::OwnedHold,
-    store_handle::{WeakStore, created_store_count},
+    store_handle::{WeakStore, live_store_count},
 };
 pub use self::{
     job_id::{JobId, JobState},

@@ -55,6 +55,12 @@ struct StoreInner {
     shutdown_hooks: Mutex<Vec<Arc<ShutdownHook>>>,
 }
 
+impl Drop for StoreInner {
+    fn drop(&mut self) {
+        uncount_live_store();
+    }
+}
+
 /// Function by which an engine releases its locks when the store is shut down.
 type ShutdownHook = dyn Fn(Store) -> BoxFuture<'static, ()> + Send + Sync;
 
@@ -181,7 +187,7 @@ impl Store {
     }
 
     pub(crate) fn with_backend(backend: Arc<dyn Backend>) -> Self {
-        count_created_store(1);
+        count_live_store();
         let agent = LeaseAgent::new(Arc::clone(&backend));
         Self {
             inner: Arc::new(StoreInner {
@@ -305,31 +311,33 @@ impl Store {
     }
 }
 
-/// Returns the number of stores that this process has created. Clones of a handle count once; a
-/// store that was dropped still counts.
-pub(crate) fn created_store_count() -> usize {
-    count_created_store(0)
+/// Returns the number of stores of this process that have a handle. Clones of a handle count once.
+pub(crate) fn live_store_count() -> usize {
+    with_live_stores(|count| *count)
 }
 
-/// Adds to the number of created stores, and returns it.
+fn count_live_store() {
+    with_live_stores(|count| *count += 1);
+}
+
+fn uncount_live_store() {
+    with_live_stores(|count| *count = count.saturating_sub(1));
+}
+
 #[cfg(not(test))]
-fn count_created_store(added: usize) -> usize {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    static CREATED_STORES: AtomicUsize = AtomicUsize::new(0);
-    CREATED_STORES.fetch_add(added, Ordering::Relaxed) + added
+fn with_live_stores<O>(access: impl FnOnce(&mut usize) -> O) -> O {
+    static LIVE_STORES: Mutex<usize> = Mutex::new(0);
+    access(&mut LIVE_STORES.lock())
 }
 
-/// Like the function above, for each thread: tests run in parallel.
+/// Like the function above, for each thread: tests run in parallel. A store that another thread
+/// drops still counts in its own.
 #[cfg(test)]
-fn count_created_store(added: usize) -> usize {
-    use std::cell::Cell;
+fn with_live_stores<O>(access: impl FnOnce(&mut usize) -> O) -> O {
+    use std::cell::RefCell;
 
-    thread_local!(static CREATED_STORES: Cell<usize> = const { Cell::new(0) });
-    CREATED_STORES.with(|count| {
-        count.set(count.get() + added);
-        count.get()
-    })
+    thread_local!(static LIVE_STORES: RefCell<usize> = const { RefCell::new(0) });
+    LIVE_STORES.with(|count| access(&mut count.borrow_mut()))
 }
 
 impl fmt::Debug for Store {

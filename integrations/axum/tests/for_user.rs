@@ -1,7 +1,7 @@
 //! A user through all three parts: stored by the layer, restored by the worker, and the only one
 //! who sees the job.
 //!
-//! One test: a worker that lacks the user is noticed only in a process with a single store.
+//! One test: a worker that lacks the user is noticed only while the process has a single store.
 
 use axum::{
     Extension, Router,

@@ -117,6 +117,17 @@ fn only_live_layers_of_a_single_store_are_compared() {
     });
 }
 
+/// As the store of an earlier test in the same process.
+#[test]
+fn store_that_was_dropped_does_not_hide_a_missing_user() {
+    on_new_thread(|| async {
+        drop(TestKit::new());
+        let (kit, _layer) = (TestKit::new(), user_layer());
+        let refused = kit.defer_worker(worker_without_user(kit.store())).await;
+        assert_eq!(refused.expect_err("it is refused").kind(), ErrorKind::Config);
+    });
+}
+
 /// As one that a server builds for each thread, or a router at its first request.
 #[test]
 fn layer_that_is_applied_after_the_worker_has_started_is_logged() {
