@@ -33,8 +33,8 @@ pub struct BusyLockContext {
     /// Status of the busy response. Another status at the outer layer means that a layer in between
     /// replaced the response.
     pub(crate) busy_status: u16,
-    /// Usual duration of a hold of this lock, if it is known.
-    pub(crate) typical_hold: Option<Duration>,
+    /// Usual duration of a hold of this lock, measured or assumed.
+    pub(crate) typical_hold: Duration,
     /// The request has an idempotency record: it was accepted before, or has run. The response
     /// comes from that record.
     pub(crate) is_recorded: bool,

@@ -31,24 +31,22 @@ impl AverageHoldTime {
         self.0.store(updated.max(1), Ordering::Relaxed);
     }
 
-    /// Returns the average, or `None` before the first hold has ended.
-    pub(super) fn average(&self) -> Option<Duration> {
+    /// Returns the average. Until a hold has ended, it is the `expected` one, or `FIRST_GUESS`.
+    pub(super) fn estimate(&self, expected: Option<Duration>) -> Duration {
         match self.0.load(Ordering::Relaxed) {
-            0 => None,
-            micros => Some(Duration::from_micros(micros)),
+            0 => expected.unwrap_or(FIRST_GUESS),
+            micros => Duration::from_micros(micros),
         }
     }
 
-    /// Returns the time after which a retry is worthwhile: the average hold time for each waiter
-    /// ahead and the holder, at most the rest of the lease. Until a hold has ended, the average is
-    /// the `expected` one, or `FIRST_GUESS`.
+    /// Returns the time after which a retry is worthwhile: the [estimate](Self::estimate) for each
+    /// waiter ahead and the holder, at most the rest of the lease.
     ///
     /// The rest of a lease that is renewed says nothing about its end. That of a dead holder is
     /// exact.
     pub(super) fn retry_after(&self, busy: &LockBusy, expected: Option<Duration>) -> Duration {
         let holds_ahead = u32::try_from(busy.queue_length.saturating_add(1)).unwrap_or(u32::MAX);
-        let hold_time = self.average().or(expected).unwrap_or(FIRST_GUESS);
-        hold_time.saturating_mul(holds_ahead).min(busy.lease_remaining)
+        self.estimate(expected).saturating_mul(holds_ahead).min(busy.lease_remaining)
     }
 }
 

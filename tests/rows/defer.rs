@@ -20,6 +20,8 @@ pub(crate) async fn request_for_busy_lock_is_deferred_and_runs(case: TestCase) {
     let answer = site.post("/orders/7/refund").body("note").send().await;
     assert_eq!(answer.json()["state"], "queued");
     assert_eq!(answer.json()["position"], 1);
+    // No hold has been measured, so each is assumed to take 2 s: the holder's and the job's own.
+    assert_eq!(answer.retry_after_seconds(), 4);
     let job = expect_accepted(answer);
     assert_eq!(job.location, format!("/deferred/{}", job.id));
 

@@ -63,10 +63,7 @@ impl<R: RequestKind> DeferLayer<R> {
     /// before this one, and for the job itself.
     fn estimate_wait(&self, candidate: &DeferCandidate, position: u64) -> Duration {
         let runs = u32::try_from(position.saturating_add(1)).unwrap_or(u32::MAX);
-        let queue_wait = candidate
-            .parked
-            .typical_hold
-            .map_or(Duration::ZERO, |usual| usual.saturating_mul(runs));
+        let queue_wait = candidate.parked.typical_hold.saturating_mul(runs);
         let delay = if position == 0 { self.0.run.delay } else { Duration::ZERO };
         delay.saturating_add(queue_wait.min(MAX_ESTIMATED_WAIT))
     }

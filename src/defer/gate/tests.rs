@@ -46,7 +46,7 @@ fn parked_candidate(store: &Store) -> DeferCandidate {
         store: store.clone(),
         key: Key::custom("7"),
         busy_status: 409,
-        typical_hold: None,
+        typical_hold: Duration::ZERO,
         is_recorded: false,
         is_not_deferrable: false,
     };

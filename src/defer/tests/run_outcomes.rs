@@ -172,7 +172,7 @@ async fn try_defer_busy_request(
         store,
         key,
         busy_status: 409,
-        typical_hold: None,
+        typical_hold: Duration::ZERO,
         is_recorded: false,
         is_not_deferrable: false,
     });

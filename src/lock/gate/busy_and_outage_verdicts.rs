@@ -72,7 +72,7 @@ impl<R: RequestKind> LockLayer<R> {
             !slot.claims_replay()
         });
         if let Some(slot) = &slot {
-            let typical_hold = self.average_hold_time.average().or(self.policy.expected_hold);
+            let typical_hold = self.average_hold_time.estimate(self.policy.expected_hold);
             slot.set_parking(BusyLockContext {
                 store,
                 key,
