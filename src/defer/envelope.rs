@@ -18,8 +18,12 @@ use crate::{
     store::{JobId, Store},
 };
 
-/// Version that this code writes. A reader leaves newer versions to newer workers.
-const FORMAT_VERSION: u8 = 1;
+/// Version of the requests that this code writes. A reader leaves newer versions to newer workers.
+/// Version 1 has no route.
+const REQUEST_VERSION: u8 = 2;
+
+/// Version of the responses.
+const RESPONSE_VERSION: u8 = 1;
 
 /// Length of the checksum after the version byte.
 const CHECKSUM_LEN: usize = 8;
@@ -91,6 +95,8 @@ pub(super) struct StoredRequest {
     pub(super) head: HttpRequestHead,
     pub(super) snapshots: SavedSnapshots,
     pub(super) max_attempts: u32,
+    /// Pattern of the route that has deferred it.
+    pub(super) route: Option<String>,
     pub(super) body: Bytes,
 }
 
@@ -143,11 +149,15 @@ pub(super) fn encode_request(
     headers: HeaderPairs,
     snapshots: SavedSnapshots,
     max_attempts: u32,
+    route: Option<&str>,
     body: &[u8],
 ) -> Bytes {
     let HttpRequestHead { method, target, peer, .. } = head;
     let head = EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots };
-    binding.seal(REQUEST_KIND, encode_envelope(binding, REQUEST_KIND, &head, body))
+    binding.seal(
+        REQUEST_KIND,
+        encode_envelope(binding, (REQUEST_KIND, REQUEST_VERSION), &(head, route), body),
+    )
 }
 
 pub(super) fn decode_request(
@@ -155,10 +165,17 @@ pub(super) fn decode_request(
     bytes: &Bytes,
 ) -> Result<StoredRequest, EnvelopeError> {
     let opened = binding.open(REQUEST_KIND, bytes)?;
-    let (head, body) = decode_envelope(binding, REQUEST_KIND, &opened)?;
+    let (head, route, body) = if opened.first() == Some(&1) {
+        let (head, body) = decode_envelope(binding, (REQUEST_KIND, 1), &opened)?;
+        (head, None, body)
+    } else {
+        let format = (REQUEST_KIND, REQUEST_VERSION);
+        let ((head, route), body) = decode_envelope(binding, format, &opened)?;
+        (head, route, body)
+    };
     let EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots } = head;
     let head = HttpRequestHead { method, target, headers, peer };
-    Ok(StoredRequest { head, snapshots, max_attempts, body })
+    Ok(StoredRequest { head, snapshots, max_attempts, route, body })
 }
 
 pub(super) fn encode_response(
@@ -166,14 +183,21 @@ pub(super) fn encode_response(
     head: &StoredResponseHead,
     body: &[u8],
 ) -> Bytes {
-    binding.seal(RESPONSE_KIND, encode_envelope(binding, RESPONSE_KIND, head, body))
+    binding.seal(
+        RESPONSE_KIND,
+        encode_envelope(binding, (RESPONSE_KIND, RESPONSE_VERSION), head, body),
+    )
 }
 
 pub(super) fn decode_response(
     binding: EnvelopeBinding<'_>,
     bytes: &Bytes,
 ) -> Result<(StoredResponseHead, Bytes), EnvelopeError> {
-    decode_envelope(binding, RESPONSE_KIND, &binding.open(RESPONSE_KIND, bytes)?)
+    decode_envelope(
+        binding,
+        (RESPONSE_KIND, RESPONSE_VERSION),
+        &binding.open(RESPONSE_KIND, bytes)?,
+    )
 }
 
 #[expect(
@@ -182,11 +206,11 @@ pub(super) fn decode_response(
 )]
 fn encode_envelope(
     binding: EnvelopeBinding<'_>,
-    kind: &str,
+    (kind, version): (&str, u8),
     head: &impl Serialize,
     body: &[u8],
 ) -> Bytes {
-    let mut prefix = vec![FORMAT_VERSION];
+    let mut prefix = vec![version];
     prefix.resize(1 + CHECKSUM_LEN, 0);
     let envelope = postcard::to_extend(head, prefix);
     // Strings, numbers and lists of known length: postcard can't fail on them.
@@ -208,12 +232,12 @@ fn checksum(binding: EnvelopeBinding<'_>, kind: &str, content: &[u8]) -> [u8; CH
 
 fn decode_envelope<T: for<'a> Deserialize<'a>>(
     binding: EnvelopeBinding<'_>,
-    kind: &str,
+    (kind, version): (&str, u8),
     bytes: &Bytes,
 ) -> Result<(T, Bytes), EnvelopeError> {
     match bytes.first() {
-        Some(&FORMAT_VERSION) => {}
-        Some(&newer) if newer > FORMAT_VERSION => return Err(EnvelopeError::NewerVersion),
+        Some(&found) if found == version => {}
+        Some(&newer) if newer > version => return Err(EnvelopeError::NewerVersion),
         _ => return Err(EnvelopeError::Corrupted),
     }
     let parts = bytes.split_at_checked(1 + CHECKSUM_LEN);
@@ -242,16 +266,39 @@ mod tests {
     fn encoded_request_decodes_to_the_same_request() {
         let (store, lock) = (Store::memory(), Key::custom("a"));
         let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
-        let bytes =
-            encode_request(at, request_head(), request_head().headers, user_snapshot(), 3, b"body");
+        let bytes = encode_request(
+            at,
+            request_head(),
+            request_head().headers,
+            user_snapshot(),
+            3,
+            None,
+            b"body",
+        );
         let body = Bytes::from_static(b"body");
         let read = StoredRequest {
             head: request_head(),
             snapshots: user_snapshot(),
             max_attempts: 3,
+            route: None,
             body,
         };
+        assert_eq!(decode_request(at, &bytes), Ok(read.clone()));
+        // As an earlier version has written it.
+        let HttpRequestHead { method, target, headers, peer } = request_head();
+        let (max_attempts, snapshots) = (3, user_snapshot());
+        let head = EncodedRequestHead { method, target, headers, peer, max_attempts, snapshots };
+        let bytes = encode_envelope(at, (REQUEST_KIND, 1), &head, b"body");
         assert_eq!(decode_request(at, &bytes), Ok(read));
+    }
+
+    #[test]
+    fn stored_request_has_the_route_that_deferred_it() {
+        let (store, lock) = (Store::memory(), Key::custom("a"));
+        let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
+        let (headers, route) = (HeaderPairs::new(), Some("/{id}"));
+        let bytes = encode_request(at, request_head(), headers, Vec::new(), 1, route, b"body");
+        assert_eq!(decode_request(at, &bytes).expect("it is whole").route.as_deref(), route);
     }
 
     #[test]
@@ -265,6 +312,7 @@ mod tests {
             request_head().headers,
             SavedSnapshots::new(),
             1,
+            None,
             b"body",
         );
         let response = StoredResponseHead {
@@ -291,18 +339,18 @@ mod tests {
             |(has_version, bytes)| {
                 let (store, lock) = (Store::memory(), Key::custom("a"));
                 let at = EnvelopeBinding { store: &store, id: &JobId::new(&lock), lock: &lock };
-                let start: &[u8] = if *has_version { &[FORMAT_VERSION] } else { &[] };
+                let start: &[u8] = if *has_version { &[REQUEST_VERSION] } else { &[] };
                 let bytes = Bytes::from([start, bytes].concat());
-                let error = match bytes.first() {
+                let error_of = |known_version| match bytes.first() {
                     Some(0) if bytes.get(1).is_some_and(|version| *version > 1) => {
                         EnvelopeError::NewerVersion
                     }
                     Some(0) => EnvelopeError::MissingKey,
-                    Some(version) if *version > FORMAT_VERSION => EnvelopeError::NewerVersion,
+                    Some(version) if *version > known_version => EnvelopeError::NewerVersion,
                     Some(_) | None => EnvelopeError::Corrupted,
                 };
-                assert_eq!(decode_request(at, &bytes), Err(error));
-                assert_eq!(decode_response(at, &bytes), Err(error));
+                assert_eq!(decode_request(at, &bytes), Err(error_of(REQUEST_VERSION)));
+                assert_eq!(decode_response(at, &bytes), Err(error_of(RESPONSE_VERSION)));
             },
         );
     }
@@ -322,7 +370,7 @@ mod tests {
                     None,
                 );
                 let headers = head.headers.clone();
-                let bytes = encode_request(at, head, headers, SavedSnapshots::new(), 1, body);
+                let bytes = encode_request(at, head, headers, SavedSnapshots::new(), 1, None, body);
                 let read = decode_request(at, &bytes).expect("it is whole");
                 assert_eq!((&read.head.target, &read.body[..]), (target, &body[..]));
                 let mut changed = bytes.to_vec();
@@ -344,7 +392,8 @@ mod tests {
     #[test]
     fn stored_request_debug_shows_no_content() {
         let (head, body) = (request_head(), Bytes::from_static(b"body"));
-        let request = StoredRequest { head, snapshots: user_snapshot(), max_attempts: 1, body };
+        let request =
+            StoredRequest { head, snapshots: user_snapshot(), max_attempts: 1, route: None, body };
         let text = format!("{request:?}");
         assert_eq!(text, "StoredRequest { method: \"PATCH\", max_attempts: 1, bytes: 4, .. }");
     }

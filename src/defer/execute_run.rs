@@ -159,7 +159,7 @@ impl JobChain {
             () = self.wait_for_shutdown(ShutdownPhase::Aborting) => self.abort_run(marker, may_rerun).await,
             outcome = worker.replayer.replay(head, body, marker.clone(), worker.response_limit) => {
                 if let Some(route) = marker.route() {
-                    started.label.record_route(&worker.store, route);
+                    started.label.record_route(route);
                     started.span.record("http.route", route);
                 }
                 self.log_missing_value(&outcome, started);

@@ -152,7 +152,7 @@ impl JobChain {
         let store = &self.worker.store;
         let request = self.decode_run(started);
         if let Ok(request) = &request {
-            started.label = RunLabel::of_request(store, request);
+            started.label = RunLabel::of_request(request);
         }
         started.span = self.run_span(started, request.as_ref().ok());
         let StartedRun { run, label, span, .. } = &*started;

@@ -37,7 +37,6 @@ mod job_dispatcher;
 #[cfg(any(test, feature = "test-kit"))]
 mod job_stepper;
 mod jobs;
-mod known_routes;
 mod lost_holder_warning;
 mod missing_worker_warning;
 mod next_step;

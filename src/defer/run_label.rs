@@ -1,50 +1,48 @@
 //! `RunLabel`: method and route of a deferred request and its runs, for log records.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
-use super::{envelope::StoredRequest, known_routes::KnownRoutes, webhook};
-use crate::{
-    gate::{GateRequest, RouteMatch},
-    store::Store,
-};
+use super::{envelope::StoredRequest, webhook};
+use crate::gate::{GateRequest, RouteMatch};
 
-/// Method and route pattern of a deferred request, as far as this process knows them. The path
+/// Method and route pattern of a deferred request, as far as they are known. The path
 /// itself is never logged, because its parameters may be personal data.
 #[derive(Debug, Default)]
 pub(super) struct RunLabel {
     method: Option<String>,
-    /// Pattern that matches the stored path.
-    known_route: Option<Arc<str>>,
-    /// Pattern of the route that the request or its run has reached.
-    reached_route: OnceLock<Arc<str>>,
+    /// Pattern of the route that has deferred the request.
+    stored_route: Option<String>,
+    /// Pattern of the route that the run has reached.
+    reached_route: OnceLock<String>,
 }
 
 impl RunLabel {
     /// Reads the label of a stored request. A webhook has none.
-    pub(super) fn of_request(store: &Store, request: &StoredRequest) -> Self {
+    pub(super) fn of_request(request: &StoredRequest) -> Self {
         let head = &request.head;
         if head.method == webhook::WEBHOOK_METHOD {
             return Self::default();
         }
         Self {
             method: Some(head.method.clone()),
-            known_route: store.extension::<KnownRoutes>().find(&head.target),
+            stored_route: request.route.clone(),
             reached_route: OnceLock::new(),
         }
     }
 
     /// Reads the label of a request that is about to be stored.
-    pub(super) fn of_view<V: GateRequest>(store: &Store, view: &mut V) -> Self {
-        let label = Self { method: Some(view.method().to_owned()), ..Self::default() };
-        if let RouteMatch::Matched(route) = view.route() {
-            label.record_route(store, &route);
-        }
-        label
+    pub(super) fn of_view<V: GateRequest>(view: &mut V) -> Self {
+        let stored_route = match view.route() {
+            RouteMatch::Matched(route) => Some(route.into()),
+            _ => None,
+        };
+        let method = Some(view.method().to_owned());
+        Self { method, stored_route, reached_route: OnceLock::new() }
     }
 
-    /// Records the route that the run has reached, for this run and later ones.
-    pub(super) fn record_route(&self, store: &Store, route: &str) {
-        let _ = self.reached_route.set(store.extension::<KnownRoutes>().add(route));
+    /// Records the route that the run has reached.
+    pub(super) fn record_route(&self, route: &str) {
+        let _ = self.reached_route.set(route.to_owned());
     }
 
     pub(super) fn method(&self) -> Option<&str> {
@@ -52,7 +50,7 @@ impl RunLabel {
     }
 
     pub(super) fn route(&self) -> Option<&str> {
-        self.reached_route.get().or(self.known_route.as_ref()).map(|route| &**route)
+        self.reached_route.get().or(self.stored_route.as_ref()).map(String::as_str)
     }
 }
 
@@ -66,28 +64,28 @@ mod tests {
         gate::{HttpRequestHead, fake_request::FakeGateRequest},
     };
 
-    fn stored_request(method: &str, target: &str) -> StoredRequest {
+    fn stored_request(method: &str, route: Option<&str>) -> StoredRequest {
         StoredRequest {
-            head: HttpRequestHead::new(method, target, Vec::new(), None),
+            head: HttpRequestHead::new(method, "/orders/7?ms=1", Vec::new(), None),
             snapshots: SavedSnapshots::new(),
             max_attempts: 1,
+            route: route.map(str::to_owned),
             body: Bytes::new(),
         }
     }
 
     #[test]
-    fn a_run_has_the_route_of_an_earlier_request_and_never_its_path() {
-        let store = Store::memory();
-        let before = RunLabel::of_request(&store, &stored_request("POST", "/orders/7?ms=1"));
-        assert_eq!((before.method(), before.route()), (Some("POST"), None));
-        let deferred = RunLabel::of_view(&store, &mut FakeGateRequest::new("POST"));
+    fn a_run_has_the_route_of_its_request_and_never_its_path() {
+        let old = RunLabel::of_request(&stored_request("POST", None));
+        assert_eq!((old.method(), old.route()), (Some("POST"), None));
+        let deferred = RunLabel::of_view(&mut FakeGateRequest::new("POST"));
         assert_eq!((deferred.method(), deferred.route()), (Some("POST"), Some("/orders/{id}")));
-        let run = RunLabel::of_request(&store, &stored_request("PUT", "/orders/7?ms=1"));
+        let run = RunLabel::of_request(&stored_request("PUT", deferred.route()));
         assert_eq!((run.method(), run.route()), (Some("PUT"), Some("/orders/{id}")));
-        run.record_route(&store, "/orders/{number}");
+        run.record_route("/orders/{number}");
         assert_eq!(run.route(), Some("/orders/{number}"), "the route that the run has reached");
-        let webhook = stored_request(webhook::WEBHOOK_METHOD, "https://example.org/orders/7");
-        let webhook = RunLabel::of_request(&store, &webhook);
+        let webhook = stored_request(webhook::WEBHOOK_METHOD, None);
+        let webhook = RunLabel::of_request(&webhook);
         assert_eq!((webhook.method(), webhook.route()), (None, None));
     }
 }

@@ -175,7 +175,7 @@ fn enqueue_command(store: &Store, head: HttpRequestHead, body: &[u8]) -> Enqueue
     let key = lock_key_of(&head.target);
     let id = JobId::new(&key);
     let at = EnvelopeBinding { store, id: &id, lock: &key };
-    let envelope = encode_request(at, head.clone(), head.headers, Vec::new(), 1, body);
+    let envelope = encode_request(at, head.clone(), head.headers, Vec::new(), 1, None, body);
     envelope_command(key.clone(), id, 1, envelope)
 }
 
@@ -190,7 +190,7 @@ async fn enqueue_with_attempts(
     let head = HttpRequestHead::new("POST", target, Vec::new(), None);
     let id = JobId::new(&key);
     let at = EnvelopeBinding { store, id: &id, lock: &key };
-    let envelope = encode_request(at, head, Vec::new(), snapshots, max_attempts, b"body");
+    let envelope = encode_request(at, head, Vec::new(), snapshots, max_attempts, None, b"body");
     send_enqueue(store, envelope_command(key.clone(), id, max_attempts, envelope)).await
 }
 

@@ -92,11 +92,11 @@ impl<R: RequestKind> DeferLayer<R> {
         let snapshots = std::mem::take(&mut candidate.saved_snapshots);
         let key = &candidate.parked.key;
         let binding = EnvelopeBinding { store: &candidate.parked.store, id: &id, lock: key };
-        let max_attempts = policy.max_attempts;
+        let (max_attempts, route) = (policy.max_attempts, candidate.label.route());
         let command = EnqueueCommand {
             webhook: webhook_url.map(|url| webhook::new_webhook_job(binding.store, &id, url)),
             key: key.clone(),
-            envelope: encode_request(binding, head, headers, snapshots, max_attempts, body),
+            envelope: encode_request(binding, head, headers, snapshots, max_attempts, route, body),
             id,
             policy,
             idempotency_record: self.enqueue_record(&candidate, fingerprint),

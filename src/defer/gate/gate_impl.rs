@@ -221,7 +221,7 @@ impl<R: RequestKind> Gate<R::Native> for DeferLayer<R> {
         view: &mut V,
         body_budget: &mut BodyBudget,
     ) -> ParkedVerdict {
-        candidate.label = RunLabel::of_view(&candidate.parked.store, view);
+        candidate.label = RunLabel::of_view(view);
         // The recorded request is compared with this one.
         let is_recorded = candidate.parked.is_recorded;
         let unread = if is_recorded { ParkedVerdict::HeadOnly } else { ParkedVerdict::Decline };

@@ -32,7 +32,7 @@ pub(in crate::defer) fn new_webhook_job(
     let binding = EnvelopeBinding { store, id: &id, lock: &key };
     let body = reported.as_str().as_bytes();
     let envelope =
-        encode_request(binding, head, HeaderPairs::new(), Vec::new(), MAX_ATTEMPTS, body);
+        encode_request(binding, head, HeaderPairs::new(), Vec::new(), MAX_ATTEMPTS, None, body);
     WebhookJobSpec { key, id, envelope, max_attempts: MAX_ATTEMPTS }
 }
 
