@@ -16,7 +16,7 @@ use tokio::{
 use super::{BackgroundWorker, StopPhase, StopSignals, termination_signal::termination_signal};
 use crate::{
     durations::MAX_DURATION,
-    store::{Store, created_store_count},
+    store::{Store, live_store_count},
 };
 
 /// A third of the time that orchestrators usually leave between the signal and the kill, as for
@@ -139,7 +139,7 @@ impl ServerLifecycle {
     /// The error of the server, or that a worker has panicked.
     pub async fn run(self, server: impl Future<Output = io::Result<()>>) -> io::Result<()> {
         let stores = self.stores.clone();
-        if stores.is_empty() && created_store_count() > 0 {
+        if stores.is_empty() && live_store_count() > 0 {
             tracing::warn!(
                 "the server has neither a worker nor a store, so it waits for no release of locks \
                  at its end; add .store(&store) to serve(..)"
