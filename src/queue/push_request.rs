@@ -212,9 +212,9 @@ impl PushRequest {
             messaging.system = "lockgate",
             messaging.operation.name = "push",
             messaging.operation.type = "send",
-            messaging.destination.name = %self.store.log_name(&self.queue),
+            messaging.destination.name = %self.queue.log_name(true),
             messaging.message.id = id.log_prefix(),
-            queue = %self.store.log_name(&self.queue),
+            queue = %self.queue.log_name(true),
             task = id.log_prefix(),
         )
     }

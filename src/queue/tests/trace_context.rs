@@ -43,6 +43,8 @@ async fn run_is_related_to_the_push_as_set_and_contains_its_handler() {
         assert_eq!(propagator.related_spans(), [expected]);
     }
     log.assert_contains("lockgate.task.push{otel.kind=\"producer\"");
+    let destinations = log.text().matches("messaging.destination.name=texts ").count();
+    assert!(destinations >= 4, "two pushes and two runs name one queue: {}", log.text());
     log.assert_contains("attempt=1 otel.status_code=\"ERROR\" fault=failed");
 }
 
