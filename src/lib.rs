@@ -122,9 +122,12 @@ mod error;
 mod gate;
 #[cfg(feature = "http-replay")]
 pub mod http_replay;
+mod instruments;
 mod json_time;
 mod key;
 pub mod lock;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 #[cfg(feature = "tower")]
 pub mod middleware;
 mod outage;
@@ -157,6 +160,7 @@ pub use self::{
     defer::{ExtensionSnapshot, RequestUser},
     error::{Error, ErrorKind, ParseIdError},
     gate::{ClientAddress, HttpRequestHead, MissingAddress, RunningJob},
+    instruments::StoreStats,
     key::Key,
     lock::{
         AcquireError, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockBusy, LockGuard, LockRequest,

@@ -27,6 +27,7 @@ use super::{
     worker::WorkerSettings,
 };
 use crate::{
+    instruments::{RunResult, WebhookResult, record_deferred_wait, record_webhook},
     key::Key,
     store::{ClaimedRun, JobId, Settlement},
 };
@@ -161,6 +162,11 @@ impl JobChain {
             node = %store.node(), lock = %store.log_name(&self.key), job = %run.id.log_prefix(),
             attempt = run.attempt, method = label.method(), route = label.route(), "run started"
         );
+        if run.attempt == 1 && !self.is_webhook() {
+            let now_us = store.backend().estimated_now_us();
+            let waited = Duration::from_micros(now_us.saturating_sub(run.accepted_us));
+            record_deferred_wait(label.route(), waited);
+        }
         request
     }
 
@@ -186,6 +192,7 @@ impl JobChain {
         let worker = &*self.worker;
         let ClaimedRun { attempt, has_next, .. } = started.run;
         let (id, span) = (started.run.id.clone(), started.span.clone());
+        let started_at = Instant::now();
         let settlement = match request {
             Ok(request) => self.execute_run(request, &started).await,
             Err(settlement) => Some(settlement),
@@ -193,8 +200,10 @@ impl JobChain {
         // The run was lost with its lock. The new holder of the job decides.
         let Some(settlement) = settlement else {
             record_lost_lock(&span);
+            self.count_run(&started.label, RunResult::Lost, started_at.elapsed());
             return ChainStep::End(ChainOutcome::AwaitWakeup);
         };
+        let (result, duration) = (run_result(&settlement), started_at.elapsed());
         let label = std::mem::take(&mut started.label);
         let (outcome, next) = (outcome_label(&settlement), NextStep::after(&settlement));
         record_outcome(&span, &settlement, outcome);
@@ -208,6 +217,7 @@ impl JobChain {
             && (self.is_webhook() || worker.shared_limits.reuse(&worker.store, permit).await);
         match self.settle_and_free_slot(started, settlement, continues).await {
             Some(next_run) => {
+                self.count_run(&label, result, duration);
                 tracing::info!(
                     node = %worker.store.node(), job = %id.log_prefix(), attempt,
                     method = label.method(), route = label.route(), outcome,
@@ -217,6 +227,7 @@ impl JobChain {
             }
             None => {
                 record_lost_lock(&span);
+                self.count_run(&label, RunResult::Lost, duration);
                 tracing::error!(
                     node = %worker.store.node(), job = %id.log_prefix(), attempt,
                     method = label.method(), route = label.route(),
@@ -224,6 +235,19 @@ impl JobChain {
                 );
                 ChainStep::End(ChainOutcome::AwaitWakeup)
             }
+        }
+    }
+
+    /// Counts the end of a run. The run of a webhook job is the delivery of a webhook.
+    fn count_run(&self, label: &RunLabel, result: RunResult, duration: Duration) {
+        if self.is_webhook() {
+            record_webhook(match result {
+                RunResult::Done => WebhookResult::Delivered,
+                RunResult::Dead => WebhookResult::Dead,
+                RunResult::Retry | RunResult::Lost | RunResult::HandedBack => WebhookResult::Retry,
+            });
+        } else {
+            self.worker.store.counters().record_run(label.route(), result, duration);
         }
     }
 
@@ -280,5 +304,14 @@ impl JobChain {
         if self.shutdown.clone().wait_for(|current| *current >= phase).await.is_err() {
             std::future::pending::<()>().await;
         }
+    }
+}
+
+fn run_result(settlement: &Settlement) -> RunResult {
+    match settlement {
+        Settlement::Done { .. } | Settlement::WebhookSettled { .. } => RunResult::Done,
+        Settlement::Dead { .. } => RunResult::Dead,
+        Settlement::Retry { .. } => RunResult::Retry,
+        Settlement::Postpone { .. } | Settlement::ReturnToQueue { .. } => RunResult::HandedBack,
     }
 }

@@ -57,6 +57,7 @@ use super::{
 use crate::{
     clock::PreciseTimer,
     error::Error,
+    instruments::WorkerSlots,
     key::Key,
     store::{HeartbeatReply, JobId, NodeId, WakeupMessage},
 };
@@ -115,6 +116,8 @@ pub(super) struct JobDispatcher {
     peer_jobs: HashMap<JobId, PeerJob>,
     request_capacity: RunCapacity,
     webhook_capacity: RunCapacity,
+    /// Entry of this worker in the list for operators.
+    _registration: Arc<WorkerSlots>,
     webhook_receivers: Arc<WebhookReceivers>,
     /// Pending lookup of the owners of webhooks.
     owner_lookup: Option<BoxFuture<'static, WebhookOwners>>,
@@ -127,8 +130,11 @@ pub(super) struct JobDispatcher {
 
 impl JobDispatcher {
     pub(super) fn new(worker: Arc<WorkerSettings>) -> Self {
+        let request_capacity = RunCapacity::new(worker.concurrency);
+        let registration = request_capacity.register(&worker.store);
         Self {
-            request_capacity: RunCapacity::new(worker.concurrency),
+            request_capacity,
+            _registration: registration,
             webhook_capacity: RunCapacity::new(
                 worker.concurrency.div_ceil(RUN_SLOTS_PER_WEBHOOK_SLOT).max(MIN_WEBHOOK_SLOTS),
             ),

@@ -23,6 +23,11 @@ impl RunSlots {
         self.limit
     }
 
+    /// Returns the number of slots with a run.
+    pub(super) fn taken(&self) -> usize {
+        self.taken.load(Ordering::Acquire)
+    }
+
     pub(super) fn has_free_slot(&self) -> bool {
         self.taken.load(Ordering::Acquire) < self.limit
     }

@@ -12,7 +12,7 @@ use super::{
     lock_outcome::{AcquireError, LockBusy, LockOutcome},
     lock_request::LockRequest,
     lock_retry::LockRetry,
-    lock_span::LockSpan,
+    lock_span::{AcquireTimer, LockSpan},
 };
 use crate::{
     error::Error,
@@ -24,8 +24,9 @@ impl LockRequest {
     /// Like `acquire`, but ignores the locks that this request already holds.
     pub(super) async fn acquire_non_reentrant(self) -> Result<LockGuard, AcquireError> {
         let span = self.start_span(slice::from_ref(&self.key));
+        let (store, key) = (self.store.clone(), self.key.clone());
         let mut acquired = self.acquire_with_record(None).await;
-        span.end_wait(&mut acquired, |guard| Some(guard));
+        span.end_wait((&store, slice::from_ref(&key)), &mut acquired, |guard| Some(guard));
         acquired?.into_granted()
     }
 
@@ -36,7 +37,7 @@ impl LockRequest {
     }
 
     /// Starts the span of an acquire of these locks, on the terms of this request.
-    pub(super) fn start_span(&self, keys: &[Key]) -> LockSpan {
+    pub(super) fn start_span(&self, keys: &[Key]) -> AcquireTimer {
         LockSpan::start(&self.store, keys, self.options.terms.mode)
     }
 

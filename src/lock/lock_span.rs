@@ -9,6 +9,7 @@ use super::{
 };
 use crate::{
     durations::saturating_millis,
+    instruments::LockRequestOutcome,
     key::Key,
     store::{LockMode, Store},
     trace::BoxedSpan,
@@ -19,6 +20,13 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct LockSpan(Option<Box<OpenLockSpan>>);
 
+/// Acquire that has begun: its span, and the start of its wait for the metrics.
+#[must_use]
+pub(super) struct AcquireTimer {
+    span: LockSpan,
+    started_at: Instant,
+}
+
 #[derive(Debug)]
 struct OpenLockSpan {
     span: BoxedSpan,
@@ -27,8 +35,8 @@ struct OpenLockSpan {
 }
 
 impl LockSpan {
-    /// Starts the span, and its wait, if it is enabled.
-    pub(super) fn start(store: &Store, keys: &[Key], mode: LockMode) -> Self {
+    /// Starts an acquire, with a span if it is enabled.
+    pub(super) fn start(store: &Store, keys: &[Key], mode: LockMode) -> AcquireTimer {
         let span = BoxedSpan::new(tracing::info_span!(
             "lockgate.lock",
             otel.status_code = Empty,
@@ -40,22 +48,26 @@ impl LockSpan {
             lockgate.wait_ms = Empty,
             lockgate.hold_ms = Empty,
         ));
+        let started_at = Instant::now();
         let is_enabled = span.is_enabled();
-        Self(
-            is_enabled.then(|| {
-                Box::new(OpenLockSpan { span, timed: Some((WAIT_FIELD, Instant::now())) })
-            }),
-        )
+        let open = || Box::new(OpenLockSpan { span, timed: Some((WAIT_FIELD, started_at)) });
+        AcquireTimer { span: Self(is_enabled.then(open)), started_at }
     }
+}
 
+impl AcquireTimer {
     /// Ends the wait. The span continues with the guard that `first_guard` returns of a grant, until
     /// that is released.
     pub(super) fn end_wait<G>(
         self,
+        (store, keys): (&Store, &[Key]),
         acquired: &mut Result<LockOutcome<G>, AcquireError>,
         first_guard: impl FnOnce(&mut G) -> Option<&mut LockGuard>,
     ) {
-        let Some(mut open) = self.0 else { return };
+        let label = keys.first().map_or("", Key::without_value);
+        let outcome = request_outcome(acquired);
+        store.counters().record_lock_request(label, outcome, self.started_at.elapsed());
+        let Some(mut open) = self.span.0 else { return };
         open.record_time();
         let outcome = match acquired {
             Ok(LockOutcome::Granted(_)) => "granted",
@@ -74,8 +86,21 @@ impl LockSpan {
         {
             open.span.record("fence", guard.fence());
             open.timed = Some((HOLD_FIELD, Instant::now()));
-            guard.set_span(Self(Some(open)));
+            guard.set_span(LockSpan(Some(open)));
         }
+    }
+}
+
+fn request_outcome<G>(acquired: &Result<LockOutcome<G>, AcquireError>) -> LockRequestOutcome {
+    match acquired {
+        Ok(LockOutcome::Granted(_)) => LockRequestOutcome::Granted,
+        Ok(LockOutcome::Busy(busy)) | Err(AcquireError::Busy(busy)) if busy.waited.is_some() => {
+            LockRequestOutcome::TimedOut
+        }
+        Ok(LockOutcome::Busy(_)) | Err(AcquireError::Busy(_)) => LockRequestOutcome::Busy,
+        Err(AcquireError::Fault(_)) => LockRequestOutcome::Unavailable,
+        Ok(LockOutcome::RecordExists | LockOutcome::TooManyKeys(_))
+        | Err(AcquireError::WouldDeadlock) => LockRequestOutcome::Other,
     }
 }
 

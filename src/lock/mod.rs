@@ -122,7 +122,11 @@ mod shared_secret;
 mod stripped_headers;
 #[cfg(test)]
 pub(crate) mod tests;
+#[cfg(feature = "metrics")]
+mod waiter_count;
 
+#[cfg(feature = "metrics")]
+pub(crate) use self::waiter_count::waiter_count;
 pub use self::{
     gate::{BusyStatus, LockEntryContext, LockLayer, LockTicket, UnmatchedRequestTicket},
     held_lock_view::{HeldLock, HeldLocks},

@@ -1,5 +1,7 @@
 //! Collects ended runs, and turns them into settlements for the next poll.
 
+use std::sync::atomic::Ordering;
+
 use tokio::task::JoinError;
 
 use super::{
@@ -9,6 +11,7 @@ use super::{
 };
 use crate::{
     durations::saturating_millis,
+    instruments::TaskResult,
     store::{RunToken, TaskId, TaskOutcome, TaskSettlement},
 };
 
@@ -36,13 +39,19 @@ impl QueueWorkerLoop {
             return;
         }
         let Some(running) = self.running.remove(&id) else { return };
-        let RunningTask { token, attempt, max_attempts, record_bytes, unique_key, .. } = running;
+        self.busy_slots.store(self.running.len(), Ordering::Relaxed);
+        let RunningTask {
+            token, attempt, max_attempts, record_bytes, unique_key, started_at, ..
+        } = running;
         if let Err((_, failure)) = &result
             && let FailureAction::ReturnToQueue(delay) = failure.action
         {
             self.unreadable_tasks.add(delay);
         }
         let outcome = task_outcome(result, attempt, max_attempts, self.worker.backoff);
+        let counters = self.worker.store.counters();
+        let queue = self.worker.queue.operator_name();
+        counters.record_task_run(&queue, task_result(&outcome), started_at.elapsed());
         self.log_failure(&token.id, (attempt, max_attempts), &outcome);
         self.pending_settlements.push(TaskSettlement {
             run: token,
@@ -65,5 +74,14 @@ impl QueueWorkerLoop {
             queue = %self.worker.log_name(), task = %id.log_prefix(), attempt, max_attempts,
             %fault, reason = reason.as_str(), then, retry_in_ms, "task failed"
         );
+    }
+}
+
+fn task_result(outcome: &TaskOutcome) -> TaskResult {
+    match outcome {
+        TaskOutcome::Done => TaskResult::Done,
+        TaskOutcome::Retry { .. } => TaskResult::Retry,
+        TaskOutcome::Dead { .. } => TaskResult::Dead,
+        TaskOutcome::ReturnToQueue { .. } => TaskResult::Returned,
     }
 }

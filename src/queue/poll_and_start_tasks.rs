@@ -1,6 +1,9 @@
 //! Task polls of a queue worker: builds their commands, and applies the answers, which start tasks.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -16,9 +19,12 @@ use super::{
     task_run::{RunningTask, run_handler},
     task_run_span::run_in_span,
 };
-use crate::store::{
-    MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken, StartedTask, TaskOutcome, TaskPollCommand,
-    TaskRecord, TaskSettlement,
+use crate::{
+    instruments::record_task_start,
+    store::{
+        MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken, StartedTask, TaskOutcome,
+        TaskPollCommand, TaskRecord, TaskSettlement,
+    },
 };
 
 impl QueueWorkerLoop {
@@ -140,6 +146,8 @@ impl QueueWorkerLoop {
                 return;
             }
         };
+        let start_delay = store.backend().estimated_now_us().saturating_sub(due_us);
+        record_task_start(&queue.operator_name(), Duration::from_micros(start_delay));
         let info =
             TaskAttemptInfo { id: token.id.clone(), attempt, max_attempts, pushed_us, due_us };
         let span = self.worker.run_span(&info, trace);
@@ -165,8 +173,10 @@ impl QueueWorkerLoop {
             unique_key: unique,
             retry_after_crash,
             lease_until,
+            started_at: Instant::now(),
         };
         self.running.insert(running.token.id.clone(), running);
+        self.busy_slots.store(self.running.len(), Ordering::Relaxed);
     }
 }
 

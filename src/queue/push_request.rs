@@ -17,6 +17,7 @@ use super::{
 use crate::{
     durations::{MAX_DELAY, MAX_DURATION},
     error::Error,
+    instruments::PushResult,
     key::Key,
     store::{Store, TaskId, TaskPushCommand, TaskPushOutcome, UniqueKey},
 };
@@ -196,8 +197,10 @@ impl PushRequest {
     async fn send(self) -> Result<PushedTask, PushError> {
         let id = TaskId::new();
         let span = self.push_span(&id);
+        let (store, queue) = (self.store.clone(), self.queue.clone());
         let sending = self.send_in_span(id, &span).instrument(span.clone());
         let result = sending.await;
+        store.counters().record_push(&queue.operator_name(), push_result(&result));
         if result.is_err() {
             span.record("otel.status_code", "ERROR");
         }
@@ -259,6 +262,18 @@ impl IntoFuture for PushRequest {
     fn into_future(self) -> Self::IntoFuture {
         RegisteredQueues::register_once(&self.store, &self.queue);
         Box::pin(self.send())
+    }
+}
+
+fn push_result(result: &Result<PushedTask, PushError>) -> PushResult {
+    match result {
+        Ok(PushedTask::New(_)) => PushResult::Stored,
+        Ok(PushedTask::Duplicate(_)) => PushResult::Known,
+        Err(PushError::Full) => PushResult::Full,
+        Err(PushError::TooLarge { .. }) => PushResult::TooLarge,
+        Err(PushError::Encode(_) | PushError::NotDecodable(_) | PushError::Store(_)) => {
+            PushResult::Failed
+        }
     }
 }
 

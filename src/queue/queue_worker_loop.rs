@@ -6,7 +6,15 @@
 //! claimed, and every settlement arrives. Runs and renewals continue meanwhile. A run is cancelled
 //! when its lease ends by this process's clock, counted from before the call that granted it.
 
-use std::{collections::HashMap, future::Future, pin::pin, sync::Arc};
+use std::{
+    collections::HashMap,
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use futures_util::future::BoxFuture;
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
@@ -22,6 +30,7 @@ use super::{
 };
 use crate::{
     clock::PreciseTimer,
+    instruments::WorkerSlots,
     store::{RunToken, TaskId, TaskSettlement, random_hex_id},
 };
 
@@ -31,6 +40,10 @@ pub(super) struct QueueWorkerLoop {
     pub(super) wakeup: Arc<Notify>,
     pub(super) run_tasks: JoinSet<(RunToken, TaskRunResult)>,
     pub(super) running: HashMap<TaskId, RunningTask>,
+    /// Length of `running`, for operators.
+    pub(super) busy_slots: Arc<AtomicUsize>,
+    /// Entry of this worker in the list for operators.
+    _registration: Arc<WorkerSlots>,
     pub(super) pending_settlements: Vec<TaskSettlement>,
     /// Number of the last poll.
     pub(super) poll_number: u64,
@@ -63,12 +76,23 @@ impl QueueWorkerLoop {
     pub(super) fn new(worker: QueueWorker) -> Self {
         let worker_id = random_hex_id();
         RegisteredQueues::register_once(&worker.store, &worker.queue);
+        let busy_slots = Arc::new(AtomicUsize::new(0));
+        let registration = worker.store.counters().add_worker(
+            Some(worker.queue.operator_name().into_owned()),
+            worker.concurrency,
+            {
+                let busy_slots = Arc::clone(&busy_slots);
+                move || busy_slots.load(Ordering::Relaxed)
+            },
+        );
         let wakeup = worker.store.wakeups().subscribe_tasks(&worker_id);
         Self {
             worker_id,
             wakeup,
             run_tasks: JoinSet::new(),
             running: HashMap::new(),
+            busy_slots,
+            _registration: registration,
             pending_settlements: Vec::new(),
             poll_number: 0,
             is_listed_idle: false,

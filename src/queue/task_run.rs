@@ -38,6 +38,8 @@ pub(super) struct RunningTask {
     pub(super) retry_after_crash: bool,
     /// No other worker runs the task until then.
     pub(super) lease_until: Instant,
+    /// Start of the run, for its duration.
+    pub(super) started_at: Instant,
 }
 
 /// Time after the first due time from which an unreadable payload is a failure like any other:

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 use super::{policy_cost_and_reactions::Policy, quota::Quota};
-use crate::store::QuotaSnapshot;
+use crate::{
+    instruments::{DecisionOutcome, DecisionSource, PolicyResult, StoreCounters},
+    store::QuotaSnapshot,
+};
 
 /// Result of one check over all its policies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +36,31 @@ pub(super) struct QuotaReading {
 }
 
 impl Decision {
+    /// Records the result of each policy. A policy that did not refuse a refused request was not
+    /// charged, and is not counted.
+    pub(super) fn record(&self, counters: &StoreCounters, source: DecisionSource) {
+        let source = if self.decided_locally { DecisionSource::Local } else { source };
+        for decision in &self.policies {
+            let is_shadow = decision.policy.is_shadow();
+            let outcome = match decision.violated {
+                true if decision.reading.is_none() => DecisionOutcome::TooCostly,
+                true => DecisionOutcome::Refused,
+                false if self.admitted => DecisionOutcome::Admitted,
+                false => continue,
+            };
+            let capacity = decision.quota.capacity().max(1);
+            #[expect(clippy::cast_precision_loss, reason = "a ratio needs few digits")]
+            let ratio = |reading: QuotaReading| reading.remaining as f64 / capacity as f64;
+            counters.record_policy_result(PolicyResult {
+                policy: decision.policy.name(),
+                outcome,
+                source,
+                is_shadow,
+                remaining_ratio: decision.reading.filter(|_| self.admitted).map(ratio),
+            });
+        }
+    }
+
     /// Returns true if the request may pass. It was charged to all policies that limit it, unless:
     ///
     /// - its cost is 0;

@@ -162,6 +162,11 @@ pub(crate) trait Backend:
         old_version: u64,
         new: StoredPolicyChanges,
     ) -> StoreFuture<'_, bool>;
+    /// Returns true while calls are refused because the store is unavailable.
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "read by metrics only"))]
+    fn has_open_breaker(&self) -> bool {
+        false
+    }
     /// Returns the number of times that the server was replaced by another one.
     fn server_generation(&self) -> u64 {
         0

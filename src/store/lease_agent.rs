@@ -132,6 +132,17 @@ impl LeaseAgent {
         self.runtime.shared.renewals.track(lease);
     }
 
+    /// Returns the number of leases that are held.
+    pub(super) fn tracked_lease_count(&self) -> usize {
+        self.runtime.shared.renewals.len()
+    }
+
+    /// Returns the number of undos for which a shutdown waits.
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "read by metrics only"))]
+    pub(super) fn pending_undo_count(&self) -> usize {
+        self.runtime.shared.pending_undos.load(Ordering::Relaxed)
+    }
+
     /// Stops tracking a closed lease. This is done at once, so that there are no more timers than
     /// leases.
     pub(super) fn untrack_lease(&self, lease: &LockLease) {

@@ -24,6 +24,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
+    instruments::StoreCounters,
     key::Key,
 };
 
@@ -76,6 +77,8 @@ pub(crate) struct LockLease {
     /// Timer of the lease in the renewal scheduler.
     pub(super) timer_key: Mutex<Option<(Instant, usize)>>,
     loss_watcher: OnceLock<Weak<dyn LossWatcher>>,
+    /// Counters of the store handle that holds it.
+    counters: OnceLock<Arc<StoreCounters>>,
     /// Log records show the lock's name: see [`Store::log_names`].
     shows_log_name: AtomicBool,
     /// Calls under its token that may arrive after its release; usually `None`.
@@ -107,6 +110,7 @@ impl LockLease {
             renewing: AtomicBool::new(false),
             timer_key: Mutex::new(None),
             loss_watcher: OnceLock::new(),
+            counters: OnceLock::new(),
             shows_log_name: AtomicBool::new(false),
             late_calls,
             terms,
@@ -159,6 +163,11 @@ impl LockLease {
     /// Sets a watcher that is notified if the lease is lost.
     pub(crate) fn set_loss_watcher(&self, watcher: Weak<dyn LossWatcher>) {
         let _ = self.loss_watcher.set(watcher);
+    }
+
+    /// Sets the counters in which a loss is recorded.
+    pub(super) fn set_counters(&self, counters: &Arc<StoreCounters>) {
+        let _ = self.counters.set(Arc::clone(counters));
     }
 
     /// Sets whether the loss is logged with the lock's name.
@@ -230,6 +239,9 @@ impl LockLease {
         drop(state);
         let lock = self.key.log_name(self.shows_log_name.load(Ordering::Relaxed));
         tracing::warn!(node = self.token.node(), %lock, ?loss, "lock lost");
+        if let Some(counters) = self.counters.get() {
+            counters.record_lock_loss(self.key.without_value(), loss as usize);
+        }
         if let Some(hold) = hold {
             hold.mark_lost(loss);
         }

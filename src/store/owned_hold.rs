@@ -15,7 +15,10 @@ use super::{
     lease_agent::{ReleaseOutcomeSender, UndoAction, UndoRequest},
     lock_lease::{LeaseTerms, LockLease, LossWatcher, lease_for_validity},
 };
-use crate::error::Error;
+use crate::{
+    error::Error,
+    instruments::{HandoverVia, record_handover, record_lock_release},
+};
 
 /// Hold on a lease. Dropping it releases the lock.
 #[derive(Debug)]
@@ -31,6 +34,7 @@ impl OwnedHold {
         let state = HoldState::new(lease, fence);
         state.lease.begin_hold(&state);
         state.lease.set_log_names(store.shows_log_names());
+        state.lease.set_counters(store.counters());
         store.agent().track_lease(&state.lease);
         let lock = store.log_name(state.key());
         tracing::debug!(node = %store.node(), %lock, fence, "lock granted");
@@ -45,6 +49,8 @@ impl OwnedHold {
             return Err(self);
         }
         self.is_released = true;
+        self.record_end();
+        record_handover(self.state.key().without_value(), HandoverVia::Memory);
         // Closed after the next hold has begun, so that a loss in between is reported to that one.
         self.state.close();
         if self.state.mark_received() {
@@ -159,6 +165,9 @@ impl OwnedHold {
         let call =
             self.store.backend().release_and_reacquire(lease.token.clone(), lease.terms.mode, next);
         let (outcome, reply) = call.await?;
+        if matches!(reply, AcquireReply::Granted { .. }) {
+            record_handover(lease.key.without_value(), HandoverVia::Store);
+        }
         self.mark_released(outcome);
         Ok((outcome, reply))
     }
@@ -195,8 +204,15 @@ impl OwnedHold {
     /// Closes the hold without a release: another operation has released the lock, or the store has
     /// lost it.
     pub(crate) fn close_without_release(&mut self) {
-        self.is_released = true;
+        if !std::mem::replace(&mut self.is_released, true) {
+            self.record_end();
+        }
         self.close();
+    }
+
+    /// Records how long this hold has lasted.
+    fn record_end(&self) {
+        record_lock_release(self.state.key().without_value(), self.state.held_since.elapsed());
     }
 
     /// Stops the renewal. Returns false if the lease was closed before.
@@ -219,6 +235,7 @@ impl OwnedHold {
 
     fn start_release(&mut self, reply_to: Option<ReleaseOutcomeSender>) {
         if !std::mem::replace(&mut self.is_released, true) {
+            self.record_end();
             self.close();
             let lease = self.lease();
             self.schedule_undo(

@@ -18,7 +18,11 @@ use super::{
     memory::MemoryBackend,
     wakeup_listeners::{SubscriptionState, WakeupListeners},
 };
-use crate::{clock::Clock, error::Error};
+use crate::{
+    clock::Clock,
+    error::Error,
+    instruments::{StoreCounters, StoreStats},
+};
 
 /// Store shared by all layers, and by locks, quotas and queues used on their own.
 ///
@@ -48,6 +52,7 @@ pub struct Store {
 struct StoreInner {
     backend: Arc<dyn Backend>,
     node: NodeId,
+    counters: Arc<StoreCounters>,
     wakeups: Arc<WakeupListeners>,
     agent: LeaseAgent,
     /// A handful of values, of which each request looks one up: a linear search is fastest.
@@ -193,6 +198,7 @@ impl Store {
             inner: Arc::new(StoreInner {
                 backend,
                 node: NodeId::new(),
+                counters: Arc::default(),
                 wakeups: Arc::new(WakeupListeners::default()),
                 agent,
                 extensions: Mutex::default(),
@@ -207,6 +213,31 @@ impl Store {
 
     pub(crate) fn node(&self) -> &NodeId {
         &self.inner.node
+    }
+
+    /// Returns the counters of this handle and its clones.
+    pub(crate) fn counters(&self) -> &Arc<StoreCounters> {
+        &self.inner.counters
+    }
+
+    /// Returns what this process has done through this handle and its clones.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockgate::AcquireError> {
+    /// let store = lockgate::Store::memory();
+    /// let _guard = store.lock("import").acquire().await?;
+    /// assert_eq!((store.stats().locks_granted, store.stats().locks_held), (1, 1));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        self.counters().read(self.agent().tracked_lease_count() as u64)
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn pending_undo_count(&self) -> usize {
+        self.agent().pending_undo_count()
     }
 
     pub(crate) fn agent(&self) -> &LeaseAgent {

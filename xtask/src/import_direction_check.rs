@@ -17,11 +17,12 @@ use crate::{
 
 /// Level of every top-level module under `src/`. A module imports only modules of lower levels.
 /// Modules of the same level do not import each other, except at level 0.
-const MODULE_LEVELS: [(&str, u8); 25] = [
+const MODULE_LEVELS: [(&str, u8); 27] = [
     ("admin", 4),
     ("console", 5),
     ("driver", 5),
     ("http_replay", 5),
+    ("metrics", 4),
     ("middleware", 4),
     ("testing", 4),
     ("quorum", 4),
@@ -39,6 +40,7 @@ const MODULE_LEVELS: [(&str, u8); 25] = [
     ("error", 0),
     ("clock", 0),
     ("durations", 0),
+    ("instruments", 0),
     ("json_time", 0),
     ("outage", 0),
     ("throttle", 0),

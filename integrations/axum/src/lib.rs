@@ -191,6 +191,7 @@
 //! | `tls` | TLS to them (`rediss://`) by rustls; the application installs the crypto provider |
 //! | `bb8-redis` | `Store::from_pool`: connections from a pool of the application |
 //! | `fsck` | `Store::check`: finds and repairs lost requests and wrong counts |
+//! | `metrics` | `metrics`: counters, gauges and histograms for a recorder |
 //! | `console` | `console`: a page for operators, with actions |
 //! | `quorum` | `Store::quorum`: locks over several independent stores |
 //! | `seal` | encryption of stored requests, responses and tasks: `Store::with_keyring` |
@@ -243,6 +244,8 @@ pub use lockgate::defer::{
 };
 #[cfg(feature = "http-replay")]
 pub use lockgate::http_replay;
+#[cfg(feature = "metrics")]
+pub use lockgate::metrics;
 pub use lockgate::middleware::GateService;
 #[cfg(feature = "test-kit")]
 pub use lockgate::testing;

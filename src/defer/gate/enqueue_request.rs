@@ -20,7 +20,9 @@ use crate::{
         stored_request_headers::stored_request_headers,
         webhook,
     },
+    error::Error,
     gate::{BusyLockContext, HttpRequestHead, LockInstruction, RequestFingerprint, RequestKind},
+    instruments::EnqueueResult,
     key::{digest_parts, hex},
     reply::Reply,
     store::{
@@ -170,7 +172,9 @@ impl<R: RequestKind> DeferLayer<R> {
         let DeferCandidate { parked: BusyLockContext { store, key, .. }, label, .. } = candidate;
         let (node, lock) = (store.node(), store.log_name(key));
         let generation = store.backend().server_generation();
-        EnqueueResolution::Reply(match store.backend().enqueue(command).await {
+        let outcome = store.backend().enqueue(command).await;
+        store.counters().record_enqueue(label.route(), enqueue_result(&outcome));
+        EnqueueResolution::Reply(match outcome {
             Ok(EnqueueOutcome::Stored { position }) => {
                 tracing::info!(
                     %node, %lock, job = %id.log_prefix(), method = label.method(),
@@ -306,4 +310,18 @@ enum EnqueueResolution {
     Reply(Option<Reply>),
     /// The record names this job, but the job is deleted.
     JobForgotten(JobId),
+}
+
+fn enqueue_result(outcome: &Result<EnqueueOutcome, Error>) -> EnqueueResult {
+    match outcome {
+        Ok(EnqueueOutcome::Stored { .. }) => EnqueueResult::Deferred,
+        Ok(EnqueueOutcome::Duplicate(_) | EnqueueOutcome::Merged(_)) => EnqueueResult::Known,
+        Ok(
+            EnqueueOutcome::FingerprintMismatch
+            | EnqueueOutcome::Full
+            | EnqueueOutcome::TooManyRecords(_)
+            | EnqueueOutcome::NoWorker,
+        ) => EnqueueResult::Refused,
+        Err(_) => EnqueueResult::Failed,
+    }
 }

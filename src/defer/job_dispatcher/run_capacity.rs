@@ -2,7 +2,11 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use crate::defer::run_slots::{RunSlot, RunSlots};
+use crate::{
+    defer::run_slots::{RunSlot, RunSlots},
+    instruments::WorkerSlots,
+    store::Store,
+};
 
 /// Most chains per run slot. The chains beyond the slots are settling; no more start while the
 /// store is too slow.
@@ -22,6 +26,12 @@ pub(super) struct RunCapacity {
 impl RunCapacity {
     pub(super) fn new(slot_count: usize) -> Self {
         Self { slots: RunSlots::new(slot_count), active_chains: 0, contended: Arc::default() }
+    }
+
+    /// Registers the slots of this worker for operators.
+    pub(super) fn register(&self, store: &Store) -> Arc<WorkerSlots> {
+        let slots = Arc::clone(&self.slots);
+        store.counters().add_worker(None, slots.limit(), move || slots.taken())
     }
 
     pub(super) fn is_available(&self) -> bool {

@@ -70,7 +70,7 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
             }
             let span = LockSpan::start(&context.store, &context.keys, context.mode);
             let mut acquired = self.acquire_locks(&context).await;
-            span.end_wait(&mut acquired, LockSet::first_mut);
+            span.end_wait((&context.store, &context.keys), &mut acquired, LockSet::first_mut);
             clear_slot(context.slot.as_ref());
             match acquired {
                 Ok(LockOutcome::Granted(guards)) => {

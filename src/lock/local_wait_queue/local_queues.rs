@@ -50,6 +50,12 @@ pub(super) struct QueueHead {
 }
 
 impl LocalQueues {
+    /// Returns the number of waiters of all locks.
+    #[cfg(feature = "metrics")]
+    pub(in crate::lock) fn waiter_count(&self) -> usize {
+        MAX_TOTAL_WAITERS.saturating_sub(self.waiter_permits.available_permits())
+    }
+
     /// Subscribes once to the announcements of processes and jobs that join the store's queues.
     pub(super) fn subscribe_to_joins(self: &Arc<Self>, store: &Store) {
         let wakeups = store.wakeups();

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     error::Error,
+    instruments::DecisionSource,
     rate_limit::decision::{Decision, PolicyDecision, QuotaReading},
     store::Store,
 };
@@ -54,7 +55,10 @@ impl RateLimitEngine {
         keep_receipts: bool,
     ) -> Result<RateCheckOutcome, Error> {
         match self.cached_refusal(request) {
-            Some(decision) => Ok(RateCheckOutcome { decision, receipt: ChargeReceipt::default() }),
+            Some(decision) => {
+                decision.record(store.counters(), DecisionSource::Memory);
+                Ok(RateCheckOutcome { decision, receipt: ChargeReceipt::default() })
+            }
             None => self.check_uncached(store, request, keep_receipts).await,
         }
     }
@@ -123,11 +127,10 @@ impl<'a> RateCheck<'a> {
     }
 
     fn finish(self, admitted: bool) -> RateCheckOutcome {
-        let Self { decisions, receipt, decided_locally, .. } = self;
-        RateCheckOutcome {
-            decision: Decision { admitted, decided_locally, policies: decisions },
-            receipt,
-        }
+        let Self { store, decisions, receipt, decided_locally, .. } = self;
+        let decision = Decision { admitted, decided_locally, policies: decisions };
+        decision.record(store.counters(), DecisionSource::Store);
+        RateCheckOutcome { decision, receipt }
     }
 
     /// Marks the policies with a capacity below the request's cost. Returns true if there is one. A

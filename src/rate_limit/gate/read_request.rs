@@ -20,6 +20,7 @@ use crate::{
         DirectRunRefusals, GateRequest, InitialVerdict, KeyError, ReplayMarker, RequestKind,
         current_replay,
     },
+    instruments::DecisionSource,
     rate_limit::{
         engine::{CheckRequest, PolicyCheck, RateLimitEngine},
         exemption_rules::UncountedVerdict,
@@ -64,12 +65,14 @@ impl<R: RequestKind> RateLimitSettings<R> {
             if !self.may_settle()
                 && let Some(decision) = engine.admit_from_lease(store, &request)
             {
+                decision.record(store.counters(), DecisionSource::Lease);
                 let charged = (request, store_identity);
                 let status = RateStatus::new(decision, charged, None, outer_status);
                 status.insert_into(view);
                 return InitialVerdict::PassLight(Some(status));
             }
             if let Some(decision) = engine.cached_refusal(&request) {
+                decision.record(store.counters(), DecisionSource::Memory);
                 return self.refusal(&policy_statuses(&decision));
             }
         }

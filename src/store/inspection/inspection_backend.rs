@@ -32,4 +32,6 @@ pub(crate) trait InspectionBackend {
     fn register_queue(&self, name: Key) -> StoreFuture<'_, ()>;
     /// Returns the names of at most `MAX_LISTED_QUEUES` task queues, the last registered first.
     fn list_queues(&self) -> StoreFuture<'_, Vec<Key>>;
+    /// Returns the number of live workers for deferred requests.
+    fn count_live_workers(&self) -> StoreFuture<'_, u64>;
 }

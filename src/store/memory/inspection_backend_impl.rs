@@ -42,4 +42,10 @@ impl InspectionBackend for MemoryBackend {
         let queues = self.task_queues.lock();
         ready_ok(queues.keys().take(MAX_LISTED_QUEUES).cloned().collect())
     }
+
+    fn count_live_workers(&self) -> StoreFuture<'_, u64> {
+        let now_ms = self.clock.now_us() / 1_000;
+        let workers = self.live_workers.lock();
+        ready_ok(workers.values().filter(|ends_ms| **ends_ms > now_ms).count() as u64)
+    }
 }

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     error::{Error, ErrorKind},
+    instruments::{StoreCallOutcome, record_store_call},
     store::backend::StoreFuture,
 };
 
@@ -59,9 +60,10 @@ impl RedisBackend {
     ) -> Result<CallReply<RawLockReply>, Error> {
         let shard = command.key().shard();
         self.check_breaker(shard, LOCK_BATCH.name)?;
-        let deadline = Instant::now() + self.deadline;
+        let started_at = Instant::now();
+        let deadline = started_at + self.deadline;
         let outcome = self.lock_batcher(&command).call(command, deadline).await;
-        self.record_outcome(shard, &outcome);
+        self.record_outcome((shard, LOCK_BATCH.name), started_at, &outcome);
         outcome
     }
 
@@ -75,11 +77,13 @@ impl RedisBackend {
         if let Err(error) = self.check_breaker(shard, LOCK_BATCH.name) {
             return Some(Box::pin(ready(Err(error))));
         }
-        let deadline = Instant::now() + self.deadline;
+        let started_at = Instant::now();
+        let deadline = started_at + self.deadline;
         let outcome = self.lock_batcher(&command).submit(command, deadline)?;
         let lane_breaker = Arc::clone(self.lane_breaker(shard));
         Some(Box::pin(async move {
             let outcome = outcome.await;
+            record_call(LOCK_BATCH.name, started_at, &outcome);
             lane_breaker.record_outcome(&outcome);
             outcome
         }))
@@ -94,11 +98,12 @@ impl RedisBackend {
         args: &[Vec<u8>],
     ) -> Result<Value, Error> {
         self.check_breaker(shard, script.name)?;
-        let deadline = Instant::now() + self.deadline;
+        let started_at = Instant::now();
+        let deadline = started_at + self.deadline;
         let mut progress = SendProgress::new(deadline);
         let call = self.send_script(shard, script, keys, args, &mut progress);
         let outcome = resolve_outcome(script.name, timeout_at(deadline, call).await, &progress);
-        self.record_outcome(shard, &outcome);
+        self.record_outcome((shard, script.name), started_at, &outcome);
         outcome
     }
 
@@ -175,8 +180,9 @@ impl RedisBackend {
             Some(guard_key) => pipe.cmd("DEL").arg(guard_key.concat()),
             None => pipe.cmd("HDEL").arg(self.keys.namespace_meta()).arg("never"),
         };
+        let started_at = Instant::now();
         let outcome = self.run_pipeline(shard, "reaches", &pipe, ResendPolicy::UntilAnswered).await;
-        self.record_outcome(shard, &outcome);
+        self.record_outcome((shard, "reaches"), started_at, &outcome);
         outcome.map(drop)
     }
 
@@ -189,8 +195,9 @@ impl RedisBackend {
         resend_policy: ResendPolicy,
     ) -> Result<Vec<Value>, Error> {
         self.check_breaker(shard, name)?;
+        let started_at = Instant::now();
         let outcome = self.run_pipeline(shard, name, pipeline, resend_policy).await;
-        self.record_outcome(shard, &outcome);
+        self.record_outcome((shard, name), started_at, &outcome);
         outcome
     }
 
@@ -242,8 +249,21 @@ impl RedisBackend {
         self.lane_breaker(shard).admit(name)
     }
 
-    pub(super) fn record_outcome<T>(&self, shard: u16, outcome: &Result<T, Error>) {
+    /// Records the outcome of a call of this script.
+    pub(super) fn record_outcome<T>(
+        &self,
+        (shard, script): (u16, &'static str),
+        started_at: Instant,
+        outcome: &Result<T, Error>,
+    ) {
+        record_call(script, started_at, outcome);
         self.lane_breaker(shard).record_outcome(outcome);
+    }
+
+    /// Returns true while the circuit breaker of a lane is open.
+    #[cfg_attr(not(feature = "metrics"), allow(dead_code, reason = "read by metrics only"))]
+    pub(super) fn is_any_breaker_open(&self) -> bool {
+        self.lane_breakers.iter().any(|lane_breaker| lane_breaker.is_breaker_open())
     }
 
     #[expect(
@@ -254,6 +274,16 @@ impl RedisBackend {
         // One for all lanes, or one per lane.
         &self.lane_breakers[usize::from(shard) % self.lane_breakers.len()]
     }
+}
+
+fn record_call<T>(script: &'static str, started_at: Instant, outcome: &Result<T, Error>) {
+    let outcome = match outcome.as_ref().map_err(Error::kind) {
+        Ok(_) => StoreCallOutcome::Ok,
+        Err(ErrorKind::Unavailable) => StoreCallOutcome::Unavailable,
+        Err(ErrorKind::Timeout) => StoreCallOutcome::Timeout,
+        Err(_) => StoreCallOutcome::Failed,
+    };
+    record_store_call(script, outcome, started_at.into_std());
 }
 
 /// Returns the outcome of a call with its deadline, which covers everything including connecting.

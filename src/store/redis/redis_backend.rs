@@ -68,7 +68,8 @@ impl RedisBackend {
     ) -> Result<redis::Value, Error> {
         let shard = command.key().shard();
         self.check_breaker(shard, super::script_sources::CLAIM_SETTLE_BATCH.name)?;
-        let deadline = Instant::now() + self.deadline;
+        let started_at = Instant::now();
+        let deadline = started_at + self.deadline;
         let batcher = &self.claim_settle_batchers[self.lanes.lane_of_shard(shard)];
         let outcome = if command.frees_run_slot() {
             // The run that starts in the freed slot calls at once, and shares the batch.
@@ -82,7 +83,11 @@ impl RedisBackend {
         } else {
             batcher.call(command, deadline).await
         };
-        self.record_outcome(shard, &outcome);
+        self.record_outcome(
+            (shard, super::script_sources::CLAIM_SETTLE_BATCH.name),
+            started_at,
+            &outcome,
+        );
         outcome.map(|reply| reply.first)
     }
 }

@@ -43,6 +43,17 @@ impl ReplyReader {
         }
     }
 
+    /// Reads a text or nil.
+    pub(super) fn read_optional_text(&mut self) -> Result<Option<String>, Error> {
+        match self.parts.as_slice().first() {
+            Some(Value::Nil) => {
+                self.parts.next();
+                Ok(None)
+            }
+            _ => self.read_text().map(Some),
+        }
+    }
+
     pub(super) fn read_number(&mut self) -> Result<u64, Error> {
         let number = match self.parts.next() {
             Some(Value::Int(n)) => u64::try_from(n).ok(),

@@ -286,6 +286,10 @@ impl InspectionBackend for FaultyBackend {
     fn list_queues(&self) -> StoreFuture<'_, Vec<Key>> {
         self.memory.list_queues()
     }
+
+    fn count_live_workers(&self) -> StoreFuture<'_, u64> {
+        self.memory.count_live_workers()
+    }
 }
 
 impl JobBackend for FaultyBackend {

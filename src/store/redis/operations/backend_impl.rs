@@ -133,6 +133,10 @@ impl Backend for RedisBackend {
         Box::pin(self.register_limiter_node(node, lease))
     }
 
+    fn has_open_breaker(&self) -> bool {
+        self.is_any_breaker_open()
+    }
+
     fn server_generation(&self) -> u64 {
         self.lanes.server_tracker().server_generation()
     }

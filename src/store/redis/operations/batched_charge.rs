@@ -28,6 +28,7 @@ pub(crate) struct BatchedCharge<'a> {
     redis: &'a RedisBackend,
     shard: u16,
     items: Arc<[ChargeItem]>,
+    started_at: Instant,
     call: BatchedCall<ChargeTransport>,
 }
 
@@ -36,7 +37,7 @@ impl Future for BatchedCharge<'_> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let outcome = ready!(Pin::new(&mut self.call).poll(cx));
-        self.redis.record_outcome(self.shard, &outcome);
+        self.redis.record_outcome((self.shard, CHARGE_BATCH.name), self.started_at, &outcome);
         let reply = outcome?.first?;
         let admitted = u32::try_from(reply.admitted).unwrap_or(u32::MAX);
         Poll::Ready(Ok(ChargeOutcome { admitted, snapshots: reply.counter_states(&self.items) }))
@@ -72,6 +73,6 @@ impl RedisBackend {
         }
         let now = Instant::now();
         let call = self.charge_batcher(shard).start_call(queued_charge, now, now + self.deadline);
-        ChargeFuture::Batched(BatchedCharge { redis: self, shard, items, call })
+        ChargeFuture::Batched(BatchedCharge { redis: self, shard, items, started_at: now, call })
     }
 }

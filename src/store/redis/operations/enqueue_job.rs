@@ -18,11 +18,12 @@ impl RedisBackend {
         let name = script_sources::ENQUEUE_JOBS.name;
         let shard = call.key.shard();
         self.check_breaker(shard, name)?;
-        let deadline = Instant::now() + self.deadline;
+        let started_at = Instant::now();
+        let deadline = started_at + self.deadline;
         let has_envelope = !call.envelope.is_empty();
         let outcome =
             self.enqueue_batchers[self.lanes.lane_of_shard(shard)].call(call, deadline).await;
-        self.record_outcome(shard, &outcome);
+        self.record_outcome((shard, script_sources::ENQUEUE_JOBS.name), started_at, &outcome);
         let CallReply { first, attempts, .. } = outcome?;
         let outcome = parse_enqueue_reply(first)?;
         let is_refused = matches!(

@@ -38,4 +38,8 @@ impl InspectionBackend for RedisBackend {
     fn list_queues(&self) -> StoreFuture<'_, Vec<Key>> {
         Box::pin(self.read_queue_names())
     }
+
+    fn count_live_workers(&self) -> StoreFuture<'_, u64> {
+        Box::pin(self.count_registered_workers())
+    }
 }

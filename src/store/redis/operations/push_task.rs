@@ -22,13 +22,14 @@ impl RedisBackend {
     ) -> Result<TaskPushOutcome, Error> {
         let shard = call.queue.shard();
         self.check_breaker(shard, script_sources::TASKS_PUSH.name)?;
-        let deadline = Instant::now() + self.deadline;
+        let started_at = Instant::now();
+        let deadline = started_at + self.deadline;
         let queued_push =
             QueuedTaskPush::new(call, self.next_push_sequence.fetch_add(1, Ordering::Relaxed));
         let outcome = self.task_push_batchers[self.lanes.lane_of_shard(shard)]
             .call(queued_push, deadline)
             .await;
-        self.record_outcome(shard, &outcome);
+        self.record_outcome((shard, script_sources::TASKS_PUSH.name), started_at, &outcome);
         let CallReply { first, attempts, .. } = outcome?;
         match first {
             // An earlier copy may still arrive, and be stored if by then there is room or the

@@ -1,4 +1,4 @@
-//! Names of the task queues, for operators.
+//! Names of the task queues and the number of workers, for operators.
 
 use super::number_arg;
 use crate::{
@@ -31,5 +31,18 @@ impl RedisBackend {
             names.push(Key::from_store(&reader.read_text()?));
         }
         Ok(names)
+    }
+
+    /// Counts the workers whose leases have not ended by the server's clock.
+    pub(super) async fn count_registered_workers(&self) -> Result<u64, Error> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("GET").arg(self.keys.workers()).cmd("TIME");
+        let replies = self.run_read_pipeline(COMMON_SHARD, "count_workers", &pipe).await?;
+        let mut reader = ReplyReader::new("count_workers", redis::Value::Array(replies));
+        let registry = reader.read_optional_text()?.unwrap_or_default();
+        let now_ms = reader.read_list()?.read_number()? * 1_000;
+        let deadlines = registry.split(' ').filter_map(|worker| worker.split(':').next());
+        let deadlines = deadlines.filter_map(|deadline| deadline.parse::<u64>().ok());
+        Ok(deadlines.filter(|deadline| *deadline > now_ms).count() as u64)
     }
 }

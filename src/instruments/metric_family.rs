@@ -1,0 +1,97 @@
+//! [`CounterFamily`] and [`HistogramFamily`]: handles of one metric, by the value of its label from
+//! code.
+
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use fnv::FnvHashMap;
+use metrics::{Counter, Histogram, Label};
+use parking_lot::RwLock;
+
+/// Values of a label that a metric distinguishes. Names come from code, so a service has far fewer;
+/// the bound is for a program that makes names from data.
+pub(crate) const MAX_LABEL_VALUES: usize = 256;
+
+/// Value of a label beyond `MAX_LABEL_VALUES`.
+const OTHER: &str = "other";
+
+/// Handles by label value. Each is resolved on its first use: one that was taken before a recorder
+/// is installed would never count.
+type HandleTable<H> = LazyLock<RwLock<FnvHashMap<Box<str>, Arc<[OnceLock<H>]>>>>;
+
+/// Counter with a label from code and further labels with fixed values.
+pub(crate) struct CounterFamily {
+    pub(crate) name: &'static str,
+    /// Name of the label from code.
+    pub(crate) label: &'static str,
+    /// Further labels with their values. A handle is found by one index for each.
+    pub(crate) variants: &'static [(&'static str, &'static [&'static str])],
+    handles: HandleTable<Counter>,
+}
+
+/// Histogram with a label from code.
+pub(crate) struct HistogramFamily {
+    pub(crate) name: &'static str,
+    pub(crate) label: &'static str,
+    handles: HandleTable<Histogram>,
+}
+
+impl CounterFamily {
+    pub(crate) const fn new(
+        name: &'static str,
+        label: &'static str,
+        variants: &'static [(&'static str, &'static [&'static str])],
+    ) -> Self {
+        Self { name, label, variants, handles: LazyLock::new(RwLock::default) }
+    }
+
+    /// Adds 1 for this value of the label, and these indices of the variants' values.
+    pub(super) fn increment(&self, value: &str, indices: &[usize]) {
+        let lengths = self.variants.iter().map(|(_, values)| values.len());
+        let index = indices.iter().zip(lengths).fold(0, |index, (next, len)| index * len + next);
+        let count = || self.variants.iter().map(|(_, values)| values.len()).product();
+        let handles = handles_of(&self.handles, value, count);
+        if let Some(handle) = handles.0.get(index) {
+            handle.get_or_init(|| self.resolve(&handles.1, indices)).increment(1);
+        }
+    }
+
+    fn resolve(&self, value: &str, indices: &[usize]) -> Counter {
+        let mut labels = vec![Label::new(self.label, value.to_owned())];
+        for ((name, values), index) in self.variants.iter().zip(indices) {
+            labels.push(Label::new(*name, values.get(*index).copied().unwrap_or_default()));
+        }
+        metrics::counter!(self.name, labels)
+    }
+}
+
+impl HistogramFamily {
+    pub(crate) const fn new(name: &'static str, label: &'static str) -> Self {
+        Self { name, label, handles: LazyLock::new(RwLock::default) }
+    }
+
+    pub(super) fn record(&self, value: &str, sample: f64) {
+        let handles = handles_of(&self.handles, value, || 1);
+        if let Some(handle) = handles.0.first() {
+            let resolve = || {
+                let labels = vec![Label::new(self.label, handles.1.clone().into_owned())];
+                metrics::histogram!(self.name, labels)
+            };
+            handle.get_or_init(resolve).record(sample);
+        }
+    }
+}
+
+/// Returns the handles of a label value, and the value under which they are exported.
+fn handles_of<'a, H>(
+    table: &HandleTable<H>,
+    value: &'a str,
+    count: impl FnOnce() -> usize,
+) -> (Arc<[OnceLock<H>]>, std::borrow::Cow<'a, str>) {
+    if let Some(handles) = table.read().get(value) {
+        return (Arc::clone(handles), value.into());
+    }
+    let mut handles = table.write();
+    let value = if handles.len() < MAX_LABEL_VALUES { value } else { OTHER };
+    let create = || (0..count()).map(|_| OnceLock::new()).collect();
+    (Arc::clone(handles.entry(value.into()).or_insert_with(create)), value.into())
+}

@@ -1,0 +1,29 @@
+//! Instruments: counters of each store handle, and metrics of the process behind the feature
+//! `metrics`. A call site feeds both with one call.
+//!
+//! Values of labels come from code: a parameter, a route pattern, a policy, a queue. Values beyond
+//! `MAX_LABEL_VALUES` of a metric are counted as `other`.
+
+#[cfg(feature = "metrics")]
+mod metric_family;
+#[cfg(feature = "metrics")]
+pub(crate) mod metric_list;
+mod outcomes;
+mod recording;
+mod store_counters;
+mod store_stats;
+mod worker_slots;
+
+pub use self::store_stats::StoreStats;
+pub(crate) use self::{
+    outcomes::{
+        DecisionOutcome, DecisionSource, EnqueueResult, HandoverVia, LockRequestOutcome,
+        PushResult, RunResult, StoreCallOutcome, TaskResult, WebhookResult,
+    },
+    recording::{
+        PolicyResult, record_deferred_wait, record_handover, record_lock_release,
+        record_store_call, record_task_start, record_webhook,
+    },
+    store_counters::StoreCounters,
+    worker_slots::WorkerSlots,
+};

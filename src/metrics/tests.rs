@@ -1,0 +1,158 @@
+//! The names, kinds and labels of all metrics are frozen: dashboards and alerts depend on them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit,
+};
+
+use crate::{
+    instruments::metric_list::{COUNTERS, GAUGES, HISTOGRAMS},
+    rate_limit::{Policy, Quota},
+    store::Store,
+};
+
+/// Values by metric with its labels.
+#[derive(Debug, Default, Clone)]
+struct TestRecorder(Arc<Mutex<BTreeMap<String, f64>>>);
+
+struct TestHandle(TestRecorder, String);
+
+impl TestHandle {
+    fn add(&self, value: f64) {
+        *self.0.0.lock().expect("no panic").entry(self.1.clone()).or_default() += value;
+    }
+}
+
+impl CounterFn for TestHandle {
+    fn increment(&self, value: u64) {
+        self.add(value as f64);
+    }
+
+    fn absolute(&self, _: u64) {}
+}
+
+impl GaugeFn for TestHandle {
+    fn increment(&self, value: f64) {
+        self.add(value);
+    }
+
+    fn decrement(&self, value: f64) {
+        self.add(-value);
+    }
+
+    fn set(&self, value: f64) {
+        self.0.0.lock().expect("no panic").insert(self.1.clone(), value);
+    }
+}
+
+impl HistogramFn for TestHandle {
+    fn record(&self, _: f64) {
+        self.add(1.0);
+    }
+}
+
+impl TestRecorder {
+    fn handle(&self, key: &Key) -> Arc<TestHandle> {
+        let labels = key.labels().map(|label| format!("{}={}", label.key(), label.value()));
+        let name = format!("{}{{{}}}", key.name(), labels.collect::<Vec<_>>().join(","));
+        Arc::new(TestHandle(self.clone(), name))
+    }
+
+    fn value(&self, metric: &str) -> Option<f64> {
+        self.0.lock().expect("no panic").get(metric).copied()
+    }
+}
+
+impl Recorder for TestRecorder {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.handle(key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.handle(key))
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(self.handle(key))
+    }
+}
+
+#[test]
+fn names_and_labels_are_frozen() {
+    let counters = COUNTERS.iter().map(|(family, _)| {
+        let variants = family.variants.iter().map(|(name, _)| *name);
+        (family.name, std::iter::once(family.label).chain(variants).collect::<Vec<_>>())
+    });
+    let histograms = HISTOGRAMS.iter().map(|(family, _)| (family.name, vec![family.label]));
+    let gauges = GAUGES.iter().map(|(name, labels, _)| (*name, labels.to_vec()));
+    let found: BTreeSet<String> = counters
+        .chain(histograms)
+        .chain(gauges)
+        .map(|(name, labels)| format!("{name} {}", labels.join(" ")).trim_end().to_owned())
+        .collect();
+    let frozen = include_str!("frozen_metrics.txt").lines().map(str::to_owned).collect();
+    assert_eq!(found, frozen, "dashboards and alerts depend on these names");
+    for (family, _) in COUNTERS {
+        assert!(family.name.ends_with("_total"), "{}", family.name);
+    }
+}
+
+/// One test for all engines, since there is one recorder in a process.
+#[tokio::test]
+async fn operations_of_all_engines_are_counted() {
+    let recorder = TestRecorder::default();
+    metrics::set_global_recorder(recorder.clone()).expect("no other test sets one");
+    let store = Store::memory();
+
+    let guard = store.lock("order:7").acquire().await.expect("it is free");
+    assert!(store.lock("order:7").acquire().await.is_err());
+    let wait = store.lock("order:7").wait(Duration::from_millis(1));
+    assert!(wait.acquire().await.is_err());
+    super::collect(&store).await;
+    assert_eq!(recorder.value("lockgate_locks_held{}"), Some(1.0));
+    guard.release().await;
+    for (outcome, count) in [("granted", 1.0), ("busy", 1.0), ("timeout", 1.0)] {
+        let metric = format!("lockgate_lock_requests_total{{lock=c,outcome={outcome}}}");
+        assert_eq!(recorder.value(&metric), Some(count), "{metric}");
+    }
+    assert_eq!(recorder.value("lockgate_lock_hold_seconds{lock=c}"), Some(1.0));
+
+    let quota = Quota::requests(1).per(Duration::from_secs(60));
+    let limiter = store.rate_limiter(Policy::new(quota).with_name("api"));
+    for _ in 0..3 {
+        limiter.check("7", 1).await.expect("the store answers");
+    }
+    let decisions = "lockgate_rate_limit_decisions_total{policy=api,outcome";
+    let metric = format!("{decisions}=admitted,source=store,mode=enforced}}");
+    assert_eq!(recorder.value(&metric), Some(1.0));
+    let refused = ["store", "memory"].map(|source| {
+        recorder.value(&format!("{decisions}=refused,source={source},mode=enforced}}"))
+    });
+    assert_eq!(refused, [Some(1.0), Some(1.0)]);
+
+    store.queue::<String>("emails").push(&"a".to_owned()).await.expect("there is room");
+    let metric = "lockgate_tasks_pushed_total{queue=emails,outcome=stored}";
+    assert_eq!(recorder.value(metric), Some(1.0));
+
+    let stats = store.stats();
+    assert_eq!((stats.locks_granted, stats.locks_busy, stats.lock_timeouts), (1, 1, 1));
+    assert_eq!((stats.admitted, stats.refused, stats.tasks_pushed), (1, 2, 1));
+
+    // More names than a label distinguishes.
+    for number in 0..300 {
+        let queue = store.queue::<String>(format!("queue-{number}").as_str());
+        queue.push(&"a".to_owned()).await.expect("there is room");
+    }
+    let metric = "lockgate_tasks_pushed_total{queue=other,outcome=stored}";
+    assert!(recorder.value(metric).is_some_and(|count| count >= 44.0));
+}
