@@ -6,6 +6,8 @@
 
 mod dead_letters;
 mod orders;
+#[path = "../../assets/prometheus_exporter.rs"]
+mod prometheus_exporter;
 
 use std::{
     env,
@@ -21,13 +23,15 @@ use actix_web::{
     dev::Service as _,
     error::ErrorInternalServerError,
     http::{StatusCode, header::ContentType},
+    middleware::from_fn,
     web::{self, Data, PayloadConfig, ServiceConfig},
 };
 use futures_util::FutureExt as _;
 use lockgate_actix_web::{
     DeferLayer, DeferWorker, LocalOperator, LockLayer, Quota, RateLimitLayer, Store,
-    admin::Permission, console, deferred_routes,
+    admin::Permission, console, deferred_routes, loopback_only, metrics,
 };
+use metrics_exporter_prometheus::PrometheusHandle;
 
 use self::orders::OrderLog;
 
@@ -38,6 +42,8 @@ const STORE_CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Commands to try, for the default port. Each of them makes the lock busy that it needs.
 const CURL_LINES: &str = include_str!("../../assets/curl-lines.txt");
 
+const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 #[actix_web::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt()
@@ -46,6 +52,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .init();
     // For `rediss://`. The program chooses the crypto provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    // Before the store: a counter counts from the installation of the recorder on.
+    let exporter = Data::new(prometheus_exporter::install()?);
+    metrics::describe();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
         Ok(url) => Store::builder(url).call_timeout(STORE_CALL_TIMEOUT).connect().await?,
@@ -58,6 +67,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let status = deferred_routes("/deferred").store(&store);
     let ops = console("/ops", LocalOperator::new(Permission::SeePayloads)).store(&store);
     let app = move || {
+        let metrics_page = web::resource("/metrics").get(show_metrics).head(show_metrics);
         App::new()
             .wrap_fn(|request, app| catch_panic(app.call(request)))
             .configure(routes.clone())
@@ -65,6 +75,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
             .service(ops.clone())
             .service(web::resource("/").get(index_page).head(index_page))
             .service(web::resource("/healthz").get(health).head(health))
+            .service(metrics_page.wrap(from_fn(loopback_only)))
+            .app_data(exporter.clone())
     };
     // Until SIGTERM or ctrl-c. They are caught before the address is printed, so that an early one
     // is not lost.
@@ -128,6 +140,12 @@ async fn health(store: Data<Store>) -> HttpResponse {
         Ok(()) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     })
+}
+
+/// Metrics in the text format of Prometheus.
+async fn show_metrics(store: Data<Store>, exporter: Data<PrometheusHandle>) -> impl Responder {
+    metrics::collect(&store).await;
+    HttpResponse::Ok().content_type(METRICS_CONTENT_TYPE).body(exporter.render())
 }
 
 fn print_usage(address: SocketAddr) {

@@ -6,6 +6,8 @@
 
 mod dead_letters;
 mod orders;
+#[path = "../../assets/prometheus_exporter.rs"]
+mod prometheus_exporter;
 
 use std::{
     env, error::Error, future::IntoFuture as _, net::SocketAddr, panic::AssertUnwindSafe,
@@ -15,7 +17,7 @@ use std::{
 use axum::{
     Extension, Router,
     extract::{DefaultBodyLimit, Request},
-    http::StatusCode,
+    http::{StatusCode, header::CONTENT_TYPE},
     middleware::{Next, from_fn},
     response::{Html, IntoResponse as _, Response},
     routing::{get, post},
@@ -23,8 +25,9 @@ use axum::{
 use futures_util::FutureExt as _;
 use lockgate_axum::{
     DeferLayer, DeferWorker, LocalOperator, LockLayer, Quota, RateLimitLayer, Store,
-    admin::Permission, console, deferred_routes,
+    admin::Permission, console, deferred_routes, loopback_only, metrics,
 };
+use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
 use self::orders::OrderLog;
@@ -36,6 +39,8 @@ const STORE_CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Commands to try, for the default port. Each of them makes the lock busy that it needs.
 const CURL_LINES: &str = include_str!("../../assets/curl-lines.txt");
 
+const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     tracing_subscriber::fmt()
@@ -44,6 +49,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .init();
     // For `rediss://`. The program chooses the crypto provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
+    // Before the store: a counter counts from the installation of the recorder on.
+    let exporter = prometheus_exporter::install()?;
+    metrics::describe();
     let store = match env::var("LOCKGATE_STORE").as_deref() {
         Err(_) | Ok("memory") => Store::memory(),
         Ok(url) => Store::builder(url).call_timeout(STORE_CALL_TIMEOUT).connect().await?,
@@ -58,6 +66,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .merge(console("/ops", LocalOperator::new(Permission::SeePayloads)).store(&store))
         .route("/", get(|| async { Html(include_str!("../../assets/index.html")) }))
         .route("/healthz", get(health))
+        .route("/metrics", get(show_metrics).layer(from_fn(loopback_only)))
+        .layer(Extension(exporter))
         .layer(Extension(store.clone()))
         .layer(from_fn(catch_panic));
     // Until SIGTERM or ctrl-c. They are caught before the address is printed, so that an early one
@@ -113,6 +123,15 @@ async fn health(Extension(store): Extension<Store>) -> StatusCode {
         Ok(()) => StatusCode::OK,
         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
+}
+
+/// Metrics in the text format of Prometheus.
+async fn show_metrics(
+    Extension(store): Extension<Store>,
+    Extension(exporter): Extension<PrometheusHandle>,
+) -> Response {
+    metrics::collect(&store).await;
+    ([(CONTENT_TYPE, METRICS_CONTENT_TYPE)], exporter.render()).into_response()
 }
 
 fn print_usage(address: SocketAddr) {
