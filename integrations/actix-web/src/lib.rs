@@ -249,7 +249,6 @@
 //! | `webhook` | `Webhooks`: signed webhooks when deferred requests have ended |
 //! | `http-replay` | `http_replay`: runs of deferred requests in another process |
 //! | `http-replay-tls` | the same over `https` |
-//! | `metrics` | `metrics`: counters and histograms for the recorder that the application installs |
 //! | `test-kit` | `testing`, for tests of applications; not for production |
 
 // docs.rs shows the required feature of each item.
