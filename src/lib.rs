@@ -172,6 +172,9 @@ pub use self::{
         QuotaBuilder, RateHeaders, RateLimiter, RateRefusal, RateStatus, RefusalReason,
     },
     reply::{HeaderSet, Reply, SharedReply},
-    store::{JobId, JobState, LockLoss, OnFailure, Store},
+    store::{
+        FleetReport, HoldReport, JobId, JobState, LockLoss, OnFailure, ProcessReport, Store,
+        WorkerReport,
+    },
     trace::{TraceContext, TracePropagator, TraceRelation},
 };

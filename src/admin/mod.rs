@@ -10,6 +10,7 @@ mod admin_handle;
 mod audit_log;
 mod audit_record;
 mod job_actions;
+mod lock_actions;
 mod operator;
 mod permission;
 mod policy_actions;

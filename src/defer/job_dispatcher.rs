@@ -260,7 +260,9 @@ impl JobDispatcher {
             | WakeupMessage::QueueJoin(..)
             | WakeupMessage::JobChanged(_)
             | WakeupMessage::TasksReady(_)
-            | WakeupMessage::PoliciesChanged => {}
+            | WakeupMessage::PoliciesChanged
+            | WakeupMessage::FleetQuestion(..)
+            | WakeupMessage::ForcedRelease => {}
         }
     }
 

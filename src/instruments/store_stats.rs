@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{
     outcomes::{
@@ -14,7 +14,8 @@ use super::{
 /// What this process has done through a store handle and its clones since it was created.
 ///
 /// The numbers are sums of this process. Add those of all processes, or export metrics.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 #[non_exhaustive]
 pub struct StoreStats {
     /// Requests for locks that were granted.

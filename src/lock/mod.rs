@@ -108,6 +108,7 @@ mod held_locks;
 mod idempotency_lookup;
 mod local_wait_queue;
 mod lock_guard;
+mod lock_inspection;
 mod lock_outcome;
 mod lock_request;
 mod lock_retry;
@@ -131,6 +132,7 @@ pub use self::{
     gate::{BusyStatus, LockEntryContext, LockLayer, LockTicket, UnmatchedRequestTicket},
     held_lock_view::{HeldLock, HeldLocks},
     lock_guard::LockGuard,
+    lock_inspection::{LockHolder, LockInspection, LockWaiter},
     lock_outcome::{AcquireError, LockBusy},
     lock_request::LockRequest,
     lock_set::LockSet,

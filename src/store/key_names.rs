@@ -141,6 +141,11 @@ impl KeyNames {
         self.shard_key(COMMON_SHARD, "paused")
     }
 
+    /// LIST: reports of processes, as answers to an operator's question.
+    pub(crate) fn fleet_reports(&self, question: &str) -> String {
+        self.named_key(COMMON_SHARD, "asked", question)
+    }
+
     /// ZSET: names of the task queues.
     pub(crate) fn queue_names(&self) -> String {
         self.shard_key(COMMON_SHARD, "queues")

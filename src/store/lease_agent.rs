@@ -27,6 +27,7 @@ use tokio::{
 use super::{
     agent_runtime::{AgentMailbox, AgentRuntime},
     backend::{Backend, JobId, LockMode, LockToken, ReleaseOutcome, StoreFuture},
+    hold_state::HoldState,
     idempotency_record_completion::IdempotencyRecordCompletion,
     lock_lease::LockLease,
     renewal_scheduler::RenewalScheduler,
@@ -132,6 +133,16 @@ impl LeaseAgent {
         self.runtime.shared.renewals.track(lease);
     }
 
+    /// Returns the holds of all leases.
+    pub(super) fn holds(&self) -> Vec<Arc<HoldState>> {
+        self.runtime.shared.renewals.holds()
+    }
+
+    /// Checks all leases at once, since one of them may have been taken.
+    pub(super) fn recheck_leases(&self) {
+        self.runtime.recheck_all();
+    }
+
     /// Returns the number of leases that are held.
     pub(super) fn tracked_lease_count(&self) -> usize {
         self.runtime.shared.renewals.len()
@@ -221,14 +232,6 @@ impl LeaseAgent {
     /// unlike the runtime of a request. Until the agent has started on it, it is the caller's.
     pub(super) fn runtime_handle(&self) -> Option<Handle> {
         self.runtime.ensure_running().map(AgentMailbox::runtime_handle)
-    }
-}
-
-#[cfg(test)]
-impl LeaseAgent {
-    /// Simulates the replacement of the server.
-    pub(super) fn recheck_leases(&self) {
-        self.runtime.recheck_all();
     }
 }
 

@@ -117,6 +117,11 @@ impl LockLease {
         })
     }
 
+    /// Returns the hold that uses the lease now.
+    pub(super) fn current_hold(&self) -> Option<Arc<HoldState>> {
+        self.state.lock().hold.upgrade()
+    }
+
     pub(crate) fn valid_until(&self) -> Instant {
         self.state.lock().valid_until
     }

@@ -51,6 +51,7 @@ pub(crate) use self::backend::{
 };
 #[cfg(any(test, feature = "fsck"))]
 pub use self::fsck::{CheckFinding, CheckReport, FindingKind, StoreCheck};
+pub(crate) use self::inspection::{HolderKind, LockSnapshot, SnapshotHolder};
 #[cfg(test)]
 pub(crate) use self::key_names::{CounterKeyKind, KeyNames};
 #[cfg(any(test, feature = "test-kit"))]
@@ -75,7 +76,11 @@ pub(crate) use self::tests::{
 };
 #[cfg(all(test, feature = "redis"))]
 pub(crate) use self::tests::{ScriptedProxy, reply_script};
-pub use self::{deferred::OnFailure, hold_state::LockLoss};
+pub use self::{
+    deferred::OnFailure,
+    hold_state::LockLoss,
+    inspection::{FleetReport, HoldReport, ProcessReport, WorkerReport},
+};
 pub(crate) use self::{
     grant_attempt::GrantAttempt,
     hold_state::HoldState,

@@ -19,7 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     backend::{Backend, LeaseRenewal},
-    hold_state::LockLoss,
+    hold_state::{HoldState, LockLoss},
     lock_lease::{LockLease, lease_for_validity},
 };
 use crate::error::{Error, ErrorKind};
@@ -93,6 +93,12 @@ impl RenewalScheduler {
         if let Some(timer_key) = lease.timer_key.lock().take() {
             self.timers.lock().entries.remove(&timer_key);
         }
+    }
+
+    /// Returns the current hold of each lease.
+    pub(super) fn holds(&self) -> Vec<Arc<HoldState>> {
+        let leases: Vec<_> = self.timers.lock().entries.values().cloned().collect();
+        leases.iter().filter_map(|lease| lease.upgrade()?.current_hold()).collect()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -3,7 +3,7 @@
 use std::{
     any::{Any, TypeId},
     fmt,
-    sync::{Arc, Weak},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     backend::{Backend, NodeId},
+    inspection::{FleetResponder, QuestionListener, uptime},
     lease_agent::LeaseAgent,
     local_direct_run_tracker::LocalDirectRunTracker,
     memory::MemoryBackend,
@@ -54,6 +55,8 @@ struct StoreInner {
     node: NodeId,
     counters: Arc<StoreCounters>,
     wakeups: Arc<WakeupListeners>,
+    /// Answers operators' questions, once this handle receives messages.
+    fleet_responder: OnceLock<Arc<FleetResponder>>,
     agent: LeaseAgent,
     /// A handful of values, of which each request looks one up: a linear search is fastest.
     extensions: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
@@ -200,6 +203,7 @@ impl Store {
                 node: NodeId::new(),
                 counters: Arc::default(),
                 wakeups: Arc::new(WakeupListeners::default()),
+                fleet_responder: OnceLock::new(),
                 agent,
                 extensions: Mutex::default(),
                 shutdown_hooks: Mutex::default(),
@@ -247,6 +251,13 @@ impl Store {
     /// Returns the listeners of this handle. The first call subscribes to the store's messages.
     pub(crate) fn wakeups(&self) -> &Arc<WakeupListeners> {
         let wakeups = &self.inner.wakeups;
+        self.inner.fleet_responder.get_or_init(|| {
+            uptime();
+            let responder = FleetResponder::new(self.downgrade());
+            let listener: Arc<dyn QuestionListener> = Arc::clone(&responder) as _;
+            wakeups.set_question_listener(Arc::downgrade(&listener));
+            responder
+        });
         wakeups.ensure_subscribed(|| {
             match self.backend().subscribe(self.node().clone(), wakeups) {
                 Some(subscription) => {

@@ -24,6 +24,10 @@ pub(crate) enum WakeupMessage {
     WorkersChanged,
     /// An operator has changed policies.
     PoliciesChanged,
+    /// An operator asks all processes for a report, about one lock or about everything.
+    FleetQuestion(Arc<str>, Option<Key>),
+    /// An operator has taken a lock from this process.
+    ForcedRelease,
     /// Messages may have been missed, so every listener polls.
     Resync,
 }
@@ -40,6 +44,7 @@ impl WakeupMessage {
             "g" => Some(Self::QueueJoin(key, Contenders::from_job(parts.next()?.parse().ok()?))),
             "j" => Some(Self::JobOffer(key, JobId::parse(parts.next()?)?)),
             "d" => Some(Self::ShardDue(key.shard())),
+            "x" => Some(Self::ForcedRelease),
             "t" => Some(Self::TasksReady(key.as_str().into())),
             _ => None,
         }
@@ -56,13 +61,37 @@ impl WakeupMessage {
             | Self::TasksReady(_)
             | Self::WorkersChanged
             | Self::PoliciesChanged
+            | Self::FleetQuestion(..)
+            | Self::ForcedRelease
             | Self::Resync => None,
         }
     }
 
-    /// Parses a message of the event channels: a keyword, or the ids of all jobs that one call has
-    /// changed.
+    /// Encodes a question to all processes: `ask <question>[ <lock>]`. Names have no blanks.
+    #[cfg(feature = "redis")]
+    pub(crate) fn encode_question(question: &str, lock: Option<&Key>) -> String {
+        match lock {
+            Some(lock) => format!("ask {question} {lock}"),
+            None => format!("ask {question}"),
+        }
+    }
+
+    /// Parses the part of a question after its keyword.
+    fn parse_question(text: &str) -> Self {
+        let (question, lock) = text.split_once(' ').unwrap_or((text, ""));
+        let lock = Some(lock).filter(|lock| !lock.is_empty()).map(Key::from_store);
+        Self::FleetQuestion(question.into(), lock)
+    }
+
+    /// Parses a message of the event channels: a question, a keyword, or the ids of all jobs that
+    /// one call has changed.
     pub(crate) fn parse_events(text: &str) -> impl Iterator<Item = Self> {
+        let question = text.strip_prefix("ask ");
+        let events = if question.is_some() { "" } else { text };
+        question.map(Self::parse_question).into_iter().chain(Self::parse_changes(events))
+    }
+
+    fn parse_changes(text: &str) -> impl Iterator<Item = Self> {
         let parse_event = |text| match text {
             "workers" => Some(Self::WorkersChanged),
             "limits" => Some(Self::PoliciesChanged),

@@ -172,6 +172,7 @@ fn shared_key_kind(name: &str) -> Option<SharedKeyKind> {
         "audit" | "limits" | "meta" => ("hash", false),
         "paused" | "workers" => ("string", false),
         "limiters" => ("zset", true),
+        name if name.starts_with("asked:") => ("list", true),
         "queues" => ("zset", false),
         _ => return None,
     };

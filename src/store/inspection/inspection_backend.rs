@@ -1,6 +1,6 @@
 //! [`InspectionBackend`]: operations of operators on the namespace as a whole.
 
-use super::audit_entry::AuditEntry;
+use super::{audit_entry::AuditEntry, lock_snapshot::LockSnapshot};
 use crate::{key::Key, store::backend::StoreFuture};
 
 /// Number of registered queues, of which the oldest are forgotten. Names are constants of programs;
@@ -32,6 +32,18 @@ pub(crate) trait InspectionBackend {
     fn register_queue(&self, name: Key) -> StoreFuture<'_, ()>;
     /// Returns the names of at most `MAX_LISTED_QUEUES` task queues, the last registered first.
     fn list_queues(&self) -> StoreFuture<'_, Vec<Key>>;
+    /// Returns who holds a lock, who waits for it, and its jobs.
+    fn inspect_lock(&self, key: Key) -> StoreFuture<'_, LockSnapshot>;
+    /// Takes a lock from its holders, tells their processes, and offers it to its queue. Returns
+    /// the number of holders. Never sent twice.
+    fn force_release(&self, key: Key) -> StoreFuture<'_, usize>;
+    /// Sends a question to all processes, and returns the number of receivers as far as the store
+    /// knows it.
+    fn ask_fleet(&self, question: String, lock: Option<Key>) -> StoreFuture<'_, u64>;
+    /// Appends the report of a process to the answers to a question.
+    fn append_report(&self, question: String, report: String) -> StoreFuture<'_, ()>;
+    /// Returns the answers to a question so far.
+    fn read_reports(&self, question: String) -> StoreFuture<'_, Vec<String>>;
     /// Returns the number of live workers for deferred requests.
     fn count_live_workers(&self) -> StoreFuture<'_, u64>;
 }

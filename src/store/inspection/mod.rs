@@ -1,16 +1,29 @@
 //! Inspection of a store by operators, and the log of their actions.
 
 mod audit_entry;
+mod fleet_report;
 mod inspection_backend;
+mod lock_snapshot;
 mod memory_audit_log;
+mod process_report;
+mod question_listener;
 
 pub(crate) use self::{
     audit_entry::AuditEntry,
     inspection_backend::{InspectionBackend, MAX_LISTED_QUEUES},
+    lock_snapshot::{
+        HolderKind, LockSnapshot, MAX_SNAPSHOT_ENTRIES, SnapshotHolder, SnapshotWaiter, mode_name,
+    },
     memory_audit_log::MemoryAuditLog,
+    question_listener::{MAX_REPORTS, QuestionListener, REPORT_TTL_MS},
 };
 #[cfg(feature = "redis")]
 pub(super) use self::{
     audit_entry::{AUDIT_CAPACITY, MAX_AUDIT_PAGE},
     inspection_backend::MAX_REGISTERED_QUEUES,
 };
+pub use self::{
+    fleet_report::FleetReport,
+    process_report::{HoldReport, ProcessReport, WorkerReport},
+};
+pub(crate) use self::{fleet_report::FleetResponder, process_report::uptime};

@@ -3,7 +3,8 @@
 use super::{
     super::{
         backend::StoreFuture,
-        inspection::{AuditEntry, InspectionBackend, MAX_LISTED_QUEUES},
+        inspection::{AuditEntry, InspectionBackend, LockSnapshot, MAX_LISTED_QUEUES, MAX_REPORTS},
+        wakeup_message::WakeupMessage,
     },
     MemoryBackend,
     memory_backend::ready_ok,
@@ -47,5 +48,33 @@ impl InspectionBackend for MemoryBackend {
         let now_ms = self.clock.now_us() / 1_000;
         let workers = self.live_workers.lock();
         ready_ok(workers.values().filter(|ends_ms| **ends_ms > now_ms).count() as u64)
+    }
+
+    fn inspect_lock(&self, key: Key) -> StoreFuture<'_, LockSnapshot> {
+        ready_ok(self.with_lock(&key, |transaction| transaction.snapshot()))
+    }
+
+    fn force_release(&self, key: Key) -> StoreFuture<'_, usize> {
+        ready_ok(self.with_lock(&key, |transaction| transaction.force_release()))
+    }
+
+    fn ask_fleet(&self, question: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
+        let message = WakeupMessage::FleetQuestion(question.into(), lock);
+        ready_ok(self.pubsub.broadcast(&message) as u64)
+    }
+
+    fn append_report(&self, question: String, report: String) -> StoreFuture<'_, ()> {
+        let mut reports = self.fleet_reports.lock();
+        reports.push_back((question, report));
+        if reports.len() as u64 > MAX_REPORTS {
+            reports.pop_front();
+        }
+        ready_ok(())
+    }
+
+    fn read_reports(&self, question: String) -> StoreFuture<'_, Vec<String>> {
+        let reports = self.fleet_reports.lock();
+        let answers = reports.iter().filter(|(asked, _)| *asked == question);
+        ready_ok(answers.map(|(_, report)| report.clone()).collect())
     }
 }

@@ -46,6 +46,13 @@ impl LocalPubsub {
         }
     }
 
+    /// Sends a message to all subscribers and returns their number.
+    pub(super) fn broadcast(&self, message: &WakeupMessage) -> usize {
+        let subscribers = self.subscribers_of(None);
+        subscribers.iter().for_each(|subscriber| subscriber.deliver(message.clone()));
+        subscribers.len()
+    }
+
     fn subscribers_of(&self, node: Option<&str>) -> Vec<Arc<WakeupListeners>> {
         let subscribers = self.subscribers.lock();
         match node {

@@ -3,7 +3,7 @@
 #[cfg(any(test, feature = "test-kit"))]
 use std::sync::atomic::Ordering;
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
@@ -44,6 +44,8 @@ pub(crate) struct MemoryBackend {
     pub(super) policy_changes: Mutex<StoredPolicyChanges>,
     pub(super) jobs_paused: AtomicBool,
     pub(super) audit_log: Mutex<MemoryAuditLog>,
+    /// Reports of processes, each with its question.
+    pub(super) fleet_reports: Mutex<VecDeque<(String, String)>>,
     pub(super) task_queues: super::tasks::MemoryTaskQueues,
     pub(super) pubsub: LocalPubsub,
     /// All acquires are busy; jobs still run.
@@ -62,6 +64,7 @@ impl MemoryBackend {
             policy_changes: Mutex::default(),
             jobs_paused: AtomicBool::new(false),
             audit_log: Mutex::default(),
+            fleet_reports: Mutex::default(),
             task_queues: Mutex::default(),
             pubsub: LocalPubsub::default(),
             #[cfg(any(test, feature = "test-kit"))]

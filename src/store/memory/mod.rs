@@ -35,6 +35,7 @@ mod job_record;
 mod local_pubsub;
 mod lock_commands;
 mod lock_holders_and_queue;
+mod lock_inspection;
 mod lock_job_backoffs;
 mod lock_transaction;
 mod memory_backend;

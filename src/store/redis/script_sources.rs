@@ -140,6 +140,32 @@ script!(
 job_script!(REDRIVE_JOB, "redrive_job");
 job_script!(PURGE_JOB_TO_TOMBSTONE, "purge_job_to_tombstone");
 script!(SHARD_STATS, "shard_stats", include_str!("../lua/shard_stats.lua"), repeatable: true);
+script!(
+    INSPECT_LOCK,
+    "inspect_lock",
+    concat!(
+        include_str!("../lua/choose_publish_command.lua"),
+        include_str!("../lua/wait_queue.lua"),
+        include_str!("../lua/inspect_lock.lua")
+    ),
+    repeatable: true
+);
+script!(
+    FORCE_RELEASE,
+    "force_release",
+    concat!(
+        include_str!("../lua/choose_publish_command.lua"),
+        include_str!("../lua/wait_queue.lua"),
+        include_str!("../lua/force_release.lua")
+    ),
+    repeatable: false
+);
+script!(
+    APPEND_FLEET_REPORT,
+    "append_fleet_report",
+    include_str!("../lua/append_fleet_report.lua"),
+    repeatable: false
+);
 job_script!(CANCEL_JOB, "cancel_job");
 job_script!(IDEMPOTENT_RUN_RECORD, "idempotent_run_record");
 job_script!(POLL_DUE_LOCKS_AND_JOBS, "poll_due_locks_and_jobs");

@@ -24,7 +24,7 @@ use crate::{
             NodeId, PendingCursor, QuotaSnapshot, ReleaseOutcome, SettleChargeCommand,
             SettleCommand, SettleOutcome, ShardStats, StoreFuture,
         },
-        inspection::{AuditEntry, InspectionBackend},
+        inspection::{AuditEntry, InspectionBackend, LockSnapshot},
         memory::MemoryBackend,
         tasks::{
             DeadLetterPage, PurgeCursor, PurgePage, QueueStats, RunToken, TaskBackend, TaskFilter,
@@ -289,6 +289,26 @@ impl InspectionBackend for FaultyBackend {
 
     fn count_live_workers(&self) -> StoreFuture<'_, u64> {
         self.memory.count_live_workers()
+    }
+
+    fn inspect_lock(&self, key: Key) -> StoreFuture<'_, LockSnapshot> {
+        self.memory.inspect_lock(key)
+    }
+
+    fn force_release(&self, key: Key) -> StoreFuture<'_, usize> {
+        self.call_with_fault("force_release", |memory| memory.force_release(key))
+    }
+
+    fn ask_fleet(&self, question: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
+        self.memory.ask_fleet(question, lock)
+    }
+
+    fn append_report(&self, question: String, report: String) -> StoreFuture<'_, ()> {
+        self.memory.append_report(question, report)
+    }
+
+    fn read_reports(&self, question: String) -> StoreFuture<'_, Vec<String>> {
+        self.memory.read_reports(question)
     }
 }
 

@@ -5,7 +5,8 @@ use crate::{
     key::Key,
     store::{
         backend::StoreFuture,
-        inspection::{AuditEntry, InspectionBackend},
+        inspection::{AuditEntry, InspectionBackend, LockSnapshot},
+        wakeup_message::WakeupMessage,
     },
 };
 
@@ -41,5 +42,25 @@ impl InspectionBackend for RedisBackend {
 
     fn count_live_workers(&self) -> StoreFuture<'_, u64> {
         Box::pin(self.count_registered_workers())
+    }
+
+    fn inspect_lock(&self, key: Key) -> StoreFuture<'_, LockSnapshot> {
+        Box::pin(self.read_lock_snapshot(key))
+    }
+
+    fn force_release(&self, key: Key) -> StoreFuture<'_, usize> {
+        Box::pin(self.force_lock_release(key))
+    }
+
+    fn ask_fleet(&self, question: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
+        Box::pin(self.publish_question(WakeupMessage::encode_question(&question, lock.as_ref())))
+    }
+
+    fn append_report(&self, question: String, report: String) -> StoreFuture<'_, ()> {
+        Box::pin(self.append_fleet_report(question, report))
+    }
+
+    fn read_reports(&self, question: String) -> StoreFuture<'_, Vec<String>> {
+        Box::pin(self.read_fleet_reports(question))
     }
 }

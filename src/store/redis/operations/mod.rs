@@ -12,6 +12,7 @@ mod cancel_redrive_purge_pause_tasks;
 mod claim_and_settle_jobs;
 mod cluster_heartbeat;
 mod enqueue_job;
+mod fleet_reports;
 #[cfg(any(test, feature = "fsck"))]
 #[path = "../../fsck/redis_shard_and_queue_fsck.rs"]
 mod fsck;
@@ -21,6 +22,7 @@ mod fsck_key_scan;
 mod heartbeat_and_shard_assignment;
 mod idempotent_direct_run;
 mod idle_poll_and_run_renewal;
+mod inspect_lock;
 mod inspect_tasks;
 mod inspection_backend_impl;
 mod job_admin;

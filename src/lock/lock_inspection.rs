@@ -1,0 +1,201 @@
+//! [`LockInspection`]: who holds a lock, for how long, and who waits.
+
+use std::{fmt, time::Duration};
+
+use serde::Serialize;
+
+use super::lock_request::LockRequest;
+use crate::{
+    error::Error,
+    json_time::{duration_ms, optional_duration_ms},
+    key::Key,
+    store::{
+        FleetReport, HoldReport, HolderKind, JobId, LockSnapshot, ProcessReport, SnapshotHolder,
+    },
+};
+
+/// State of a lock for operators.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct LockInspection {
+    /// Name of the lock, as in [`Key::operator_name`].
+    pub lock: String,
+    /// Its holders: one, or several of a shared lock or of permits; at most 100.
+    pub holders: Vec<LockHolder>,
+    /// Processes in its queue, the first one first; at most 100.
+    pub waiters: Vec<LockWaiter>,
+    /// Number of processes in its queue. Each may have several waiting requests.
+    pub waiter_count: u64,
+    /// Deferred requests that wait for it or run under it, at most 100.
+    pub jobs: Vec<JobId>,
+    /// Number of these deferred requests.
+    pub job_count: u64,
+}
+
+/// Holder of a lock. Host and times of the hold come from its process, and are unknown if that has
+/// not answered.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct LockHolder {
+    /// `exclusive`, `shared` or `permits`.
+    pub mode: &'static str,
+    /// Id of the process; see [`ProcessReport::node`].
+    pub node: String,
+    /// Host of the process.
+    pub host: Option<String>,
+    /// Process id on its host.
+    pub pid: Option<u32>,
+    /// Time for which the lock was held so far.
+    #[serde(rename = "held_ms", serialize_with = "optional_duration_ms")]
+    pub held: Option<Duration>,
+    /// Fence of the hold.
+    pub fence: Option<u64>,
+    /// Time until the lease ends unless it is renewed.
+    #[serde(rename = "lease_left_ms", serialize_with = "duration_ms")]
+    pub lease_left: Duration,
+    /// True if a deferred request runs under the lock.
+    pub is_run: Option<bool>,
+    /// True if the lock is reserved for the next waiter, who has not taken it yet.
+    pub is_offer: bool,
+}
+
+/// Process in the queue of a lock.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct LockWaiter {
+    /// `exclusive`, `shared` or `permits`.
+    pub mode: &'static str,
+    /// Id of the process; see [`ProcessReport::node`].
+    pub node: String,
+    /// Host of the process, if it has answered.
+    pub host: Option<String>,
+    /// Process id on its host.
+    pub pid: Option<u32>,
+    /// Time since its first request of now joined the queue.
+    #[serde(rename = "waited_ms", serialize_with = "duration_ms")]
+    pub waited: Duration,
+}
+
+impl LockRequest {
+    /// Returns who holds the lock, for how long, who waits, and which deferred requests it has.
+    /// Settings of the request do not matter.
+    ///
+    /// The store says who holds the lock, and the processes say since when. If one does not answer
+    /// within half a second, as after a crash, its part is unknown.
+    ///
+    /// Cancel safe: it changes nothing.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = lockgate::Store::memory();
+    /// let guard = store.lock("order:7").acquire().await?;
+    /// let lock = store.lock("order:7").inspect().await?;
+    /// assert_eq!(lock.holders[0].fence, Some(guard.fence()));
+    /// println!("{lock}"); // order:7 is held by web-3 (pid 4711) for 0.0 s, ...
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store is unavailable.
+    pub async fn inspect(&self) -> Result<LockInspection, Error> {
+        let snapshot = self.store.backend().inspect_lock(self.key.clone()).await?;
+        let is_in_use = !snapshot.holders.is_empty() || !snapshot.waiters.is_empty();
+        let fleet = match is_in_use {
+            true => self.store.ask_fleet(Some(&self.key)).await?,
+            false => FleetReport::default(),
+        };
+        Ok(LockInspection::new(&self.key, snapshot, &fleet))
+    }
+}
+
+impl LockInspection {
+    fn new(key: &Key, snapshot: LockSnapshot, fleet: &FleetReport) -> Self {
+        let waiters = snapshot.waiters.into_iter().map(|waiter| {
+            let process = fleet.process(waiter.token.node());
+            LockWaiter {
+                mode: waiter.mode,
+                node: waiter.token.node().to_owned(),
+                host: process.map(|process| process.host.clone()),
+                pid: process.map(|process| process.pid),
+                waited: waiter.waited,
+            }
+        });
+        Self {
+            lock: key.operator_name().into_owned(),
+            holders: snapshot.holders.iter().map(|holder| LockHolder::new(holder, fleet)).collect(),
+            waiters: waiters.collect(),
+            waiter_count: snapshot.waiter_count,
+            jobs: snapshot.jobs,
+            job_count: snapshot.job_count,
+        }
+    }
+}
+
+impl LockHolder {
+    fn new(holder: &SnapshotHolder, fleet: &FleetReport) -> Self {
+        let (node, is_offer) = match &holder.kind {
+            HolderKind::Holder(token) => (token.node(), false),
+            HolderKind::OfferToWaiter(token) => (token.node(), true),
+            HolderKind::OfferToJob(_) => ("", true),
+        };
+        let process = fleet.process(node);
+        let hold = process.filter(|_| !is_offer).and_then(longest_hold);
+        Self {
+            mode: holder.mode,
+            node: node.to_owned(),
+            host: process.map(|process| process.host.clone()),
+            pid: process.map(|process| process.pid),
+            held: hold.map(|hold| Duration::from_millis(hold.held_ms)),
+            fence: hold.map(|hold| hold.fence),
+            lease_left: holder.remaining,
+            is_run: hold.map(|hold| hold.is_run),
+            is_offer,
+        }
+    }
+}
+
+/// Returns the longest hold of a report about one lock. A process may have several holds of a
+/// shared lock, which look alike from outside.
+fn longest_hold(process: &ProcessReport) -> Option<&HoldReport> {
+    process.holds.first()
+}
+
+impl fmt::Display for LockInspection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.lock)?;
+        match &self.holders[..] {
+            [] => formatter.write_str(" is free")?,
+            [holder, others @ ..] => {
+                write!(formatter, " is {holder}")?;
+                if !others.is_empty() {
+                    write!(formatter, ", and {} others", others.len())?;
+                }
+            }
+        }
+        write!(formatter, "; {} processes wait", self.waiter_count)?;
+        if self.job_count > 0 {
+            write!(formatter, ", {} deferred requests", self.job_count)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for LockHolder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.is_offer { "offered to " } else { "held by " })?;
+        match (&self.host, self.pid) {
+            (Some(host), Some(pid)) => write!(formatter, "{host} (pid {pid})")?,
+            _ if self.node.is_empty() => formatter.write_str("a deferred request")?,
+            _ => write!(formatter, "process {}, which does not answer", self.node)?,
+        }
+        if let Some(held) = self.held {
+            write!(formatter, " for {:.1} s", held.as_secs_f64())?;
+        }
+        if let Some(fence) = self.fence {
+            write!(formatter, ", fence {fence}")?;
+        }
+        write!(formatter, ", lease {:.1} s left", self.lease_left.as_secs_f64())
+    }
+}

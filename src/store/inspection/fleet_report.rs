@@ -1,0 +1,112 @@
+//! [`FleetReport`]: the answers of all processes to an operator's question.
+
+use std::{sync::Arc, time::Duration};
+
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use super::{process_report::ProcessReport, question_listener::QuestionListener};
+use crate::{
+    error::Error,
+    key::Key,
+    store::{Store, WeakStore, backend::random_hex_id},
+};
+
+/// Longest wait for answers. A process answers within milliseconds; one that has died, or whose
+/// runtime is blocked, is not in the report.
+const MAX_WAIT: Duration = Duration::from_millis(500);
+
+/// Time between two looks for answers.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Answers of the processes that use a store.
+#[derive(Debug, Clone, Default, Serialize)]
+#[non_exhaustive]
+pub struct FleetReport {
+    /// Processes that answered, by host and process id.
+    pub processes: Vec<ProcessReport>,
+}
+
+impl FleetReport {
+    /// Returns the process of this node.
+    #[must_use]
+    pub fn process(&self, node: &str) -> Option<&ProcessReport> {
+        self.processes.iter().find(|process| process.node == node)
+    }
+}
+
+impl Store {
+    /// Asks all processes of the namespace what they do: which locks they hold and for how long,
+    /// their workers and their counts.
+    ///
+    /// It takes as long as the slowest process needs to answer, at most half a second. A process
+    /// answers once it has used a lock, a limit, a worker or a queue of the store. Nothing is stored
+    /// while nobody asks, and the answers expire in 10 s.
+    ///
+    /// Cancel safe: it changes nothing.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = lockgate::Store::memory();
+    /// let _guard = store.lock("order:7").acquire().await?;
+    /// let fleet = store.fleet().await?;
+    /// assert_eq!(fleet.processes[0].holds[0].lock, "order:7");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The store is unavailable.
+    pub async fn fleet(&self) -> Result<FleetReport, Error> {
+        self.ask_fleet(None).await
+    }
+
+    /// Asks all processes, about one lock or about everything.
+    pub(crate) async fn ask_fleet(&self, lock: Option<&Key>) -> Result<FleetReport, Error> {
+        let (question, backend) = (random_hex_id().to_string(), self.backend());
+        let asked = backend.ask_fleet(question.clone(), lock.cloned()).await?;
+        let deadline = Instant::now() + MAX_WAIT;
+        loop {
+            let reports = backend.read_reports(question.clone()).await?;
+            if reports.len() as u64 >= asked || Instant::now() >= deadline {
+                let parsed = reports.iter().filter_map(|report| serde_json::from_str(report).ok());
+                let mut processes: Vec<ProcessReport> = parsed.collect();
+                processes
+                    .sort_by(|left, right| (&left.host, left.pid).cmp(&(&right.host, right.pid)));
+                return Ok(FleetReport { processes });
+            }
+            sleep(POLL_INTERVAL).await;
+        }
+    }
+}
+
+/// Answers questions for a store handle.
+pub(crate) struct FleetResponder(WeakStore);
+
+impl FleetResponder {
+    /// Creates the responder, for as long as the caller keeps it.
+    pub(crate) fn new(store: WeakStore) -> Arc<Self> {
+        Arc::new(Self(store))
+    }
+}
+
+impl QuestionListener for FleetResponder {
+    fn on_question(&self, question: &str, lock: Option<&Key>) {
+        let Some(store) = self.0.upgrade() else { return };
+        let (question, report) = (question.to_owned(), ProcessReport::of(&store, lock));
+        let weak_store = self.0.clone();
+        store.spawn_background(async move {
+            let Some(store) = weak_store.upgrade() else { return };
+            let Ok(report) = serde_json::to_string(&report) else { return };
+            // Without an answer, the operator sees one process less.
+            drop(store.backend().append_report(question, report).await);
+        });
+    }
+
+    fn on_forced_release(&self) {
+        if let Some(store) = self.0.upgrade() {
+            store.agent().recheck_leases();
+        }
+    }
+}

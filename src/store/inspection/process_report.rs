@@ -1,0 +1,126 @@
+//! [`ProcessReport`]: what a process says of itself to operators.
+
+use std::{
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    durations::saturating_millis,
+    instruments::StoreStats,
+    key::Key,
+    store::{Store, hold_state::HoldState},
+};
+
+/// Most holds in a report: the longest ones.
+const MAX_HOLDS: usize = 200;
+
+/// What a process does with a store, by its own account.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct ProcessReport {
+    /// Id of the store handle; another one at each start of the process.
+    pub node: String,
+    /// Name of the host.
+    pub host: String,
+    /// Process id on its host.
+    pub pid: u32,
+    /// Version of the library.
+    pub version: String,
+    /// Time since the process first answered or used a store, in milliseconds.
+    pub uptime_ms: u64,
+    /// Longest holds, at most 200; if the question was about one lock, those of that lock.
+    pub holds: Vec<HoldReport>,
+    /// Number of locks that the process holds.
+    pub hold_count: u64,
+    /// Workers of the process.
+    pub workers: Vec<WorkerReport>,
+    /// What the process has done so far.
+    pub stats: StoreStats,
+}
+
+/// A lock that a process holds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HoldReport {
+    /// Name of the lock, as in [`Key::operator_name`].
+    pub lock: String,
+    /// `exclusive`, `shared` or `permits`.
+    pub mode: String,
+    /// Fence of the hold.
+    pub fence: u64,
+    /// Time for which the lock was held so far, in milliseconds.
+    pub held_ms: u64,
+    /// Time until the lease ends unless it is renewed, in milliseconds.
+    pub lease_left_ms: u64,
+    /// True if a deferred request runs under the lock.
+    pub is_run: bool,
+}
+
+/// A worker of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct WorkerReport {
+    /// Name of its task queue; `None` for deferred requests.
+    pub queue: Option<String>,
+    /// Number of runs that it executes at the same time.
+    pub slots: usize,
+    /// Number of runs at the moment.
+    pub busy: usize,
+}
+
+impl ProcessReport {
+    /// Creates the report of this process, about one lock or about all.
+    pub(crate) fn of(store: &Store, lock: Option<&Key>) -> Self {
+        let all_holds = store.agent().holds();
+        let hold_count = all_holds.len() as u64;
+        let mut holds: Vec<HoldReport> = all_holds
+            .iter()
+            .filter(|hold| lock.is_none_or(|lock| lock == hold.key()))
+            .map(|hold| HoldReport::of(hold))
+            .collect();
+        holds.sort_unstable_by_key(|hold| std::cmp::Reverse(hold.held_ms));
+        holds.truncate(MAX_HOLDS);
+        let workers = store.counters().workers();
+        let workers = workers.iter().map(|worker| WorkerReport {
+            queue: worker.queue.clone(),
+            slots: worker.slots,
+            busy: worker.busy(),
+        });
+        Self {
+            node: store.node().to_string(),
+            host: gethostname::gethostname().to_string_lossy().into_owned(),
+            pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_ms: saturating_millis(uptime()),
+            holds,
+            hold_count,
+            workers: workers.collect(),
+            stats: store.stats(),
+        }
+    }
+}
+
+impl HoldReport {
+    fn of(hold: &HoldState) -> Self {
+        let now = tokio::time::Instant::now();
+        Self {
+            lock: hold.key().operator_name().into_owned(),
+            mode: hold.lease.terms.mode.name().to_owned(),
+            fence: hold.fence,
+            held_ms: saturating_millis(now.saturating_duration_since(hold.held_since)),
+            lease_left_ms: saturating_millis(
+                hold.lease.valid_until().saturating_duration_since(now),
+            ),
+            is_run: hold.lease.terms.job.is_some(),
+        }
+    }
+}
+
+/// Returns the time since the first call, which the first use of a store makes.
+pub(crate) fn uptime() -> Duration {
+    static STARTED_AT: OnceLock<Instant> = OnceLock::new();
+    STARTED_AT.get_or_init(Instant::now).elapsed()
+}
