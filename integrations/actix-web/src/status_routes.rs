@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 
 use actix_web::{
-    HttpRequest, HttpResponse, Resource,
+    HttpMessage as _, HttpRequest, HttpResponse, Resource,
     body::{BodyStream, BoxBody},
     dev::{AppService, HttpServiceFactory},
     web,
@@ -13,7 +13,7 @@ use futures_util::StreamExt as _;
 use lockgate::{
     Reply, RequestUser, Store,
     defer::{StatusReply, StatusResource},
-    driver::GateRequest as _,
+    driver::{GateRequest as _, StopPhase, StopSignals},
 };
 
 use crate::{
@@ -48,6 +48,8 @@ pub struct DeferredRoutes {
 /// - `Prefer: wait=N` (at most 25 s) holds the response until the job changes, and for
 ///   `{path}/{id}/response` until there is a response or will be none. With 4,096 waiting requests
 ///   in this process, further ones get their response at once.
+/// - When [`serve`](crate::serve()) drains, waiting requests get their response at once, and streams
+///   end, so that their clients ask another process.
 /// - `If-None-Match` omits a document that the client has already.
 /// - A stored response is not treated as a page of this origin by browsers
 ///   (`Content-Security-Policy: sandbox`), unless the handler has sent a policy of its own.
@@ -176,9 +178,13 @@ async fn status_response(
     let mut view = RequestView::new(&request);
     // An unreadable value is not an id, and gets the 404 of an unknown one.
     let id = view.path_param("id").ok().flatten().unwrap_or_default();
-    let status_reply = match resource.parse_request(&mut view, &id, wants_response) {
-        Ok(request) => request.execute().await,
-        Err(reply) => return response_from_reply(reply),
+    let signals = request.extensions().get::<StopSignals>().cloned();
+    let status_reply = match (resource.parse_request(&mut view, &id, wants_response), signals) {
+        (Ok(request), Some(signals)) => {
+            request.end_waits_at(signals.reached(StopPhase::Draining)).execute().await
+        }
+        (Ok(request), None) => request.execute().await,
+        (Err(reply), _) => return response_from_reply(reply),
     };
     match status_reply {
         StatusReply::Complete(reply) => response_from_reply(reply),

@@ -19,7 +19,9 @@ use actix_web::{
     web::{self, Bytes, Data, ServiceConfig},
 };
 use futures_util::{StreamExt as _, stream};
-use lockgate_actix_web::{DeferLayer, DeferWorker, JobId, JobState, Key, LockLayer, Store, serve};
+use lockgate_actix_web::{
+    DeferLayer, DeferWorker, JobId, JobState, Key, LockLayer, Store, deferred_routes, serve,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -83,6 +85,7 @@ fn routes(
             .service(web::resource("/endless").get(endless_body))
             .service(orders)
             .service(exports)
+            .service(deferred_routes("/deferred"))
             .app_data(store.clone())
             .app_data(state.clone());
     }
@@ -272,6 +275,26 @@ async fn run_over_the_drain_timeout_returns_to_its_queue_and_runs_in_another_wor
     let job = store.deferred_jobs().get(&id).await.expect("it is there").expect("kept");
     assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
     assert_eq!(run_in_another_worker(&store, &id).await, 1);
+}
+
+/// Without the signal it would be open until the run ends.
+#[actix_web::test]
+async fn event_stream_of_a_running_job_ends_when_the_drain_begins() {
+    let mut server = RunningServer::start(3 * TEST_TIMEOUT);
+    let id = server.enqueue("7").await;
+    server.wait_until_started().await;
+    let mut stream = TcpStream::connect(server.addr).await.expect("it listens");
+    let head =
+        format!("GET /deferred/{id} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("it reads");
+    let events = read_until(&mut stream, "running").await;
+    assert!(events.starts_with("HTTP/1.1 200 "), "{events}");
+    server.stop();
+    let rest = read_to_end(&mut stream).await;
+    assert!(rest.ends_with("0\r\n\r\n"), "the body ends in order: {rest}");
+    assert!(!server.task.is_finished(), "the run continues");
+    server.work.permits.add_permits(1);
+    server.wait_for_end().await;
 }
 
 #[actix_web::test]

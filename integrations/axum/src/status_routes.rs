@@ -8,6 +8,7 @@ use http::request::Parts;
 use lockgate::{
     Reply, RequestUser, Store,
     defer::{StatusReply, StatusResource},
+    driver::{StopPhase, StopSignals},
     middleware::{Framework as _, PartsView, response_from_reply},
 };
 
@@ -40,6 +41,8 @@ pub struct DeferredRoutes {
 /// - `Prefer: wait=N` (at most 25 s) holds the response until the job changes, and for
 ///   `{path}/{id}/response` until there is a response or will be none. With 4,096 waiting requests
 ///   in this process, further ones get their response at once.
+/// - When [`serve`](crate::serve()) drains, waiting requests get their response at once, and streams
+///   end, so that their clients ask another process.
 /// - `If-None-Match` omits a document that the client has already.
 /// - A stored response is not treated as a page of this origin by browsers
 ///   (`Content-Security-Policy: sandbox`), unless the handler has sent a policy of its own.
@@ -165,10 +168,14 @@ async fn status_response(
     let (mut parts, _) = request.into_parts();
     // An id that is not valid UTF-8 is an unknown id.
     let id = AxumFramework::path_param(&mut parts, "id").ok().flatten().unwrap_or_default();
+    let signals = parts.extensions.get::<StopSignals>().cloned();
     let mut view = PartsView::<AxumFramework>::new(&mut parts);
-    let status_reply = match resource.parse_request(&mut view, &id, wants_response) {
-        Ok(request) => request.execute().await,
-        Err(reply) => return reply_response(reply),
+    let status_reply = match (resource.parse_request(&mut view, &id, wants_response), signals) {
+        (Ok(request), Some(signals)) => {
+            request.end_waits_at(signals.reached(StopPhase::Draining)).execute().await
+        }
+        (Ok(request), None) => request.execute().await,
+        (Err(reply), _) => return reply_response(reply),
     };
     match status_reply {
         StatusReply::Complete(reply) => reply_response(reply),

@@ -11,7 +11,8 @@ use axum::{
 };
 use futures_util::{StreamExt as _, stream};
 use lockgate_axum::{
-    DeferLayer, DeferWorker, JobId, JobState, Key, LockLayer, Quota, RateLimitLayer, Store, serve,
+    DeferLayer, DeferWorker, JobId, JobState, Key, LockLayer, Quota, RateLimitLayer, Store,
+    deferred_routes, serve,
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -74,6 +75,7 @@ fn app(store: &Store, state: &Arc<Work>) -> Router {
         .route("/endless", get(endless_body))
         .merge(orders)
         .merge(exports)
+        .merge(deferred_routes("/deferred"))
         .layer(Extension(store.clone()))
         .with_state(Arc::clone(state))
 }
@@ -258,6 +260,26 @@ async fn run_over_the_drain_timeout_returns_to_its_queue_and_runs_in_another_wor
     let job = store.deferred_jobs().get(&id).await.expect("it is there").expect("kept");
     assert_eq!((job.state, job.attempts), (JobState::Queued, 0), "{job:?}");
     assert_eq!(run_in_another_worker(&store, &id).await, 1);
+}
+
+/// Without the signal it would be open until the run ends.
+#[tokio::test]
+async fn event_stream_of_a_running_job_ends_when_the_drain_begins() {
+    let mut server = RunningServer::start(3 * TEST_TIMEOUT).await;
+    let id = server.enqueue("7").await;
+    server.wait_until_started().await;
+    let mut stream = TcpStream::connect(server.addr).await.expect("it listens");
+    let head =
+        format!("GET /deferred/{id} HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("it reads");
+    let events = read_until(&mut stream, "running").await;
+    assert!(events.starts_with("HTTP/1.1 200 "), "{events}");
+    server.stop();
+    let rest = read_to_end(&mut stream).await;
+    assert!(rest.ends_with("0\r\n\r\n"), "the body ends in order: {rest}");
+    assert!(!server.task.is_finished(), "the run continues");
+    server.work.permits.add_permits(1);
+    server.wait_for_end().await;
 }
 
 #[tokio::test]

@@ -56,7 +56,8 @@ const OVERLOAD_RECONNECT_DELAY_MS: u32 = 10_000;
 
 /// Body of an event stream. Each item is one event or a comment.
 ///
-/// The stream ends with its job, or after 25 s. If 4,096 requests of this process wait for changes
+/// The stream ends with its job, after 25 s, or when its server
+/// [drains](super::StatusRequest::end_waits_at). If 4,096 requests of this process wait for changes
 /// already, it ends after the first event. It can be dropped at any time.
 pub struct StatusEvents(BoxStream<'static, Bytes>);
 
@@ -96,6 +97,7 @@ impl StatusEvents {
         if let Some(event) = retry_event.clone().filter(|_| wait_permit.is_none()) {
             return Ok(StatusReply::Events(event_stream_head(), Self(once(ready(event)).boxed())));
         }
+        let wait_end = job.wait_end.clone();
         let state = EventStreamState {
             job,
             watch,
@@ -115,7 +117,8 @@ impl StatusEvents {
             let (item, has_more) = state.next_item().await?;
             Some((item, has_more.then_some(state)))
         });
-        Ok(StatusReply::Events(event_stream_head(), Self(iter(retry_event).chain(items).boxed())))
+        let items = iter(retry_event).chain(items).take_until(wait_end);
+        Ok(StatusReply::Events(event_stream_head(), Self(items.boxed())))
     }
 }
 

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use futures_util::future::BoxFuture;
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, Shared},
+};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
@@ -52,7 +55,11 @@ pub struct StatusRequest {
     pub(super) viewer: StatusViewer,
     /// Path of the resource, if the router tells it.
     pub(super) served_path: Option<String>,
+    pub(super) wait_end: WaitEnd,
 }
+
+/// Resolves when requests have to stop waiting for changes.
+pub(super) type WaitEnd = Shared<BoxFuture<'static, ()>>;
 
 /// Identity that visibility depends on.
 pub(super) enum StatusViewer {
@@ -89,6 +96,14 @@ pub enum StatusReply {
 }
 
 impl StatusRequest {
+    /// Ends the waits of this request when `end` resolves, such as at the drain of a server, which
+    /// waits for open responses: `Prefer: wait` is answered with the current state, and a stream of
+    /// events ends. Its client reconnects. Default: the waits end after 25 s.
+    pub fn end_waits_at(mut self, end: impl Future<Output = ()> + Send + 'static) -> Self {
+        self.wait_end = end.boxed().shared();
+        self
+    }
+
     /// Executes the request on the store. Cancel safe.
     pub async fn execute(self) -> StatusReply {
         let Some(id) = self.id.clone() else {
@@ -101,7 +116,7 @@ impl StatusRequest {
             StatusViewer::Identified(viewer) => Some(viewer),
             StatusViewer::Pending(viewer) => Some(viewer.await),
         };
-        let job = VisibleJob { store: self.store, id, viewer };
+        let job = VisibleJob { store: self.store, id, viewer, wait_end: self.wait_end };
         let reply = match self.action {
             StatusAction::Cancel => job.cancel().await.map(StatusReply::Complete),
             StatusAction::Events { last_event_id } => {
@@ -151,6 +166,7 @@ pub(super) struct VisibleJob {
     pub(super) store: Store,
     pub(super) id: JobId,
     viewer: Option<Option<String>>,
+    pub(super) wait_end: WaitEnd,
 }
 
 impl VisibleJob {
@@ -258,12 +274,11 @@ impl VisibleJob {
             if Instant::now() >= deadline {
                 return Ok(Some((job, document)));
             }
-            freshness = wait_for_next_poll(
-                changes,
-                deadline.min(Instant::now() + POLL_INTERVAL),
-                POLL_INTERVAL / 2,
-            )
-            .await;
+            let poll_at = deadline.min(Instant::now() + POLL_INTERVAL);
+            freshness = tokio::select! {
+                freshness = wait_for_next_poll(changes, poll_at, POLL_INTERVAL / 2) => freshness,
+                () = self.wait_end.clone() => return Ok(Some((job, document))),
+            };
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc};
 
-use futures_util::{FutureExt as _, future::BoxFuture};
+use futures_util::{
+    FutureExt as _,
+    future::{BoxFuture, pending},
+};
 
 use super::{
     request_headers::{accepts_event_stream, parse_if_none_match, parse_last_event_id, parse_wait},
@@ -178,7 +181,8 @@ impl<N: ?Sized> StatusResource<N> {
             .map_or(StatusViewer::Anyone, |source| source.identify(view.native_request()));
         let wait = parse_wait(&view.header_values("prefer"));
         let served_path = served_path(&view.route());
-        Ok(StatusRequest { store, id: JobId::parse(id), action, wait, viewer, served_path })
+        let (id, wait_end) = (JobId::parse(id), pending().boxed().shared());
+        Ok(StatusRequest { store, id, action, wait, viewer, served_path, wait_end })
     }
 }
 

@@ -94,6 +94,24 @@ async fn long_poll_without_a_change_ends_in_time() {
     assert_eq!(started.elapsed(), 20 * SECOND);
 }
 
+/// A server that drains waits for open responses.
+#[tokio::test(start_paused = true)]
+async fn long_poll_and_event_stream_end_when_the_server_drains() {
+    let store = Store::memory();
+    let id = enqueue_job(&store, "/x").await;
+    let started = Instant::now();
+    let drain_begins = || tokio::time::sleep(3 * SECOND);
+    let poll = status_request(&store, &id, &[("prefer", "wait=20")]).end_waits_at(drain_begins());
+    assert_eq!(complete_reply(poll.execute().await).status, 200);
+    assert_eq!(started.elapsed(), 3 * SECOND);
+    let stream = status_request(&store, &id, &[("accept", "text/event-stream")]);
+    let StatusReply::Events(_, events) = stream.end_waits_at(drain_begins()).execute().await else {
+        panic!("no stream");
+    };
+    assert_eq!(events.collect::<Vec<_>>().await.len(), 1, "the current state");
+    assert_eq!(started.elapsed(), 6 * SECOND);
+}
+
 /// A long poll for the response does not end when the job merely starts to run.
 #[tokio::test(start_paused = true)]
 async fn response_poll_ends_with_the_response() {

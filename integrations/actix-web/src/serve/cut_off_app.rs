@@ -4,7 +4,7 @@ use std::fmt;
 
 use actix_http::Request;
 use actix_service::{Service, ServiceFactory};
-use actix_web::{Error, dev::AppConfig, error::ErrorServiceUnavailable};
+use actix_web::{Error, HttpMessage as _, dev::AppConfig, error::ErrorServiceUnavailable};
 use futures_util::future::LocalBoxFuture;
 use lockgate::driver::{StopPhase, StopSignals};
 
@@ -67,6 +67,8 @@ where
     actix_service::forward_ready!(service);
 
     fn call(&self, request: Request) -> Self::Future {
+        // The status routes end their streams when the server drains.
+        request.extensions_mut().insert(self.signals.clone());
         let (response, signals) = (self.service.call(request), self.signals.clone());
         Box::pin(async move {
             tokio::select! {

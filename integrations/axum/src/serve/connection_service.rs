@@ -72,6 +72,8 @@ impl Service<Request> for ConnectionService {
 
     fn call(&mut self, mut request: Request) -> Self::Future {
         request.extensions_mut().insert(self.peer);
+        // The status routes end their streams when the server drains.
+        request.extensions_mut().insert(self.signals.clone());
         let (response, signals) = (self.app.call(request), self.signals.clone());
         Box::pin(async move {
             tokio::select! {
