@@ -4,6 +4,9 @@
 //! This is a separate test target because the subscriber is global to the process. Each event is
 //! emitted by one test only, because the events are counted.
 
+#[path = "warnings/dead_status_paths.rs"]
+mod dead_status_paths;
+
 use std::{
     io,
     sync::{Arc, LazyLock, Mutex},

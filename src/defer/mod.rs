@@ -65,6 +65,8 @@ mod worker;
 pub use self::job_stepper::JobRunReport;
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::job_stepper::JobStepper;
+#[cfg(feature = "serve")]
+pub(crate) use self::status::find_dead_status_paths;
 #[cfg(feature = "webhook")]
 pub use self::webhook::Webhooks;
 pub use self::{

@@ -28,24 +28,43 @@ use crate::{error::Error, store::live_store_count};
 /// layers of an earlier test.
 #[derive(Debug, Default)]
 pub(super) struct ProcessWiring {
-    /// Names of the snapshots that each layer around a service carries.
-    layers: Vec<Weak<SnapshotNames>>,
+    /// Layers around a service.
+    layers: Vec<LayerRecord>,
     /// Names of the snapshots that each running worker restores.
     workers: Vec<Weak<SnapshotNames>>,
     /// Status resources that are mounted.
     status_mounts: Vec<Weak<StatusMount>>,
 }
 
+/// Layer around a service.
+#[derive(Debug)]
+struct LayerRecord {
+    /// Names of the snapshots that it carries.
+    carried: Weak<SnapshotNames>,
+    /// Path of the status resource that it sets.
+    status_path: Option<String>,
+}
+
 impl ProcessWiring {
     /// Adds a layer. Returns false if it is known: routers apply a layer once for each route.
-    fn add_layer(&mut self, carried: &Arc<SnapshotNames>) -> bool {
-        let layer = Arc::downgrade(carried);
-        if self.layers.iter().any(|known| known.ptr_eq(&layer)) {
+    fn add_layer(&mut self, carried: &Arc<SnapshotNames>, status_path: Option<&str>) -> bool {
+        let carried = Arc::downgrade(carried);
+        let mut known = self.layers.iter();
+        if known.any(|layer| {
+            layer.carried.ptr_eq(&carried) && layer.status_path.as_deref() == status_path
+        }) {
             return false;
         }
-        self.layers.retain(|known| known.strong_count() > 0);
-        self.layers.push(layer);
+        self.layers.retain(|layer| layer.carried.strong_count() > 0);
+        self.layers.push(LayerRecord { carried, status_path: status_path.map(str::to_owned) });
         true
+    }
+
+    /// Returns the path of the status resource of each layer, `None` for the default.
+    #[cfg(feature = "serve")]
+    pub(super) fn layer_status_paths(&self) -> impl Iterator<Item = Option<&str>> {
+        let layers = self.layers.iter().filter(|layer| layer.carried.strong_count() > 0);
+        layers.map(|layer| layer.status_path.as_deref())
     }
 
     fn add_worker(&mut self, restored: &Arc<SnapshotNames>) {
@@ -64,7 +83,7 @@ impl ProcessWiring {
 
     /// Returns a snapshot that some layer carries and a worker with these restorers lacks.
     fn snapshot_missing_in(&self, restored: &SnapshotNames) -> Option<&'static str> {
-        let mut layers = self.layers.iter().filter_map(Weak::upgrade);
+        let mut layers = self.layers.iter().filter_map(|layer| layer.carried.upgrade());
         layers.find_map(|carried| carried.difference(restored).next().copied())
     }
 
@@ -102,12 +121,9 @@ fn has_single_store() -> bool {
 
 /// Records a layer when it is put around a service. Logs an error if a worker that runs already
 /// lacks one of its snapshots; a worker that starts later [fails](check_worker).
-pub(super) fn record_layer(carried: &Arc<SnapshotNames>) {
-    if carried.is_empty() {
-        return;
-    }
+pub(super) fn record_layer(carried: &Arc<SnapshotNames>, status_path: Option<&str>) {
     let missing = with_process_wiring(|wiring| {
-        let is_new = wiring.add_layer(carried);
+        let is_new = wiring.add_layer(carried, status_path);
         is_new.then(|| wiring.snapshot_missing_in_workers(carried)).flatten()
     });
     if let Some(snapshot) = missing.filter(|_| has_single_store()) {

@@ -32,6 +32,7 @@ mod request_kind;
 mod request_scope;
 mod run_progress;
 mod run_until_cancelled;
+mod status_probe;
 
 pub use self::gate_trait::{
     Gate, InitialVerdict, LeaveAction, ParkedVerdict, ServiceOutcome, Verdict,
@@ -70,4 +71,5 @@ pub use self::{
     request_kind::RequestKind,
     request_scope::RequestScope,
     run_until_cancelled::{CallCompletion, poll_until_cancelled, run_until_cancelled},
+    status_probe::StatusProbe,
 };

@@ -9,6 +9,7 @@
 //! ```
 
 mod background_worker;
+mod live_server;
 mod server_lifecycle;
 mod stop_signals;
 mod termination_signal;

@@ -13,9 +13,14 @@ use tokio::{
     time::timeout,
 };
 
-use super::{BackgroundWorker, StopPhase, StopSignals, termination_signal::termination_signal};
+use super::{
+    BackgroundWorker, StopPhase, StopSignals, live_server::LiveServer,
+    termination_signal::termination_signal,
+};
 use crate::{
+    defer::find_dead_status_paths,
     durations::MAX_DURATION,
+    gate::StatusProbe,
     store::{Store, live_store_count},
 };
 
@@ -48,6 +53,7 @@ pub struct ServerLifecycle {
     shutdown: Option<BoxFuture<'static, ()>>,
     phase: watch::Sender<StopPhase>,
     signals: StopSignals,
+    _live: LiveServer,
 }
 
 impl ServerLifecycle {
@@ -61,6 +67,7 @@ impl ServerLifecycle {
             shutdown: None,
             signals: StopSignals::new(&phase),
             phase,
+            _live: LiveServer::new(),
         }
     }
 
@@ -125,6 +132,28 @@ impl ServerLifecycle {
             tokio::select! {
                 _ = idle => {}
                 () = signals.reached(StopPhase::CuttingOff) => {}
+            }
+        }
+    }
+
+    /// Checks whether the application serves the status routes where the `DeferLayer`s of this
+    /// process send their clients, and logs an error otherwise. `send` sends a GET for a target
+    /// through the application, with the probe among the extensions, and returns the status.
+    ///
+    /// It is silent beside another server, which may serve the routes. Cancel safe.
+    pub async fn check_status_paths<Fut>(send: impl Fn(String, StatusProbe) -> Fut)
+    where
+        Fut: Future<Output = Option<u16>>,
+    {
+        for path in find_dead_status_paths(send).await {
+            if LiveServer::is_only_one() {
+                tracing::error!(
+                    path,
+                    "the status of deferred requests is 404: their Location begins with `path`, \
+                     and deferred_routes answers elsewhere, such as below the prefix of a nested \
+                     router; set .status_path(..) on the DeferLayer to the whole path, or mount \
+                     the routes at `path`"
+                );
             }
         }
     }

@@ -1,6 +1,7 @@
 //! `serve`: a server with its workers, until SIGTERM.
 
 mod cut_off_app;
+mod status_path_check;
 
 use std::{
     fmt::{self, Debug},
@@ -8,6 +9,7 @@ use std::{
     io,
     net::TcpListener,
     pin::{Pin, pin},
+    sync::{Arc, atomic::AtomicBool},
     task::{Context, Poll},
     time::Duration,
 };
@@ -43,6 +45,11 @@ use self::cut_off_app::CutOffApp;
 ///
 /// A client that disconnects releases its lock at once: `h1_allow_half_closed(false)` is set.
 /// Further signals change nothing.
+///
+/// When it starts, its first thread sends a GET for an unknown job through the application to each
+/// path that the `Location` of a deferred request would name, and logs an error if
+/// [`deferred_routes`](crate::deferred_routes) is not found there. The request comes from 127.0.0.1
+/// and is not charged by rate limits. Nothing is sent without `deferred_routes`.
 ///
 /// Signals are caught from [`into_future`](IntoFuture::into_future) on, which `.await` calls: call
 /// it before you announce the server to other processes, if a signal may follow at once.
@@ -115,9 +122,11 @@ where
 {
     let lifecycle = ServerLifecycle::new();
     let signals = lifecycle.signals();
+    let is_checked = Arc::new(AtomicBool::new(false));
     let cut_off_app = move || {
         let app = IntoServiceFactory::<S, Request>::into_factory(app());
-        CutOffApp::new(app, signals.clone())
+        let status_of = |response: S::Response| response.into().status().as_u16();
+        CutOffApp::new(app, signals.clone(), status_of, Arc::clone(&is_checked))
     };
     let server = CutOffServer::<_, S, B>::new(cut_off_app);
     Serve {

@@ -2,6 +2,7 @@
 
 mod closable_listener;
 mod connection_service;
+mod status_path_check;
 
 use std::{
     fmt,
@@ -19,8 +20,12 @@ use lockgate::{
     Store,
     driver::{BackgroundWorker, ServerLifecycle, StopPhase},
 };
+use tokio::task::JoinSet;
 
-use self::{closable_listener::ClosableListener, connection_service::MakeConnectionService};
+use self::{
+    closable_listener::ClosableListener, connection_service::MakeConnectionService,
+    status_path_check::check_status_paths,
+};
 
 /// Serves `app` with its workers until SIGTERM or ctrl-c, and ends both in order. It replaces
 /// [`axum::serve()`].
@@ -37,6 +42,11 @@ use self::{closable_listener::ClosableListener, connection_service::MakeConnecti
 ///
 /// The address of each connection is known to [`by_ip`](crate::RateLimitLayer::by_ip) and to
 /// `ConnectInfo<SocketAddr>`. Further signals change nothing.
+///
+/// When it starts, it sends a GET for an unknown job through `app` to each path that the `Location`
+/// of a deferred request would name, and logs an error if
+/// [`deferred_routes`](crate::deferred_routes) is not found there. The request comes from 127.0.0.1
+/// and is not charged by rate limits. Nothing is sent without `deferred_routes`.
 ///
 /// Signals are caught from [`into_future`](IntoFuture::into_future) on, which `.await` calls: call
 /// it before you announce the server to other processes, if a signal may follow at once.
@@ -145,12 +155,15 @@ where
         let listening = lifecycle.listen_for_termination();
         let signals = lifecycle.signals();
         let listener = ClosableListener::new(listener, signals.clone());
-        let connections = MakeConnectionService::new(app, signals.clone());
+        let connections = MakeConnectionService::new(app.clone(), signals.clone());
         let server = axum::serve(listener, connections)
             .with_graceful_shutdown(signals.reached(StopPhase::Draining))
             .into_future();
         ServeFuture(Box::pin(async move {
             listening?;
+            // A task of its own: a panic of the application stays there. It ends with this future.
+            let mut checks = JoinSet::new();
+            checks.spawn(check_status_paths(app));
             lifecycle.run(server).await
         }))
     }

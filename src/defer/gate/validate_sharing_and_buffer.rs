@@ -5,14 +5,15 @@ use crate::{defer::wiring_registry, store::MergeMode};
 
 impl<N: ?Sized> DeferSettings<N> {
     /// Validates the layer's settings when it is put around a service, and records its snapshots
-    /// for the check of the workers. Warns about a body limit beyond the buffer budget.
+    /// and its status path for the checks of workers and servers. Warns about a body limit beyond the buffer budget.
     ///
     /// # Panics
     ///
     /// Panics if requests of different users could share jobs or responses.
     pub(super) fn validate(&self) {
         self.validate_sharing();
-        wiring_registry::record_layer(self.snapshot_extractors.names());
+        let status_path = self.status_path.as_deref();
+        wiring_registry::record_layer(self.snapshot_extractors.names(), status_path);
         let StorageSettings { body_limit, head_limit, buffer_budget: budget, .. } = self.storage;
         if body_limit.saturating_add(head_limit) > budget / 2 {
             crate::throttle::throttled!(

@@ -19,6 +19,8 @@
 //! also cost the same single read of the store. A malformed id is not looked up, which reveals
 //! nothing.
 
+#[cfg(feature = "serve")]
+mod dead_status_paths;
 mod request_headers;
 mod run_time_averages;
 mod status_document;
@@ -27,6 +29,8 @@ mod status_paths;
 mod status_request;
 mod status_resource;
 
+#[cfg(feature = "serve")]
+pub(crate) use self::dead_status_paths::find_dead_status_paths;
 pub(super) use self::{
     status_document::gone_reply,
     status_paths::{StatusMount, StatusPaths, normalize_path},

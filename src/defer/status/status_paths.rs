@@ -15,25 +15,31 @@ use parking_lot::Mutex;
 use crate::{defer::wiring_registry::with_process_wiring, store::Store};
 
 /// Path that a layer names if no mount is known.
-const DEFAULT_PATH: &str = "/deferred";
+pub(super) const DEFAULT_PATH: &str = "/deferred";
 
 /// A status resource that is mounted. It counts for as long as its routes exist.
 #[derive(Debug)]
 pub(in crate::defer) struct StatusMount {
-    path: String,
+    /// `None` if the path does not say where clients find the resource: the root, which is usual
+    /// inside a nested router, and a path with parameters.
+    path: Option<String>,
     /// `None` if the requests provide the store.
     store: Option<Store>,
 }
 
 impl StatusMount {
-    /// Registers a mount in the process. Returns `None` for a path that does not say where clients
-    /// find the resource: the root, which is usual inside a nested router, and a path with
-    /// parameters.
-    pub(super) fn register(path: &str, store: Option<&Store>) -> Option<Arc<Self>> {
-        let path = normalize_path(path).filter(|path| !path.is_empty() && !path.contains('{'))?;
+    /// Registers a mount in the process.
+    pub(super) fn register(path: &str, store: Option<&Store>) -> Arc<Self> {
+        let path = normalize_path(path).filter(|path| !path.is_empty() && !path.contains('{'));
         let mount = Arc::new(Self { path, store: store.cloned() });
         with_process_wiring(|wiring| wiring.add_status_mount(&mount));
-        Some(mount)
+        mount
+    }
+
+    /// Returns the path to which clients may be sent, without the prefix of a nested router.
+    #[cfg(feature = "serve")]
+    pub(super) fn client_path(&self) -> Option<&str> {
+        self.path.as_deref()
     }
 }
 
@@ -45,12 +51,12 @@ fn mounted_paths(store: &Store) -> BTreeSet<String> {
         mount.store.as_ref().is_some_and(|own| own.is_same_as(store) == Some(true))
     };
     let own: BTreeSet<_> =
-        mounts.iter().filter(has_store).map(|mount| mount.path.clone()).collect();
+        mounts.iter().filter(has_store).filter_map(|mount| mount.path.clone()).collect();
     if !own.is_empty() {
         return own;
     }
     let shared = mounts.iter().filter(|mount| mount.store.is_none());
-    shared.map(|mount| mount.path.clone()).collect()
+    shared.filter_map(|mount| mount.path.clone()).collect()
 }
 
 /// Returns a path with one slash in front and none at its end, the root as an empty text. `None` if

@@ -10,11 +10,11 @@ use futures_util::{
 use super::{
     request_headers::{accepts_event_stream, parse_if_none_match, parse_last_event_id, parse_wait},
     status_paths::StatusMount,
-    status_request::{StatusAction, StatusRequest, StatusViewer},
+    status_request::{StatusAction, StatusRequest, StatusViewer, not_found_reply},
 };
 use crate::{
     defer::RequestUser,
-    gate::{GateRequest, RequestKind, RouteMatch},
+    gate::{GateRequest, RequestKind, RouteMatch, StatusProbe},
     reply::{Reply, problem},
     store::{JobId, Store},
 };
@@ -130,8 +130,8 @@ impl<N: ?Sized> StatusResource<N> {
     /// of its own sends its clients there.
     ///
     /// Set the [store](Self::store) before, since a mount with a store is that of its jobs alone.
-    /// The root and a path with parameters are not registered: they do not say where clients find
-    /// the resource.
+    /// The root and a path with parameters do not say where clients find the resource, so no client
+    /// is sent there.
     ///
     /// ```
     /// # use lockgate::{Store, defer::StatusResource};
@@ -142,7 +142,7 @@ impl<N: ?Sized> StatusResource<N> {
     /// ```
     #[must_use]
     pub fn mounted_at(mut self, path: &str) -> Self {
-        self.mount = StatusMount::register(path, self.store.as_ref());
+        self.mount = Some(StatusMount::register(path, self.store.as_ref()));
         self
     }
 
@@ -157,6 +157,10 @@ impl<N: ?Sized> StatusResource<N> {
         id: &str,
         response: bool,
     ) -> Result<StatusRequest, Reply> {
+        if let Some(probe) = view.extension::<StatusProbe>() {
+            probe.note_found();
+            return Err(not_found_reply());
+        }
         let action = match view.method() {
             "GET" | "HEAD" if response => StatusAction::Response,
             // An event stream has neither a length nor other metadata for a HEAD.

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     gate::{
         DirectRunRefusals, GateRequest, InitialVerdict, KeyError, ReplayMarker, RequestKind,
-        current_replay,
+        StatusProbe, current_replay,
     },
     instruments::DecisionSource,
     rate_limit::{
@@ -36,6 +36,9 @@ impl<R: RequestKind> RateLimitSettings<R> {
         &self,
         view: &mut V,
     ) -> InitialVerdict<RateLimitContext, Option<RateStatus>> {
+        if view.extension::<StatusProbe>().is_some() {
+            return InitialVerdict::Skip;
+        }
         let replay = current_replay(view);
         // A layer outside of the lock has decided when the request was accepted. A layer inside it
         // is not reached while the lock is held.

@@ -1,6 +1,13 @@
 //! `CutOffApp`: an application whose open requests end with 503 when the drain timeout is over.
 
-use std::fmt;
+use std::{
+    fmt,
+    rc::Rc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use actix_http::Request;
 use actix_service::{Service, ServiceFactory};
@@ -8,15 +15,25 @@ use actix_web::{Error, HttpMessage as _, dev::AppConfig, error::ErrorServiceUnav
 use futures_util::future::LocalBoxFuture;
 use lockgate::driver::{StopPhase, StopSignals};
 
+use super::status_path_check::check_status_paths;
+
 /// Application of a [`Serve`](super::Serve), once for each thread.
-pub struct CutOffApp<S> {
+pub struct CutOffApp<S: ServiceFactory<Request>> {
     app: S,
     signals: StopSignals,
+    status_of: fn(S::Response) -> u16,
+    /// Shared by the threads, the first of which checks the status routes.
+    is_checked: Arc<AtomicBool>,
 }
 
-impl<S> CutOffApp<S> {
-    pub(super) fn new(app: S, signals: StopSignals) -> Self {
-        Self { app, signals }
+impl<S: ServiceFactory<Request>> CutOffApp<S> {
+    pub(super) fn new(
+        app: S,
+        signals: StopSignals,
+        status_of: fn(S::Response) -> u16,
+        is_checked: Arc<AtomicBool>,
+    ) -> Self {
+        Self { app, signals, status_of, is_checked }
     }
 }
 
@@ -38,11 +55,19 @@ where
 
     fn new_service(&self, config: AppConfig) -> Self::Future {
         let (service, signals) = (self.app.new_service(config), self.signals.clone());
-        Box::pin(async move { Ok(CutOffService { service: service.await?, signals }) })
+        let (status_of, is_checked) = (self.status_of, Arc::clone(&self.is_checked));
+        Box::pin(async move {
+            let service = Rc::new(service.await?);
+            if !is_checked.swap(true, Ordering::Relaxed) {
+                // A task of its own: a panic of the application stays there.
+                actix_rt::spawn(check_status_paths(Rc::clone(&service), status_of));
+            }
+            Ok(CutOffService { service, signals })
+        })
     }
 }
 
-impl<S> fmt::Debug for CutOffApp<S> {
+impl<S: ServiceFactory<Request>> fmt::Debug for CutOffApp<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CutOffApp").field("signals", &self.signals).finish_non_exhaustive()
     }
@@ -50,7 +75,7 @@ impl<S> fmt::Debug for CutOffApp<S> {
 
 /// Service of a [`CutOffApp`].
 pub struct CutOffService<S> {
-    service: S,
+    service: Rc<S>,
     signals: StopSignals,
 }
 

@@ -1,6 +1,8 @@
 //! `Location` of a 202: the routes that are mounted, unless the layer names another path.
 
 use super::*;
+#[cfg(feature = "serve")]
+use crate::gate::{GateRequest as _, StatusProbe};
 use crate::{
     defer::{StatusReply, StatusResource},
     store::CapturedLog,
@@ -111,4 +113,44 @@ async fn job_found_under_the_path_of_its_location_is_no_warning() {
         assert_eq!(request_status(&store, &id).await, 200, "another layer has another path");
     }
     assert!(!log.text().contains(ELSEWHERE), "{}", log.text());
+}
+
+/// The paths that are dead if the application serves `served` and all else is answered with this
+/// status.
+#[cfg(feature = "serve")]
+async fn dead_paths(served: &str, other_status: Option<u16>) -> Vec<String> {
+    crate::defer::find_dead_status_paths(async |target: String, probe: StatusProbe| {
+        let (path, id) = target.rsplit_once('/')?;
+        if path != served {
+            return other_status;
+        }
+        let mut view = FakeGateRequest::new("GET");
+        view.insert_extension(probe);
+        let reply = StatusResource::new().parse_request(&mut view, id, false);
+        Some(reply.expect_err("it is answered without a store").status)
+    })
+    .await
+}
+
+#[cfg(feature = "serve")]
+#[tokio::test]
+async fn path_that_the_application_answers_with_404_is_dead() {
+    TestDeferLayer::new().validate_settings(); // of another application that has ended
+    let gate = TestDeferLayer::new();
+    gate.validate_settings();
+    assert!(dead_paths("/deferred", Some(404)).await.is_empty(), "another process serves them");
+    let _nested = mount(None, "/");
+    assert_eq!(dead_paths("/api/jobs", Some(404)).await, ["/deferred"]);
+    let _jobs = mount(None, "/jobs");
+    assert_eq!(dead_paths("/api/jobs", Some(404)).await, ["/jobs"]);
+    assert!(dead_paths("/jobs", Some(404)).await.is_empty());
+    for status in [Some(200), Some(401), Some(403), Some(429), Some(500), None] {
+        assert!(dead_paths("/api/jobs", status).await.is_empty(), "{status:?} tells nothing");
+    }
+    let configured = gate.clone().status_path("/public/api/jobs");
+    configured.validate_settings();
+    assert_eq!(dead_paths("/jobs", Some(404)).await, Vec::<String>::new(), "behind a proxy");
+    assert_eq!(dead_paths("/v2/jobs", Some(404)).await, ["/jobs", "/public/api/jobs"]);
+    let _several = mount(None, "/admin/jobs");
+    assert_eq!(dead_paths("/v2/jobs", Some(404)).await, ["/public/api/jobs"], "of which store?");
 }
