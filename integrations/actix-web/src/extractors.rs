@@ -27,10 +27,11 @@ use crate::{reply_to_response::response_from_reply, request_view::RequestView};
 /// # use lockgate_actix_web::{CurrentLock, LockLayer, Store};
 /// # #[actix_web::main]
 /// # async fn main() {
+/// let store = Store::memory();
 /// let pay = web::resource("/orders/{id}/pay")
 ///     .post(async |CurrentLock(lock): CurrentLock| format!("fence: {}", lock.fence().is_some()))
-///     .wrap(LockLayer::by_path_param("id"));
-/// let app = App::new().service(pay).app_data(web::Data::new(Store::memory()));
+///     .wrap(LockLayer::by_path_param("id").store(&store));
+/// let app = App::new().service(pay);
 /// let app = init_service(app).await;
 ///
 /// let request = TestRequest::post().uri("/orders/7/pay").to_request();
@@ -47,10 +48,11 @@ pub struct CurrentLock(pub HeldLock);
 /// # use lockgate_actix_web::{CurrentLocks, LockLayer, Store};
 /// # #[actix_web::main]
 /// # async fn main() {
+/// let store = Store::memory();
 /// let transfer = web::resource("/transfers/{from}/{to}")
 ///     .post(async |CurrentLocks(locks): CurrentLocks| format!("{} locks", locks.len()))
-///     .wrap(LockLayer::by_path_params(["from", "to"]));
-/// let app = App::new().service(transfer).app_data(web::Data::new(Store::memory()));
+///     .wrap(LockLayer::by_path_params(["from", "to"]).store(&store));
+/// let app = App::new().service(transfer);
 /// let app = init_service(app).await;
 ///
 /// let request = TestRequest::post().uri("/transfers/1/2").to_request();
@@ -69,10 +71,11 @@ pub struct CurrentLocks(pub HeldLocks);
 /// # use lockgate_actix_web::{Fence, LockLayer, Store};
 /// # #[actix_web::main]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = Store::memory();
 /// let pay = web::resource("/orders/{id}/pay")
 ///     .post(async |Fence(fence): Fence| fence.to_string())
-///     .wrap(LockLayer::by_path_param("id"));
-/// let app = App::new().service(pay).app_data(web::Data::new(Store::memory()));
+///     .wrap(LockLayer::by_path_param("id").store(&store));
+/// let app = App::new().service(pay);
 /// let app = init_service(app).await;
 ///
 /// let mut fences = Vec::new();
@@ -107,10 +110,8 @@ pub struct Fence(pub u64);
 /// # async fn main() {
 /// let remaining = async |CurrentRate(rate): CurrentRate| rate.remaining().to_string();
 /// let quota = Quota::requests(10).per(Duration::from_secs(60));
-/// let app = App::new()
-///     .route("/", web::get().to(remaining))
-///     .wrap(RateLimitLayer::by_header("x-api-key", quota))
-///     .app_data(web::Data::new(Store::memory()));
+/// let limit = RateLimitLayer::by_header("x-api-key", quota).store(&Store::memory());
+/// let app = App::new().route("/", web::get().to(remaining)).wrap(limit);
 /// let app = init_service(app).await;
 ///
 /// let request = TestRequest::get().insert_header(("x-api-key", "abc")).to_request();
@@ -135,11 +136,12 @@ pub struct CurrentRate(pub RateStatus);
 ///
 /// # #[actix_web::main]
 /// # async fn main() {
+/// let store = Store::memory();
 /// let refund = web::resource("/orders/{id}/refund")
 ///     .post(refund)
-///     .wrap(LockLayer::by_path_param("id"))
+///     .wrap(LockLayer::by_path_param("id").store(&store))
 ///     .wrap(DeferLayer::new());
-/// let app = App::new().service(refund).app_data(web::Data::new(Store::memory()));
+/// let app = App::new().service(refund);
 /// let app = init_service(app).await;
 ///
 /// let request = TestRequest::post().uri("/orders/7/refund").to_request();

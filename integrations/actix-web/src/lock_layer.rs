@@ -37,9 +37,8 @@ use crate::{
 /// let store = Store::memory();
 /// let pay = web::resource("/orders/{id}/pay")
 ///     .post(async || "paid")
-///     .wrap(LockLayer::by_path_param_as::<u64>("id"));
-/// let app = App::new().service(pay).app_data(web::Data::new(store.clone()));
-/// let app = init_service(app).await;
+///     .wrap(LockLayer::by_path_param_as::<u64>("id").store(&store));
+/// let app = init_service(App::new().service(pay)).await;
 ///
 /// let guard = store.lock(Key::path_param("id", "7")).acquire().await?;
 /// let request = |id| TestRequest::post().uri(&format!("/orders/{id}/pay")).to_request();

@@ -30,10 +30,8 @@ use crate::{
 /// # #[actix_web::main]
 /// # async fn main() {
 /// let quota = Quota::requests(1).per(Duration::from_secs(60));
-/// let app = App::new()
-///     .route("/", web::get().to(async || "hello"))
-///     .wrap(RateLimitLayer::by_header("x-api-key", quota))
-///     .app_data(web::Data::new(Store::memory()));
+/// let limit = RateLimitLayer::by_header("x-api-key", quota).store(&Store::memory());
+/// let app = App::new().route("/", web::get().to(async || "hello")).wrap(limit);
 /// let app = init_service(app).await;
 ///
 /// let request = || TestRequest::get().insert_header(("x-api-key", "abc")).to_request();
