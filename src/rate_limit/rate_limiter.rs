@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     decision::Decision,
     engine::{CheckRequest, PolicyCheck, RateLimitEngine},
+    gate::policy_conflict_error,
     policy_cost_and_reactions::Policy,
 };
 use crate::{
@@ -35,6 +36,8 @@ pub struct RateLimiter {
     store: Store,
     engine: Arc<RateLimitEngine>,
     policies: Vec<Arc<Policy>>,
+    /// Policy that shares its counter or its name with a later one.
+    conflicting_policy: Option<Arc<Policy>>,
     group: Option<Key>,
 }
 
@@ -46,6 +49,7 @@ impl Store {
             store: self.clone(),
             engine: RateLimitEngine::for_store(self),
             policies: vec![Arc::new(policy.into())],
+            conflicting_policy: None,
             group: None,
         }
     }
@@ -56,9 +60,18 @@ impl RateLimiter {
     ///
     /// A policy without a name gets a number if another one of the limiter has the same limit and
     /// window: `10-per-1s-2`.
+    ///
+    /// Two policies of the same name, or of the same quota while both have no name, share a
+    /// counter: one key would be charged to it twice. [`check`](Self::check) and
+    /// [`peek`](Self::peek), which take one key for all policies, then fail;
+    /// [`check_each`](Self::check_each) takes a key for each.
     #[must_use]
     pub fn and(mut self, policy: impl Into<Policy>) -> Self {
         let policy = policy.into().distinguished_from(&self.policies.iter());
+        if self.conflicting_policy.is_none() {
+            let conflicts = |other: &&Arc<Policy>| policy.conflicts_with(other);
+            self.conflicting_policy = self.policies.iter().find(conflicts).cloned();
+        }
         self.policies.push(Arc::new(policy));
         self
     }
@@ -78,10 +91,12 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::CostAboveQuota`] if waiting does not help. With
+    /// [`ErrorKind::CostAboveQuota`] if waiting does not help; [`ErrorKind::Config`] if two
+    /// policies share a counter or a name: see [`and`](Self::and). With
     /// [`RateLimitOutage::Refuse`](crate::RateLimitOutage::Refuse), the error of an unavailable
     /// store; a call that may have charged is not repeated.
     pub async fn check(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
+        self.refuse_conflict("RateLimiter::check")?;
         self.run_check(&self.uniform_request(&key.into(), cost)).await
     }
 
@@ -95,7 +110,7 @@ impl RateLimiter {
     ///
     /// # Errors
     ///
-    /// As for `check`.
+    /// As for `check`, apart from `Config`: one counter may be charged for several keys.
     pub async fn check_each<K: Into<Key>>(
         &self,
         keys: impl IntoIterator<Item = (K, u64)>,
@@ -116,6 +131,7 @@ impl RateLimiter {
     ///
     /// As for `check`; an unavailable store is an error for every policy.
     pub async fn peek(&self, key: impl Into<Key>, cost: u64) -> Result<Decision, Error> {
+        self.refuse_conflict("RateLimiter::peek")?;
         let decision =
             self.engine.peek(&self.store, &self.uniform_request(&key.into(), cost)).await?;
         error_if_permanent(decision)
@@ -140,6 +156,12 @@ impl RateLimiter {
     /// [`Error`] if the store is unavailable.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), Error> {
         self.engine.reset_counters(&self.store, &self.uniform_request(&key.into(), 1)).await
+    }
+
+    /// Fails if a key that all policies get would be charged to one counter twice.
+    fn refuse_conflict(&self, place: &str) -> Result<(), Error> {
+        let conflict = self.conflicting_policy.as_ref();
+        conflict.map_or(Ok(()), |policy| Err(policy_conflict_error(place, policy.name())))
     }
 
     fn uniform_request(&self, key: &Key, cost: u64) -> CheckRequest {

@@ -15,6 +15,7 @@ mod refusal_reply_cache;
 mod response_settings;
 mod run_charge;
 
+pub(super) use self::rate_limit_layer::policy_conflict_error;
 pub use self::{
     rate_limit_context::RateLimitContext,
     rate_limit_layer::RateLimitLayer,

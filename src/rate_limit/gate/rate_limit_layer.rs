@@ -181,7 +181,7 @@ impl<R: RequestKind> fmt::Debug for RateLimitLayer<R> {
 }
 
 /// Error of two policies of one key that share a counter or a name.
-pub(super) fn policy_conflict_error(place: &str, policy_name: &str) -> Error {
+pub(in crate::rate_limit) fn policy_conflict_error(place: &str, policy_name: &str) -> Error {
     Error::setting(format!(
         "{place}: another policy of this key is called {policy_name:?} too, so that each request \
          would be charged twice; give one of them another name with Policy::with_name, or remove it"

@@ -237,9 +237,9 @@ async fn maximum_cost_on_a_repeated_counter_does_not_overflow() {
     let store = Store::memory();
     for quota in [per_minute(4), per_minute(u64::MAX)] {
         let limit = store.rate_limiter(quota).and(quota);
-        assert!(limit.check("x", 1).await.unwrap().is_admitted());
+        assert!(limit.check_each([("x", 1), ("x", 1)]).await.unwrap().is_admitted());
         for _ in 0..2 {
-            let error = limit.check("x", u64::MAX).await.map(|d| d.is_admitted());
+            let error = limit.check_each([("x", u64::MAX); 2]).await.map(|d| d.is_admitted());
             let kind = error.map_err(|error| error.kind());
             assert_eq!(kind, Err(ErrorKind::CostAboveQuota), "{quota:?}");
         }
@@ -258,7 +258,8 @@ async fn repeated_counter_is_held_to_both_quotas() {
             let mut passed = [0; 59];
             for spent in &mut passed {
                 for _ in 0..20 {
-                    *spent += 2 * u64::from(limit.check("x", 1).await.unwrap().is_admitted());
+                    let decision = limit.check_each([("x", 1), ("x", 1)]).await.unwrap();
+                    *spent += 2 * u64::from(decision.is_admitted());
                 }
                 tokio::time::sleep(SECOND).await;
             }
@@ -268,4 +269,23 @@ async fn repeated_counter_is_held_to_both_quotas() {
             assert!(passed.iter().sum::<u64>() <= most, "{first:?}: {passed:?}");
         }
     }
+}
+
+/// As a layer of two such policies does.
+#[tokio::test(start_paused = true)]
+async fn one_key_is_not_charged_twice_to_one_counter() {
+    let store = Store::memory();
+    let (a, b) = (named_policy("p", per_minute(4)), named_policy("p", per_minute(9).gcra()));
+    let unnamed = || Policy::from(per_minute(4));
+    for [one, other] in [[unnamed(), unnamed()], [a.clone(), a.clone()], [a, b]] {
+        let name = one.name().to_owned();
+        let limit = store.rate_limiter(one).and(other).and(per_minute(7));
+        for refused in [limit.check("x", 1).await, limit.peek("x", 1).await] {
+            let error = refused.expect_err("it is refused");
+            assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+            assert!(error.to_string().contains(&format!("called {name:?} too")), "{error}");
+        }
+        assert!(limit.check_each([("x", 1), ("y", 1)]).await.unwrap().is_admitted());
+    }
+    assert_eq!(remaining_in_store(&store, &unnamed(), "x").await, 3, "by `check_each` alone");
 }
