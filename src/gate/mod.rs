@@ -17,6 +17,7 @@ mod idempotent_run;
 mod key_error;
 mod key_source;
 mod layer_context;
+mod lock_layer_presence;
 mod log_misconfiguration;
 mod loopback_guard;
 mod method_filter;
@@ -44,6 +45,7 @@ pub(crate) use self::{
     idempotent_run::{BeginOutcome, IdempotentRun, RunLimits, STOPPED_REASON},
     key_source::dedup_keys,
     layer_context::UnderLockMark,
+    lock_layer_presence::{has_lock_layer, note_lock_layer},
     method_filter::MethodFilter,
     missing_value::{UnchargedMark, UnlistedMethodMark},
     parking_slot_for_busy_lock::LockInstruction,

@@ -12,7 +12,7 @@ use super::defer_layer::DeferLayer;
 use crate::{
     gate::{
         GateRequest, LeaveAction, LockInstruction, ParkingSlot, RequestKind, RouteMatch,
-        ServiceOutcome,
+        ServiceOutcome, has_lock_layer,
     },
     reply::Reply,
 };
@@ -73,13 +73,23 @@ impl<R: RequestKind> DeferLayer<R> {
         }
     }
 
-    /// Refuses a request of a `background` layer if an earlier one of its route was served without
-    /// a lock: this one would run at once, too.
+    /// Refuses a request of a `background` layer that would run at once: there is no `LockLayer`
+    /// at all, or an earlier request of its route was served without one.
     pub(super) fn refuse_unlocked(&self, route: Option<&str>) -> Option<Reply> {
-        let route = route.filter(|_| self.0.trigger.background)?;
-        if !self.0.lock_presence.is_unlocked(route) {
+        if !self.0.trigger.background {
             return None;
         }
+        if !has_lock_layer() {
+            crate::throttle::throttled!(
+                error,
+                layer = "DeferLayer",
+                route,
+                "request refused: the layer is set to `background`, and this process has created \
+                 no LockLayer; add a LockLayer inside the DeferLayer"
+            );
+            return Some(Reply::misconfigured());
+        }
+        let route = route.filter(|route| self.0.lock_presence.is_unlocked(route))?;
         crate::throttle::throttled!(
             error,
             layer = "DeferLayer",

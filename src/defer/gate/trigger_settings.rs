@@ -168,10 +168,18 @@ impl<R: RequestKind> DeferLayer<R> {
     /// last one applies. A client's `Prefer: wait=N` is ignored.
     ///
     /// A `LockLayer` that locks the request is required inside, since it determines the lock of the
-    /// run. Its absence shows only when a request has passed: if a handler was reached without a
-    /// lock, the response is replaced by 500, and a log message names the fix. Further requests of
-    /// that method and route are answered with 500 before they run. (Not if the layer is around the
-    /// router, or there is none: it then does not know the route.)
+    /// run. A layer cannot see what is inside it, so its absence shows in this order; each response
+    /// is 500, and a log message names the fix:
+    ///
+    /// 1. If this process has created no `LockLayer` at all, no request runs. Create the layer with
+    ///    the routes, and not while a request is handled.
+    /// 2. Otherwise the first request of each method and route **runs at once, with its effects**,
+    ///    if it meets no `LockLayer`. If its status is below 400, its response is replaced.
+    /// 3. If that status was below 300, further requests of that method and route do not run. (They
+    ///    run if the layer is around the router or there is none, since the route is then unknown;
+    ///    and if a `LockLayer` saw the request and did not lock it, as by its method.)
+    ///
+    /// Send one request to each such route before you deploy it.
     ///
     /// ```
     /// # use std::{convert::Infallible, time::Duration};

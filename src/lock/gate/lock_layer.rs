@@ -8,7 +8,7 @@ use std::{
 use super::lock_policy::LockPolicy;
 use crate::{
     error::{Error, expect_setting},
-    gate::{GateId, KeySource, RequestKind},
+    gate::{GateId, KeySource, RequestKind, note_lock_layer},
     lock::{average_hold_time::AverageHoldTime, release_settings::ReleaseSettings},
 };
 
@@ -77,8 +77,10 @@ impl<R: RequestKind> LockLayer<R> {
     ///
     /// [`ErrorKind::Config`](crate::ErrorKind) if a request may have no key.
     pub fn try_by(keys: impl Into<KeySource<R>>) -> Result<Self, Error> {
+        let key_source = keys.into().require_key()?;
+        note_lock_layer();
         Ok(Self {
-            key_source: keys.into().require_key()?,
+            key_source,
             policy: Arc::default(),
             release_settings: ReleaseSettings::default(),
             average_hold_time: Arc::default(),

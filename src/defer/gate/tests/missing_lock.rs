@@ -89,9 +89,33 @@ async fn request_that_did_not_reach_the_lock_is_no_warning() {
     assert!(!log.text().contains(WARNING), "{}", log.text());
 }
 
+/// In a thread of its own, where no other test has created a lock.
+#[test]
+fn background_in_a_process_without_a_lock_runs_nothing() {
+    let run = || async {
+        let (log, _reads) = CapturedLog::start_capture();
+        let (background, plain) = (TestDeferLayer::new().background(), TestDeferLayer::new());
+        for method in ["POST", "POST", "PUT"] {
+            let status = run_request(&background, method, |_| panic!("it must not run")).await;
+            assert_eq!(status, 500, "{method}");
+        }
+        log.assert_contains("and this process has created no LockLayer");
+        log.assert_contains("POST /orders/{id}");
+        assert_eq!(run_request(&plain, "POST", |_| 200).await, 200, "it runs directly");
+        drop(lock(&Store::memory()));
+        assert_eq!(run_request(&background, "POST", |_| 303).await, 500, "it may be inside");
+        log.assert_contains("request answered with 500: the layer is set to `background`");
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    std::thread::scope(|scope| scope.spawn(|| runtime.block_on(run())).join()).expect("it passes");
+}
+
 #[tokio::test(start_paused = true)]
 async fn background_without_a_lock_runs_one_request_of_a_route() {
     let (log, _reads) = CapturedLog::start_capture();
+    // The lock of another route.
+    drop(lock(&Store::memory()));
     let gate = TestDeferLayer::new().background();
     let mut runs = 0;
     // A redirect may be that of a login in between.

@@ -5,11 +5,14 @@ use std::time::Duration;
 use super::TestDeferLayer;
 use crate::gate::{
     Gate as _, InitialVerdict, LockInstruction, ParkingSlot, fake_request::FakeGateRequest,
+    note_lock_layer,
 };
 
 /// Returns how the lock of a request with this preference is tried.
 #[track_caller]
 fn lock_instruction(layer: &TestDeferLayer, prefer: Option<&'static str>) -> LockInstruction {
+    // As of a `LockLayer` inside; without any, `background` refuses the request.
+    note_lock_layer();
     let mut view = FakeGateRequest::new("POST");
     view.headers.extend(prefer.map(|prefer| ("prefer", prefer)));
     assert!(matches!(layer.inspect(&mut view), InitialVerdict::PassLight(_)));
