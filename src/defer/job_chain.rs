@@ -158,6 +158,7 @@ impl JobChain {
         started.span = self.run_span(started, request.as_ref().ok());
         let StartedRun { run, label, span, .. } = &*started;
         let _entered = span.enter();
+        self.warn_crashed_run(started);
         tracing::info!(
             node = %store.node(), lock = %store.log_name(&self.key), job = %run.id.log_prefix(),
             attempt = run.attempt, method = label.method(), route = label.route(), "run started"

@@ -1,8 +1,9 @@
-//! Log record about a job whose lock was held by a process that has gone.
+//! Log records about a job whose lock was held by a process that has gone: by a request before its
+//! first run, or by its own last run.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use super::{job_chain::JobChain, worker::WorkerSettings};
+use super::{claim_and_settle::StartedRun, job_chain::JobChain, worker::WorkerSettings};
 use crate::{
     durations::{saturating_micros, saturating_millis},
     store::ClaimedRun,
@@ -41,6 +42,21 @@ impl JobChain {
             waited_ms = saturating_millis(Duration::from_micros(waited_us)),
             "lock taken over: its last holder did not release it before its lease ended; that \
              process has gone or stalled, or held the lock for longer than it may"
+        );
+    }
+
+    /// Logs that the last run of this job did not end before the lease of its lock, if this run
+    /// repeats such a run.
+    pub(super) fn warn_crashed_run(&self, started: &StartedRun) {
+        let StartedRun { run, label, .. } = started;
+        let Some(age) = run.crashed_run_age.filter(|_| !self.key.is_webhook()) else { return };
+        let store = &self.worker.store;
+        tracing::warn!(
+            node = %store.node(), lock = %store.log_name(&self.key), job = %run.id.log_prefix(),
+            attempt = run.attempt, method = label.method(), route = label.route(),
+            held_ms = saturating_millis(age),
+            "lock taken over: the last run of this job has had it since `held_ms` and did not end; \
+             that process has gone or stalled, or has lost the lock, and the job runs again"
         );
     }
 }

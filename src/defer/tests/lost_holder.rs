@@ -1,7 +1,14 @@
 //! A job behind a lock whose holder has gone.
 
-use super::{CountingReplayer, SECOND, SpawnedWorker, enqueue_job, lock_key_of, wait_until_ended};
-use crate::store::{CapturedLog, JobState, Store, acquire_as_killed_process};
+use super::{
+    CountingReplayer, DeferWorker, FnReplayer, SECOND, SpawnedWorker, encode_request, enqueue_job,
+    envelope_command, get_job, lock_key_of, outcome_with_status, send_enqueue, wait_until_ended,
+};
+use crate::{
+    defer::envelope::EnvelopeBinding,
+    gate::HttpRequestHead,
+    store::{CapturedLog, JobId, JobState, Store, acquire_as_killed_process},
+};
 
 const TAKEN_OVER: &str = "lock taken over: its last holder did not release it";
 
@@ -46,4 +53,55 @@ async fn a_job_of_a_paused_queue_reports_no_holder() {
     }
     worker.stop().await;
     assert!(!log.text().contains(TAKEN_OVER), "{}", log.text());
+}
+
+/// Enqueues a `PUT` of `/orders/{id}` with three attempts.
+async fn enqueue_repeatable(store: &Store, target: &str) -> JobId {
+    let key = lock_key_of(target);
+    let head = HttpRequestHead::new("PUT", target, Vec::new(), None);
+    let id = JobId::new(&key);
+    let at = EnvelopeBinding { store, id: &id, lock: &key };
+    let envelope = encode_request(at, head, Vec::new(), Vec::new(), 3, Some("/orders/{id}"), b"");
+    send_enqueue(store, envelope_command(key.clone(), id, 3, envelope)).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_reports_that_the_process_of_its_last_run_has_gone() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let store = Store::memory().log_names(true);
+    let routes = FnReplayer::new(|head: HttpRequestHead, marker| async move {
+        if marker.job().attempt == 1 {
+            std::future::pending::<()>().await;
+        }
+        marker.pass_own_lock(&lock_key_of(&head.target));
+        outcome_with_status(200)
+    });
+    let worker_of = |store: &Store| {
+        SpawnedWorker::spawn_worker(DeferWorker::new(store, routes.clone()).lease(10 * SECOND))
+    };
+    let killed = worker_of(&store.as_another_process());
+    let id = enqueue_repeatable(&store, "/7").await;
+    while get_job(&store, &id).await.state != JobState::Running {
+        tokio::time::sleep(SECOND / 10).await;
+    }
+    // Its lease is renewed meanwhile.
+    tokio::time::sleep(20 * SECOND).await;
+    killed.kill().await;
+    let worker = worker_of(&store);
+    assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
+    worker.stop().await;
+    let text = log.text();
+    let mut lines = text.lines().filter(|line| line.contains("lock taken over: "));
+    let line = lines.next().expect("it is reported");
+    assert_eq!(lines.next(), None, "{text}");
+    for part in
+        ["the last run of this job", "method=\"PUT\"", "route=\"/orders/{id}\"", "attempt=2"]
+    {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    assert!(line.contains(&format!("job={}", id.log_prefix())), "{line}");
+    let held_ms = line.split("held_ms=").nth(1).and_then(|rest| rest.split(' ').next());
+    let held_ms: u64 = held_ms.and_then(|ms| ms.parse().ok()).expect("a number");
+    // The run before the kill, and at most one lease and one poll after it.
+    assert!((20_000..45_000).contains(&held_ms), "{line}");
 }

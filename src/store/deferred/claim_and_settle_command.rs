@@ -45,6 +45,9 @@ pub(crate) struct ClaimedRun {
     /// The lock was free without an offer to the job: its last holder did not release it, or no
     /// worker watched the shard. Only of a claim.
     pub(crate) was_not_offered: bool,
+    /// Time since the start of the job's last run, if that has not ended: its process has gone, or
+    /// has lost the lock. Only of a claim.
+    pub(crate) crashed_run_age: Option<Duration>,
 }
 
 /// Run that is in progress, under a lock that is held.

@@ -13,6 +13,7 @@
 --   {'claimed', id, fence, attempt, envelope, acceptance time in us, 1 if another job follows}
 --     and, unless the claim is repeated, 1 if the lock was free without an offer to the job, or 0.
 --     1 means that the last holder did not release the lock, or that no worker watched the shard.
+--     Then the time since the start of the run that has crashed, in us, or 0 if none has.
 --   {'busy', ms}       the lock cannot be claimed for this time: another holder has it, a waiter
 --                      precedes the job, the reply is full, or the run of this token has ended
 --   {'not_due', ms}    the job is in backoff for this time
@@ -220,7 +221,9 @@ local function claim_job(id, token, lease_ms, keep_ms)
   local state, reason = unrunnable_state(id, job, envelope)
   if not state then
     local reply = start_run(id, token, lease_ms, job, envelope, first[3])
+    local began_us = job.state == 'running' and tonumber(job.began)
     reply[8] = was_not_offered and 1 or 0
+    reply[9] = began_us and integer(math.max(NOW_US - began_us, 1)) or '0'
     return reply
   end
   end_without_run(id, job, envelope, state, reason, keep_ms)

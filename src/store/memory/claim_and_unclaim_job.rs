@@ -40,6 +40,9 @@ impl LockTransaction<'_> {
             return active_run.map_or(ClaimOutcome::Busy(OFFER_TIMEOUT), ClaimOutcome::Claimed);
         }
         let job_state = job.map(|job| job.state);
+        let crashed_run = job.filter(|job| job.state == JobState::Running);
+        let crashed_run_age = crashed_run
+            .map(|job| Duration::from_micros(self.now.us.saturating_sub(job.started_us).max(1)));
         if let Some(obstacle) = self.claim_obstacle(seq, &first_id) {
             return obstacle;
         }
@@ -53,7 +56,9 @@ impl LockTransaction<'_> {
             retention: command.retention,
         };
         match self.start_run(&first_id, &claim) {
-            Some(run) => ClaimOutcome::Claimed(ClaimedRun { was_not_offered, ..run }),
+            Some(run) => {
+                ClaimOutcome::Claimed(ClaimedRun { was_not_offered, crashed_run_age, ..run })
+            }
             None => {
                 self.offer_next();
                 ClaimOutcome::Ended(first_id)
@@ -112,6 +117,7 @@ impl LockTransaction<'_> {
             accepted_us: job.accepted_us,
             has_next: self.lock.jobs.len() > 1,
             was_not_offered: false,
+            crashed_run_age: None,
         };
         Some(ClaimedRun { fence: self.grant(token, LockMode::Exclusive, lease), ..run })
     }

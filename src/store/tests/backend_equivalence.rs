@@ -42,12 +42,11 @@ fn split_times(reply: StoreReply) -> (StoreReply, Vec<Duration>) {
             (StoreReply::ReleasedAndReacquired(released, plain), times)
         }
         StoreReply::Claimed(ClaimOutcome::Claimed(run)) => {
-            let plain = ClaimedRun { fence: 0, accepted_us: 0, was_not_offered: false, ..run };
-            (StoreReply::Claimed(ClaimOutcome::Claimed(plain)), vec![])
+            let ages = run.crashed_run_age.into_iter().collect();
+            (StoreReply::Claimed(ClaimOutcome::Claimed(without_times(run))), ages)
         }
         StoreReply::Settled(SettleOutcome::Settled(Some(run))) => {
-            let plain = ClaimedRun { fence: 0, accepted_us: 0, was_not_offered: false, ..run };
-            (StoreReply::Settled(SettleOutcome::Settled(Some(plain))), vec![])
+            (StoreReply::Settled(SettleOutcome::Settled(Some(without_times(run)))), vec![])
         }
         StoreReply::Claimed(ClaimOutcome::Busy(lease_remaining)) => {
             (StoreReply::Claimed(ClaimOutcome::Busy(zero)), vec![lease_remaining])
@@ -86,6 +85,12 @@ fn split_times(reply: StoreReply) -> (StoreReply, Vec<Duration>) {
         other => (other, vec![]),
     };
     (reply, times)
+}
+
+/// Returns a run without its fence and times, and without the offer, which depends on them.
+fn without_times(run: ClaimedRun) -> ClaimedRun {
+    let (fence, accepted_us, was_not_offered) = (0, 0, false);
+    ClaimedRun { fence, accepted_us, was_not_offered, crashed_run_age: None, ..run }
 }
 
 /// Returns whether there are contenders, without their sequences.

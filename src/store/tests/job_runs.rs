@@ -254,7 +254,12 @@ async fn crashed_job_ends_after_max_attempts(rig: &StoreHarness) {
     rig.enqueue(call).await;
     for attempt in 1..=2 {
         match claim_with_short_lease(rig, &key, &id, &new_token()).await {
-            ClaimOutcome::Claimed(ClaimedRun { attempt: got, .. }) => assert_eq!(got, attempt),
+            ClaimOutcome::Claimed(ClaimedRun { attempt: got, crashed_run_age, .. }) => {
+                assert_eq!(got, attempt);
+                // The first run has begun a lease ago.
+                let is_aged = crashed_run_age.is_some_and(|age| age >= SHORT_TIME);
+                assert_eq!(is_aged, attempt == 2, "{crashed_run_age:?}");
+            }
             other => panic!("{other:?}"),
         }
         rig.advance_past(SHORT_TIME).await;

@@ -111,6 +111,10 @@ function shift_value.j(key)
     local time_ms = redis.call('HGET', key, field)
     if time_ms then redis.call('HSET', key, field, integer(tonumber(time_ms) - shift_ms)) end
   end
+  local began_us = redis.call('HGET', key, 'began')
+  if began_us then
+    redis.call('HSET', key, 'began', integer(tonumber(began_us) - shift_ms * 1000))
+  end
   local records, count = string.gsub(
     redis.call('HGET', key, 'record') or '', '(%S+) (%d+)',
     function(record_name, deadline_ms)

@@ -1,5 +1,7 @@
 //! Operations on runs of jobs: claim, settlement, and the undo of a claim.
 
+use std::time::Duration;
+
 use redis::Value;
 
 use crate::{
@@ -69,7 +71,7 @@ pub(super) fn parse_job_id(reader: &mut ReplyReader) -> Result<JobId, Error> {
 }
 
 fn parse_claimed_run(reader: &mut ReplyReader) -> Result<ClaimedRun, Error> {
-    Ok(ClaimedRun {
+    let run = ClaimedRun {
         id: parse_job_id(reader)?,
         fence: reader.read_number()?,
         attempt: u32::try_from(reader.read_number()?).unwrap_or(u32::MAX),
@@ -77,5 +79,9 @@ fn parse_claimed_run(reader: &mut ReplyReader) -> Result<ClaimedRun, Error> {
         accepted_us: reader.read_number()?,
         has_next: reader.read_number()? > 0,
         was_not_offered: !reader.is_empty() && reader.read_number()? > 0,
-    })
+        crashed_run_age: None,
+    };
+    let crashed_run_us = if reader.is_empty() { 0 } else { reader.read_number()? };
+    let crashed_run_age = (crashed_run_us > 0).then(|| Duration::from_micros(crashed_run_us));
+    Ok(ClaimedRun { crashed_run_age, ..run })
 }
