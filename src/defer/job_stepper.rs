@@ -98,10 +98,12 @@ impl JobStepper {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`](crate::ErrorKind) if a due job did not run because it carries a
-    /// snapshot that the worker does not restore.
+    /// [`ErrorKind::Config`](crate::ErrorKind) if a layer of the worker's store carries a snapshot
+    /// that the worker does not restore, or if a due job did not run because it carries one.
     #[expect(clippy::panic, reason = "a test without an end must fail")]
     pub(crate) async fn run_due(&mut self) -> Result<Vec<JobRunReport>, Error> {
+        // A layer may have met its store since the worker was created.
+        self.worker.check_wiring()?;
         if self.send_heartbeat().await?.is_paused {
             return Ok(Vec::new());
         }
@@ -194,5 +196,9 @@ impl Replayer for RecordingReplayer {
 
     fn missing_value(&self, response: &ReplayResponse) -> Option<&'static str> {
         self.inner.missing_value(response)
+    }
+
+    fn restores_snapshots(&self) -> bool {
+        self.inner.restores_snapshots()
     }
 }

@@ -7,33 +7,36 @@
 //!
 //! - **The process**: layers and workers, by the names of their snapshots, and the mounts of the
 //!   status routes. A layer does not know its store before a request has arrived, so it is compared
-//!   with a worker only while this process has a single store; one that was dropped (the kit of an
-//!   earlier test) does not count. With several stores (tests in threads, one Redis for quotas and
-//!   another one for jobs) a worker may rightly lack a snapshot.
-//!   Such a fault shows at the first run, when the worker logs that it cannot restore the snapshot.
+//!   with any worker only while this process has a single store; one that was dropped (the kit of
+//!   an earlier test) does not count. With several stores (tests in threads, one Redis for quotas
+//!   and another one for jobs) a worker may rightly lack a snapshot.
 //! - **The store** ([`WiringRegistry`], an extension of the handle that its clones share): parts
-//!   that know their store. Faults are logged once.
+//!   that know their store, for a process with several. A worker knows it at once, a layer when its
+//!   first request has met its lock. Faults of the status routes are logged once.
 
 use std::sync::{
     Arc, Weak,
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{extension_snapshot::SnapshotNames, status::StatusMount};
-use crate::{error::Error, store::live_store_count};
+use parking_lot::Mutex;
 
-/// Layers and running workers of this process.
+use super::{extension_snapshot::SnapshotNames, status::StatusMount};
+use crate::{
+    error::Error,
+    store::{Store, live_store_count},
+};
+
+/// Layers and running workers of this process or of a store.
 ///
 /// The pointers are weak: a part counts for as long as it exists. A test thus does not see the
 /// layers of an earlier test.
 #[derive(Debug, Default)]
-pub(super) struct ProcessWiring {
+struct WiredParts {
     /// Layers around a service.
     layers: Vec<LayerRecord>,
     /// Names of the snapshots that each running worker restores.
     workers: Vec<Weak<SnapshotNames>>,
-    /// Status resources that are mounted.
-    status_mounts: Vec<Weak<StatusMount>>,
 }
 
 /// Layer around a service.
@@ -45,7 +48,7 @@ struct LayerRecord {
     status_path: Option<String>,
 }
 
-impl ProcessWiring {
+impl WiredParts {
     /// Adds a layer. Returns false if it is known: routers apply a layer once for each route.
     fn add_layer(&mut self, carried: &Arc<SnapshotNames>, status_path: Option<&str>) -> bool {
         let carried = Arc::downgrade(carried);
@@ -60,25 +63,9 @@ impl ProcessWiring {
         true
     }
 
-    /// Returns the path of the status resource of each layer, `None` for the default.
-    #[cfg(feature = "serve")]
-    pub(super) fn layer_status_paths(&self) -> impl Iterator<Item = Option<&str>> {
-        let layers = self.layers.iter().filter(|layer| layer.carried.strong_count() > 0);
-        layers.map(|layer| layer.status_path.as_deref())
-    }
-
     fn add_worker(&mut self, restored: &Arc<SnapshotNames>) {
         self.workers.retain(|known| known.strong_count() > 0);
         self.workers.push(Arc::downgrade(restored));
-    }
-
-    pub(super) fn add_status_mount(&mut self, mount: &Arc<StatusMount>) {
-        self.status_mounts.retain(|known| known.strong_count() > 0);
-        self.status_mounts.push(Arc::downgrade(mount));
-    }
-
-    pub(super) fn status_mounts(&self) -> Vec<Arc<StatusMount>> {
-        self.status_mounts.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Returns a snapshot that some layer carries and a worker with these restorers lacks.
@@ -92,14 +79,48 @@ impl ProcessWiring {
         let mut workers = self.workers.iter().filter_map(Weak::upgrade);
         workers.find_map(|restored| carried.difference(&restored).next().copied())
     }
+
+    /// Adds a layer. Returns a snapshot of it that some running worker lacks.
+    fn add_and_check_layer(
+        &mut self,
+        carried: &Arc<SnapshotNames>,
+        status_path: Option<&str>,
+    ) -> Option<&'static str> {
+        let is_new = self.add_layer(carried, status_path);
+        is_new.then(|| self.snapshot_missing_in_workers(carried)).flatten()
+    }
+}
+
+/// Parts of this process.
+#[derive(Debug, Default)]
+pub(super) struct ProcessWiring {
+    parts: WiredParts,
+    /// Status resources that are mounted.
+    status_mounts: Vec<Weak<StatusMount>>,
+}
+
+impl ProcessWiring {
+    /// Returns the path of the status resource of each layer, `None` for the default.
+    #[cfg(feature = "serve")]
+    pub(super) fn layer_status_paths(&self) -> impl Iterator<Item = Option<&str>> {
+        let layers = self.parts.layers.iter().filter(|layer| layer.carried.strong_count() > 0);
+        layers.map(|layer| layer.status_path.as_deref())
+    }
+
+    pub(super) fn add_status_mount(&mut self, mount: &Arc<StatusMount>) {
+        self.status_mounts.retain(|known| known.strong_count() > 0);
+        self.status_mounts.push(Arc::downgrade(mount));
+    }
+
+    pub(super) fn status_mounts(&self) -> Vec<Arc<StatusMount>> {
+        self.status_mounts.iter().filter_map(Weak::upgrade).collect()
+    }
 }
 
 /// Uses the wiring of this process.
 #[cfg(not(test))]
 pub(super) fn with_process_wiring<O>(access: impl FnOnce(&mut ProcessWiring) -> O) -> O {
     use std::sync::LazyLock;
-
-    use parking_lot::Mutex;
 
     static WIRING: LazyLock<Mutex<ProcessWiring>> = LazyLock::new(Mutex::default);
     access(&mut WIRING.lock())
@@ -122,31 +143,37 @@ fn has_single_store() -> bool {
 /// Records a layer when it is put around a service. Logs an error if a worker that runs already
 /// lacks one of its snapshots; a worker that starts later [fails](check_worker).
 pub(super) fn record_layer(carried: &Arc<SnapshotNames>, status_path: Option<&str>) {
-    let missing = with_process_wiring(|wiring| {
-        let is_new = wiring.add_layer(carried, status_path);
-        is_new.then(|| wiring.snapshot_missing_in_workers(carried)).flatten()
-    });
+    let missing =
+        with_process_wiring(|wiring| wiring.parts.add_and_check_layer(carried, status_path));
     if let Some(snapshot) = missing.filter(|_| has_single_store()) {
-        crate::throttle::throttled!(
-            error,
-            layer = "DeferLayer",
-            snapshot,
-            "the layer carries a snapshot that a DeferWorker of this process does not restore, so \
-             its requests would not run; add .for_user::<U>() or .restore_extension::<T>() to the \
-             worker"
-        );
+        log_unrestored_snapshot(snapshot);
     }
 }
 
-/// Checks a worker that is about to start.
+fn log_unrestored_snapshot(snapshot: &str) {
+    crate::throttle::throttled!(
+        error,
+        layer = "DeferLayer",
+        snapshot,
+        "the layer carries a snapshot that a DeferWorker of this process does not restore, so its \
+         requests would not run; add .for_user::<U>() or .restore_extension::<T>() to the worker"
+    );
+}
+
+/// Checks a worker of this store that is about to start.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Config`](crate::ErrorKind) if a layer of this process carries a snapshot that the
-/// worker does not restore. Its requests would return to their queue again and again.
-pub(super) fn check_worker(restored: &SnapshotNames) -> Result<(), Error> {
-    let missing = with_process_wiring(|wiring| wiring.snapshot_missing_in(restored));
-    match missing.filter(|_| has_single_store()) {
+/// worker does not restore, and the layer uses this store or the process has no other one. Its
+/// requests would return to their queue again and again.
+pub(super) fn check_worker(store: &Store, restored: &SnapshotNames) -> Result<(), Error> {
+    let missing = match has_single_store() {
+        true => with_process_wiring(|wiring| wiring.parts.snapshot_missing_in(restored)),
+        false => None,
+    };
+    let registry = store.extension::<WiringRegistry>();
+    match missing.or_else(|| registry.parts.lock().snapshot_missing_in(restored)) {
         None => Ok(()),
         Some(snapshot) => Err(Error::setting(format!(
             "DeferWorker::run: a DeferLayer of this process carries the snapshot {snapshot:?}, \
@@ -163,21 +190,30 @@ pub(super) struct RunningWorkerRecord {
     _restored: Arc<SnapshotNames>,
 }
 
-/// Records a worker that starts.
-pub(super) fn record_worker(restored: SnapshotNames) -> RunningWorkerRecord {
+/// Records a worker of this store that starts.
+pub(super) fn record_worker(store: &Store, restored: SnapshotNames) -> RunningWorkerRecord {
     let restored = Arc::new(restored);
-    with_process_wiring(|wiring| wiring.add_worker(&restored));
+    with_process_wiring(|wiring| wiring.parts.add_worker(&restored));
+    store.extension::<WiringRegistry>().parts.lock().add_worker(&restored);
     RunningWorkerRecord { _restored: restored }
 }
 
 /// Wiring of the parts that know their store: `store.extension::<WiringRegistry>()`.
 #[derive(Debug, Default)]
 pub(super) struct WiringRegistry {
+    parts: Mutex<WiredParts>,
     has_logged_unrestricted_routes: AtomicBool,
     has_logged_job_without_owner: AtomicBool,
 }
 
 impl WiringRegistry {
+    /// Records a layer whose lock has this store. Logs an error if a worker of the store that runs
+    /// already lacks one of its snapshots; a worker that starts later [fails](check_worker).
+    pub(super) fn record_layer(&self, carried: &Arc<SnapshotNames>) {
+        let missing = self.parts.lock().add_and_check_layer(carried, None);
+        missing.into_iter().for_each(log_unrestored_snapshot);
+    }
+
     /// Logs once that a job with an owner is shown by status routes that show every job.
     pub(super) fn warn_unrestricted_routes(&self) {
         if !self.has_logged_unrestricted_routes.swap(true, Ordering::Relaxed) {

@@ -48,7 +48,7 @@ pub(crate) use self::{
     lock_layer_presence::{has_lock_layer, note_lock_layer},
     method_filter::MethodFilter,
     missing_value::{UnchargedMark, UnlistedMethodMark},
-    parking_slot_for_busy_lock::LockInstruction,
+    parking_slot_for_busy_lock::{LockInstruction, StoreObserver},
     parse_header_name::try_parse_header_name,
     remove_from_connection_header::remove_from_connection,
     replay_marker::{REPLAY_HEADER, current_replay, is_replay},

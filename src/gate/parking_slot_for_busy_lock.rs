@@ -61,6 +61,9 @@ pub(crate) enum LockInstruction {
     ParkOrRefuse,
 }
 
+/// Function that gets the store of the lock that a request meets.
+pub(crate) type StoreObserver = Box<dyn Fn(&Store) + Send + Sync>;
+
 /// Slot for a parked request. One clone stays with the outer layer, the other travels with the
 /// request to the lock, which takes it out of the request before it fills it.
 #[derive(Clone)]
@@ -78,6 +81,8 @@ struct Inner {
     /// which are not allocated for a request that finds its lock free.
     has_met_lock_layer: AtomicBool,
     idempotency: Option<Box<IdempotencyLookup>>,
+    /// Only of the first requests of a layer.
+    store_observer: Option<StoreObserver>,
     contents: Mutex<Option<Box<SlotContents>>>,
 }
 
@@ -117,8 +122,21 @@ impl ParkingSlot {
             claims_replay,
             has_met_lock_layer: AtomicBool::new(false),
             idempotency: idempotency.map(Box::new),
+            store_observer: None,
             contents: Mutex::new(None),
         }))
+    }
+
+    /// Lets the outer layer know the store of the lock. Call it before the slot is cloned.
+    pub(crate) fn with_store_observer(mut self, observer: Option<StoreObserver>) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.store_observer = observer;
+        }
+        self
+    }
+
+    pub(crate) fn report_store(&self, store: &Store) {
+        self.0.store_observer.iter().for_each(|observe| observe(store));
     }
 
     pub(crate) fn claims_replay(&self) -> bool {

@@ -110,7 +110,9 @@ impl TestKit {
     /// # Errors
     ///
     /// [`ErrorKind::Config`] if a layer of this process carries a user or another snapshot that the
-    /// worker does not restore, where [`DeferWorker::run`] would panic. None by the store.
+    /// worker does not restore, where [`DeferWorker::run`] would panic. While other kits or stores
+    /// exist, only a layer counts that a request has led to this store;
+    /// [`run_due`](TestDeferWorker::run_due) checks again. None by the store.
     pub async fn defer_worker<R>(
         &self,
         worker: impl Into<DeferWorker<R>>,
@@ -153,9 +155,12 @@ impl TestDeferWorker {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] if a due job did not run because it carries a user or another snapshot
-    /// that the worker does not restore, and returned to its queue. Runs of other jobs have
-    /// happened; the next call reports them.
+    /// [`ErrorKind::Config`]:
+    ///
+    /// - if a layer that has met this store carries a user or another snapshot that the worker does
+    ///   not restore; nothing has run
+    /// - if a due job did not run because it carries such a snapshot, and returned to its queue; runs
+    ///   of other jobs have happened, and the next call reports them
     ///
     /// # Panics
     ///

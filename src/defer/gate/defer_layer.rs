@@ -1,6 +1,10 @@
 //! Settings of a `DeferLayer`.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use super::missing_lock::LockPresence;
 use crate::{
@@ -88,6 +92,8 @@ pub(super) struct DeferSettings<N: ?Sized> {
     /// Requests of all users share idempotency keys and merges.
     pub(super) shared_by_all: bool,
     pub(super) lock_presence: LockPresence,
+    /// The snapshots have been compared with the workers of the store that the layer's lock has.
+    pub(super) is_store_known: Arc<AtomicBool>,
 }
 
 /// Conditions under which a request is deferred.
@@ -183,6 +189,7 @@ impl<R: RequestKind> DeferLayer<R> {
             snapshot_extractors: SnapshotExtractors::default(),
             shared_by_all: false,
             lock_presence: LockPresence::default(),
+            is_store_known: Arc::default(),
         }))
     }
 
@@ -247,6 +254,7 @@ impl<N: ?Sized> Clone for DeferSettings<N> {
             shared_by_all: self.shared_by_all,
             // Another layer, which may be around other routes.
             lock_presence: LockPresence::default(),
+            is_store_known: Arc::default(),
         }
     }
 }

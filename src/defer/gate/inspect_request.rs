@@ -60,7 +60,8 @@ impl<R: RequestKind> DeferLayer<R> {
         let mut snapshots = settings.snapshot_extractors.extract(view.native_request());
         let owner = settings.resolve_owner(view.native_request(), &mut snapshots);
         if is_plain {
-            let slot = ParkingSlot::new(LockInstruction::WaitFor(settings.trigger.lock_wait), None);
+            let slot = ParkingSlot::new(LockInstruction::WaitFor(settings.trigger.lock_wait), None)
+                .with_store_observer(settings.store_observer());
             slot.attach_to(view);
             let ticket = DeferTicket::new(slot, owner, AppliedPreferences::default(), snapshots);
             return InitialVerdict::PassLight(ticket);
@@ -112,7 +113,8 @@ impl<R: RequestKind> DeferLayer<R> {
         let may_be_stored = || settings.is_storable(view, &owner, !snapshots.is_empty());
         let (mode, applied_preferences) =
             settings.trigger.attempt_mode(&view.header_values("prefer"), may_be_stored);
-        let slot = ParkingSlot::with_replay_claim(mode, record, claims_replay);
+        let slot = ParkingSlot::with_replay_claim(mode, record, claims_replay)
+            .with_store_observer(settings.store_observer());
         slot.attach_to(view);
         InitialVerdict::PassLight(DeferTicket::new(slot, owner, applied_preferences, snapshots))
     }

@@ -1,7 +1,13 @@
 //! Validation of a `DeferLayer`'s settings, when the layer is put around a service.
 
+use std::sync::{Arc, atomic::Ordering};
+
 use super::defer_layer::{DeferSettings, StorageSettings};
-use crate::{defer::wiring_registry, store::MergeMode};
+use crate::{
+    defer::wiring_registry::{self, WiringRegistry},
+    gate::StoreObserver,
+    store::{MergeMode, Store},
+};
 
 impl<N: ?Sized> DeferSettings<N> {
     /// Validates the layer's settings when it is put around a service, and records its snapshots
@@ -27,6 +33,20 @@ impl<N: ?Sized> DeferSettings<N> {
                  the limits"
             );
         }
+    }
+
+    /// Returns a function that compares the snapshots with the workers of the store of the lock that
+    /// a request meets. `None` if that has been done, or if there are no snapshots.
+    pub(super) fn store_observer(&self) -> Option<StoreObserver> {
+        let carried = self.snapshot_extractors.names();
+        if carried.is_empty() || self.is_store_known.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (carried, is_known) = (Arc::clone(carried), Arc::clone(&self.is_store_known));
+        Some(Box::new(move |store: &Store| {
+            is_known.store(true, Ordering::Relaxed);
+            store.extension::<WiringRegistry>().record_layer(&carried);
+        }))
     }
 
     fn validate_sharing(&self) {

@@ -3,6 +3,8 @@
 //! Layers, workers and stores are counted for each thread in unit tests, so each test has a thread
 //! of its own, however many of them the runner uses.
 
+mod several_stores;
+
 use std::{
     any::Any,
     future::pending,
@@ -16,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::{
-    CountingReplayer, SpawnedWorker, enqueue_command, enqueue_job, enqueue_with_attempts,
+    CountingReplayer, SECOND, SpawnedWorker, enqueue_command, enqueue_job, enqueue_with_attempts,
     let_tasks_settle, send_enqueue, status_resource::complete_reply,
 };
 use crate::{
@@ -221,7 +223,7 @@ fn test_kit_refuses_a_worker_that_lacks_a_carried_user() {
     });
 }
 
-/// With two stores in the process, the wiring of the worker cannot be checked before.
+/// With two stores in the process, a layer without a request is compared with no worker.
 #[test]
 fn test_kit_reports_a_job_whose_user_is_not_restored() {
     on_new_thread(|| async {

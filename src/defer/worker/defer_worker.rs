@@ -72,9 +72,9 @@ impl<R> DeferWorker<R> {
     /// If a layer of this process carries a user or another snapshot that this worker does not
     /// restore: its requests would never run. The message names the fix, such as
     /// [`for_user`](Self::for_user). The call itself panics, and the returned future if the routes
-    /// are built later (actix-web). An error is logged before. In a process that has created
-    /// several stores nothing is checked, since a layer does not know its store yet; the first run
-    /// then logs an error.
+    /// are built later (actix-web). An error is logged before. In a process with several stores a
+    /// layer counts from its first request on, which tells it the store of its lock; an error is
+    /// logged then if this worker runs already.
     #[track_caller]
     pub fn run(self, shutdown: impl Future<Output = ()>) -> impl Future<Output = ()> {
         let drain_timeout = self.settings.drain_timeout;
@@ -100,7 +100,7 @@ impl<R> DeferWorker<R> {
                 () = &mut shutdown => return,
             }
             expect_setting(settings.check_wiring());
-            let _record = record_worker(settings.snapshot_restorers.names());
+            let _record = record_worker(&settings.store, settings.snapshot_restorers.names());
             let wakeups = settings.store.wakeups().subscribe_work();
             tracing::info!(node = %settings.store.node(), "worker started");
             JobDispatcher::new(Arc::new(settings)).run(wakeups, shutdown, cut_off).await;

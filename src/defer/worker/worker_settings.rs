@@ -87,7 +87,7 @@ impl WorkerSettings {
         if !self.replayer.restores_snapshots() {
             return Ok(());
         }
-        check_worker(&self.snapshot_restorers.names()).inspect_err(|error| {
+        check_worker(&self.store, &self.snapshot_restorers.names()).inspect_err(|error| {
             tracing::error!(node = %self.store.node(), %error, "worker not started");
         })
     }

@@ -85,6 +85,7 @@ impl<R: RequestKind> LockLayer<R> {
         // Taken out before it is filled: a request inside the slot that it holds itself would never
         // be freed.
         let mut slot = ParkingSlot::take_from(view);
+        slot.iter().for_each(|slot| slot.report_store(&store));
         let mut outer = self.read_outer_context(view, &store, slot.as_ref());
         if outer.has_identified_stores(&store, &keys) {
             if let Err(reply) = outer.resolve_reentrancy(&store, &keys, mode) {
