@@ -52,6 +52,24 @@ impl Admin {
         self.act("cancel-job", id.as_str(), reason, cancel).await
     }
 
+    /// Lets a delayed deferred request, or one that waits for a retry, run as soon as its lock and a
+    /// worker are free; see [`DeferredJobs::run_now`](crate::defer::DeferredJobs::run_now).
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError::NotPossible`] if it is unknown, runs, or has ended; others as in
+    /// [`AdminError`].
+    pub async fn run_job_now(&self, id: &JobId, reason: &str) -> Result<(), AdminError> {
+        let jobs = self.store.deferred_jobs();
+        let run = async {
+            match jobs.run_now(id).await? {
+                Some(JobState::Queued) => Ok(()),
+                state => Err(unsuitable_state("started", state)),
+            }
+        };
+        self.act("run-job-now", id.as_str(), reason, run).await
+    }
+
     /// Puts a dead deferred request at the tail of its queue, with all attempts renewed.
     ///
     /// # Errors

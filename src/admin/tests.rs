@@ -48,6 +48,21 @@ async fn action_is_recorded_with_operator_reason_and_outcome() {
 }
 
 #[tokio::test]
+async fn run_of_an_unknown_job_is_refused_and_recorded() {
+    let store = Store::memory();
+    let unknown = "07".repeat(17).parse().expect("an id");
+    let reader = store.admin(Operator::new("eve", Permission::Look));
+    let refused = reader.run_job_now(&unknown, "a test").await;
+    assert!(matches!(refused, Err(AdminError::NotPermitted)), "{refused:?}");
+    let admin = store.admin(Operator::new("ada", Permission::Act));
+    let refused = admin.run_job_now(&unknown, "a test").await;
+    assert!(matches!(refused, Err(AdminError::NotPossible(_))), "{refused:?}");
+    let failed = AuditOutcome::Failed("there is no such job".to_owned());
+    let name = "run-job-now".to_owned();
+    assert_eq!(outcomes(&store).await, [(name.clone(), failed), (name, AuditOutcome::Refused)]);
+}
+
+#[tokio::test]
 async fn payloads_need_their_permission() {
     let store = Store::memory();
     let queue = store.queue::<String>("emails");

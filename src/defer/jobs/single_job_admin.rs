@@ -73,6 +73,27 @@ impl DeferredJobs {
         Ok(cancelled.map(|cancelled| cancelled.state()))
     }
 
+    /// Lets a delayed job, or one that waits for a retry, run as soon as its lock and a worker are
+    /// free. It keeps its place in the queue, so older jobs of its lock still run first. Returns
+    /// the state afterwards, or `None` for an unknown job.
+    ///
+    /// [`JobState::Queued`] means that it waits for no time, or that it has run meanwhile. Another
+    /// state means that it was not waiting, and that nothing was changed. No late copy of this call
+    /// ends the delay before a later retry.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store is unavailable.
+    pub async fn run_now(&self, id: &JobId) -> Result<Option<JobState>, Error> {
+        let backend = self.store.backend();
+        match backend.job_view(id.clone()).await? {
+            Some(JobView { state: JobState::Queued, history, .. }) => {
+                backend.end_job_delay(id.clone(), history.started_us).await
+            }
+            job => Ok(job.map(|job| job.state)),
+        }
+    }
+
     /// Redrives a dead job: puts it at the tail of its queue, with all attempts renewed. Returns
     /// the state afterwards, or `None` for an unknown job.
     ///

@@ -12,9 +12,9 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::{
-    CountingReplayer, FnReplayer, SECOND, SpawnedWorker, enqueue_command, enqueue_job,
-    enqueue_request, enqueue_with_attempts, envelope_command, get_job, let_tasks_settle,
-    lock_key_of, outcome_with_status, send_enqueue, wait_until_ended,
+    CountingReplayer, FnReplayer, SECOND, SpawnedWorker, enqueue_command, enqueue_delayed,
+    enqueue_job, enqueue_request, enqueue_with_attempts, envelope_command, get_job,
+    let_tasks_settle, lock_key_of, outcome_with_status, send_enqueue, wait_until_ended,
 };
 use crate::{
     defer::{
@@ -146,6 +146,32 @@ async fn redrive_all_spaces_the_dead_letters() {
     assert_eq!(jobs.stats().await.expect("it is there").dead, 4);
     let unknown = JobId::new(&lock_key_of("/x"));
     assert_eq!(jobs.redrive(&unknown).await.expect("it is there"), None);
+}
+
+/// The worker is woken at once, whether the job has not started or has failed.
+#[tokio::test(start_paused = true)]
+async fn delayed_and_failed_jobs_run_now() {
+    let store = Store::memory();
+    let routes = FnReplayer::new(|head, marker| {
+        marker.pass_own_lock(&lock_key_of(&head.target));
+        let headers = vec![("retry-after".to_owned(), b"300".to_vec())];
+        let body = ReplayBody::Full(Bytes::new());
+        std::future::ready(ReplayOutcome::Answered(ReplayResponse { status: 503, headers, body }))
+    });
+    let worker = SpawnedWorker::spawn_worker(DeferWorker::new(&store, routes));
+    let started = Instant::now();
+    let delayed = enqueue_delayed(&store, "/x", 300 * SECOND).await;
+    let failed = enqueue_with_attempts(&store, "/y", 2, Vec::new()).await;
+    let_tasks_settle().await;
+    let jobs = store.deferred_jobs();
+    for (id, attempts) in [(&delayed, 0), (&failed, 1)] {
+        assert_eq!(get_job(&store, id).await.attempts, attempts);
+        assert_eq!(jobs.run_now(id).await.expect("it is there"), Some(JobState::Queued));
+        assert_eq!(wait_until_ended(&store, id).await, JobState::Dead);
+        assert_eq!(jobs.run_now(id).await.expect("it is there"), Some(JobState::Dead));
+    }
+    assert!(started.elapsed() < 60 * SECOND, "{:?}", started.elapsed());
+    worker.stop().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,8 +2,8 @@
 -- pending jobs.
 --
 -- Included by enqueue_jobs.lua, claim_settle_batch.lua, cancel_job.lua, purge_job_to_tombstone.lua,
--- redrive_job.lua, idempotent_run_record.lua, poll_due_locks_and_jobs.lua and the store check
--- (src/store/fsck), after choose_publish_command.lua, wait_queue.lua and ended_job_bookkeeping.lua.
+-- redrive_job.lua, end_job_delay.lua, idempotent_run_record.lua, poll_due_locks_and_jobs.lua and the
+-- store check (src/store/fsck), after choose_publish_command.lua, wait_queue.lua and ended_job_bookkeeping.lua.
 -- Every function is about the lock that `select_lock` or `select_lock_by_key` has selected.
 --
 -- Keys of a shard, besides those of wait_queue.lua and ended_job_bookkeeping.lua. They share the

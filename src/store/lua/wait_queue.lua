@@ -4,8 +4,9 @@
 -- `select_lock_by_key` has selected. A batch selects several locks in succession.
 -- Expects: choose_publish_command.lua in front of it, and in KEYS[1] any key of the namespace.
 -- Included by: lock_batch.lua, acquire_all.lua, enqueue_jobs.lua, claim_settle_batch.lua,
--- cancel_job.lua, purge_job_to_tombstone.lua, redrive_job.lua, idempotent_run_record.lua,
--- poll_due_locks_and_jobs.lua, inspect_lock.lua, force_release.lua, and the store check (src/store/fsck).
+-- cancel_job.lua, end_job_delay.lua, purge_job_to_tombstone.lua, redrive_job.lua,
+-- idempotent_run_record.lua, poll_due_locks_and_jobs.lua, inspect_lock.lua, force_release.lua, and
+-- the store check (src/store/fsck).
 --
 -- Keys, by kind. Scripts declare few of them and derive the other names: all have the hash tag of
 -- the declared key, and one declared key costs the server as much as deriving two names. (In a

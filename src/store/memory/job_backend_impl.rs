@@ -73,6 +73,13 @@ impl JobBackend for MemoryBackend {
         ready_ok(self.cancel_queued_job(&id, began_us, retention))
     }
 
+    fn end_job_delay(&self, id: JobId, began_us: u64) -> StoreFuture<'_, Option<JobState>> {
+        let key = self.with_shard(id.shard(), |shard, now| shard.lock_of(&id, now));
+        ready_ok(key.and_then(|key| {
+            self.with_lock(&key, |transaction| transaction.end_job_delay(&id, began_us))
+        }))
+    }
+
     fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>> {
         ready_ok(self.with_shard(id.shard(), |shard, now| shard.job_view(&id, now)))
     }

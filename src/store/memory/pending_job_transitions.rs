@@ -1,8 +1,8 @@
 //! Transitions of pending jobs: into and out of their queue, the delayed jobs and the index of
 //! deadlines, and to their end (cancelled, superseded, expired).
 //!
-//! `pending_job_bookkeeping.lua` of the embedded store, with `cancel_job.lua` and the job part of
-//! `poll_due_locks_and_jobs.lua`.
+//! `pending_job_bookkeeping.lua` of the embedded store, with `cancel_job.lua`, `end_job_delay.lua`
+//! and the job part of `poll_due_locks_and_jobs.lua`.
 
 use std::time::Duration;
 
@@ -181,6 +181,27 @@ impl LockTransaction<'_> {
         }
         self.end_pending_job(id, JobState::Cancelled, "", retention, None);
         Some(JobState::Cancelled)
+    }
+
+    pub(super) fn end_job_delay(&mut self, id: &JobId, began_us: u64) -> Option<JobState> {
+        let job = self.jobs.get(id, self.now.ms)?;
+        if job.state != JobState::Queued || job.started_us != began_us {
+            return Some(job.state);
+        }
+        let now_ms = self.now.ms;
+        if let Some(due_ms) = self.shard.delayed_jobs.get(id) {
+            if due_ms > now_ms {
+                self.schedule_job(now_ms, |state| &mut state.delayed_jobs, id);
+            }
+        } else if self.backoff_end(id).is_some() {
+            self.lock.backoffs.remove(id);
+            // The lock may be due at the end of the backoff only.
+            match self.expire_holders() {
+                Some(held_until) => self.schedule_no_later(held_until),
+                None => self.offer_next(),
+            }
+        }
+        Some(JobState::Queued)
     }
 
     /// Returns a delayed job to its queue.

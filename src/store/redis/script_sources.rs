@@ -167,6 +167,7 @@ script!(
     repeatable: false
 );
 job_script!(CANCEL_JOB, "cancel_job");
+job_script!(END_JOB_DELAY, "end_job_delay");
 job_script!(IDEMPOTENT_RUN_RECORD, "idempotent_run_record");
 job_script!(POLL_DUE_LOCKS_AND_JOBS, "poll_due_locks_and_jobs");
 script!(RENEW, "renew", include_str!("../lua/renew.lua"), repeatable: true);

@@ -360,6 +360,10 @@ impl JobBackend for FaultyBackend {
         })
     }
 
+    fn end_job_delay(&self, id: JobId, began_us: u64) -> StoreFuture<'_, Option<JobState>> {
+        self.call_with_fault("end_job_delay", move |memory| memory.end_job_delay(id, began_us))
+    }
+
     fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>> {
         self.call_with_fault("job", |memory| memory.job_view(id))
     }

@@ -15,6 +15,7 @@ mod delayed_jobs;
 mod deleted_job_keys;
 mod direct_runs;
 mod downgrade;
+mod end_job_delay;
 mod ended_job_limits;
 mod ended_jobs;
 mod explore;

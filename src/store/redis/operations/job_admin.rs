@@ -77,6 +77,18 @@ impl RedisBackend {
         Ok(JobState::parse(&ReplyReader::new("cancel_job", reply).read_text()?))
     }
 
+    pub(super) async fn end_waiting_job_delay(
+        &self,
+        id: JobId,
+        began_us: u64,
+    ) -> Result<Option<JobState>, Error> {
+        let args = [id.as_str().into(), number_arg(began_us)];
+        let keys = [self.keys.job(&id)];
+        let reply =
+            self.call_script(id.shard(), &script_sources::END_JOB_DELAY, &keys, &args).await?;
+        Ok(JobState::parse(&ReplyReader::new("end_job_delay", reply).read_text()?))
+    }
+
     pub(super) async fn redrive_ended_job(
         &self,
         id: JobId,

@@ -65,6 +65,10 @@ impl JobBackend for RedisBackend {
         Box::pin(self.cancel_queued_job(id, began_us, retention))
     }
 
+    fn end_job_delay(&self, id: JobId, began_us: u64) -> StoreFuture<'_, Option<JobState>> {
+        Box::pin(self.end_waiting_job_delay(id, began_us))
+    }
+
     fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>> {
         Box::pin(self.read_job_view(id))
     }

@@ -125,6 +125,17 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests"])],
     },
     SourceFault {
+        name: "late-end-of-a-backoff",
+        table_row: "d11",
+        broken_behavior: "a late copy of a call ends the backoff of a later failure",
+        edits: &[edit(
+            "src/store/lua/end_job_delay.lua",
+            "if values[1] ~= 'queued' or (values[3] or '0') ~= ARGV[2] then",
+            "if values[1] ~= 'queued' then",
+        )],
+        suites: &[unit_tests(&["store::tests::end_job_delay"])],
+    },
+    SourceFault {
         name: "status-of-others",
         table_row: "d17",
         broken_behavior: "the status of a job is visible to another user",
