@@ -73,8 +73,8 @@ pub use self::{
     extension_snapshot::{ExtensionSnapshot, RequestUser},
     gate::{DeferCandidate, DeferLayer, DeferTicket},
     jobs::{
-        DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
-        ParseCursorError, RetainedRequest,
+        DeferStats, DeferredJobs, JobCursor, JobFilter, JobGroup, JobHead, JobInfo, JobPage,
+        JobRequest, JobRun, JobSearchPage, ParseCursorError, RetainedRequest,
     },
     replayer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer, is_event_stream},
     run_authorization::{PendingRun, RunAuthorization},

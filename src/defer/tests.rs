@@ -5,6 +5,7 @@ mod dispatch_order;
 mod due_retries;
 mod job_administration;
 mod job_and_waiter_order;
+mod job_search;
 mod job_stepper;
 mod log_messages;
 mod long_polls;

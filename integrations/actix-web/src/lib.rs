@@ -308,8 +308,9 @@ pub use lockgate::console::{
 #[cfg(feature = "webhook")]
 pub use lockgate::defer::Webhooks;
 pub use lockgate::defer::{
-    DeferStats, DeferredJobs, JobCursor, JobHead, JobInfo, JobPage, JobRequest, JobRun,
-    ParseCursorError, PendingRun, RetainedRequest, RunAuthorization,
+    DeferStats, DeferredJobs, JobCursor, JobFilter, JobGroup, JobHead, JobInfo, JobPage,
+    JobRequest, JobRun, JobSearchPage, ParseCursorError, PendingRun, RetainedRequest,
+    RunAuthorization,
 };
 #[cfg(feature = "http-replay")]
 pub use lockgate::http_replay;

@@ -41,9 +41,12 @@
 mod bulk_redrive_and_purge;
 mod cancel_waiting_job;
 mod job_cursor;
+mod job_filter;
+mod job_group;
 mod job_info;
 mod job_listings;
 mod job_request;
+mod job_search;
 mod pause_and_stats;
 mod single_job_admin;
 
@@ -52,7 +55,10 @@ pub use crate::error::ParseCursorError;
 
 pub use self::{
     job_cursor::JobCursor,
+    job_filter::JobFilter,
+    job_group::JobGroup,
     job_info::{DeferStats, JobHead, JobInfo, JobPage, JobRun},
     job_request::{JobRequest, RetainedRequest},
+    job_search::JobSearchPage,
     single_job_admin::DeferredJobs,
 };
