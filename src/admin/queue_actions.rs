@@ -54,15 +54,25 @@ impl Admin {
         reason: &str,
     ) -> Result<(), AdminError> {
         let queue = self.task_queue(queue);
-        let cancel = async {
-            match queue.cancel(id).await? {
-                Some(TaskState::Waiting) => Ok(()),
-                Some(TaskState::Running) => Err(not_possible("it runs")),
-                Some(TaskState::Dead) => Err(not_possible("it is a dead letter")),
-                None => Err(not_possible("there is no such task")),
-            }
-        };
+        let cancel = async { ensure_waiting(queue.cancel(id).await?) };
         self.act("cancel-task", &target_of(&queue, id), reason, cancel).await
+    }
+
+    /// Makes a delayed task, or one that waits for a retry, due now; see
+    /// [`Queue::run_now`](crate::queue::Queue::run_now).
+    ///
+    /// # Errors
+    ///
+    /// [`AdminError::NotPossible`] if it does not wait; others as in [`AdminError`].
+    pub async fn run_task_now(
+        &self,
+        queue: impl Into<Key>,
+        id: &TaskId,
+        reason: &str,
+    ) -> Result<(), AdminError> {
+        let queue = self.task_queue(queue);
+        let run = async { ensure_waiting(queue.run_now(id).await?) };
+        self.act("run-task-now", &target_of(&queue, id), reason, run).await
     }
 
     /// Puts a dead letter at the tail of its queue, with all attempts renewed.
@@ -142,6 +152,15 @@ impl Admin {
 
 fn target_of(queue: &Queue<Value>, id: &TaskId) -> String {
     format!("{}/{id}", queue.name())
+}
+
+fn ensure_waiting(state: Option<TaskState>) -> Result<(), AdminError> {
+    match state {
+        Some(TaskState::Waiting) => Ok(()),
+        Some(TaskState::Running) => Err(not_possible("it runs")),
+        Some(TaskState::Dead) => Err(not_possible("it is a dead letter")),
+        None => Err(not_possible("there is no such task")),
+    }
 }
 
 fn ensure_dead_letter(was_dead: bool) -> Result<(), AdminError> {

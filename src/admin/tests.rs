@@ -63,6 +63,21 @@ async fn run_of_an_unknown_job_is_refused_and_recorded() {
 }
 
 #[tokio::test]
+async fn delayed_task_is_due_after_run_now() {
+    let store = Store::memory();
+    let queue = store.queue::<String>("emails");
+    let push = queue.push(&"ada@example.org".to_owned()).delay(Duration::from_secs(300));
+    let id = push.await.expect("there is room").id().clone();
+    let reader = store.admin(Operator::new("eve", Permission::Look));
+    let refused = reader.run_task_now("emails", &id, "a test").await;
+    assert!(matches!(refused, Err(AdminError::NotPermitted)), "{refused:?}");
+    assert_eq!(queue.stats().await.expect("it answers").due, 0);
+    let admin = store.admin(Operator::new("ada", Permission::Act));
+    admin.run_task_now("emails", &id, "a test").await.expect("it may");
+    assert_eq!(queue.stats().await.expect("it answers").due, 1);
+}
+
+#[tokio::test]
 async fn payloads_need_their_permission() {
     let store = Store::memory();
     let queue = store.queue::<String>("emails");

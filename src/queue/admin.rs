@@ -132,6 +132,17 @@ impl<T> Queue<T> {
         self.store.backend().cancel_task(self.name.clone(), id.clone()).await
     }
 
+    /// Makes a delayed task, or one that waits for a retry, due now, behind the tasks that are due.
+    /// Returns its state: one that does not [wait](TaskState::Waiting) stays as it is. `None` as in
+    /// [`get`](Self::get).
+    ///
+    /// # Errors
+    ///
+    /// The store is unavailable. After a timeout, the task may be due.
+    pub async fn run_now(&self, id: &TaskId) -> Result<Option<TaskState>, Error> {
+        self.store.backend().run_task_now(self.name.clone(), id.clone()).await
+    }
+
     /// Lists dead letters, oldest first: at most `max_tasks` (1 to 100) after the cursor, or from
     /// the beginning. A page has at most 4 MiB of tasks, but at least one task, so it may have
     /// fewer than `max_tasks`; the last page has no [`next`](TaskPage::next).

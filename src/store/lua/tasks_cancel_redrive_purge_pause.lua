@@ -4,6 +4,7 @@
 --   KEYS     z, zl, zt, zm, zu, zd, zw, zf of the queue (see the wire format)
 --   ARGV[1]  verb, with its arguments in ARGV[2] and following:
 --     'cancel'         id
+--     'run_now'        id
 --     'redrive'        id
 --     'redrives'       most tasks, delay of the first, us, added delay of each other one, us
 --     'purge'          most dead letters
@@ -11,8 +12,9 @@
 --     'purge_waiting'  most tasks; to continue, the three numbers of the last reply
 --     'pause', 'resume'
 -- Output:
---   'cancel'         state in which the task was: 'w' waiting, 'r' running, 'd' dead, '' unknown;
---                    only a waiting task is deleted
+--   'cancel', 'run_now'
+--                    state in which the task was: 'w' waiting, 'r' running, 'd' dead, '' unknown;
+--                    only a waiting task is deleted, or moved to the tail of the due ones
 --   'purge_waiting'  {number of deleted tasks}; if there may be more, then also: the last position
 --                    in the order of pushes that is deleted, and the due times, us, at which the
 --                    walk continues and ends
@@ -69,6 +71,10 @@ local function redrive_task(id, delay_us)
   end
   return 1
 end
+local function wake_timer_worker()
+  local _, notify_sooner = make_notifiers(IDLE_WORKERS)
+  notify_sooner(parse_timer_worker(call('HGET', QUEUE_META, 'guard')))
+end
 local function purge_dead_letter(id)
   call('ZREM', DEAD_LETTERS, id)
   call('HINCRBY', QUEUE_META, 'buried', integer(0 - call('HSTRLEN', RECORDS, id)))
@@ -76,12 +82,19 @@ local function purge_dead_letter(id)
   call('HDEL', FAILURES, id)
   return 1
 end
-if verb == 'cancel' then
+if verb == 'cancel' or verb == 'run_now' then
   local id = ARGV[2]
-  if call('ZREM', WAITING, id) == 1 then
+  local due_us = tonumber(call('ZSCORE', WAITING, id) or nil)
+  if due_us and verb == 'cancel' then
+    call('ZREM', WAITING, id)
     drop_waiting_task(id, call('HGET', RECORDS, id) or '')
-    return 'w'
+  elseif due_us and due_us > now_us then
+    local sequence = next_sequence(tonumber(call('HGET', QUEUE_META, 'seq') or '0'))
+    call('HSET', QUEUE_META, 'seq', integer(sequence))
+    call('ZADD', WAITING, integer(sequence), id)
+    wake_timer_worker()
   end
+  if due_us then return 'w' end
   if call('ZSCORE', DEAD_LETTERS, id) then return 'd' end
   return call('HEXISTS', RECORDS, id) == 1 and 'r' or ''
 end
@@ -161,8 +174,5 @@ else
   -- 'purge_one' of a task that is not a dead letter writes nothing.
   if changed_count > 0 or verb == 'purge' then reset_if_empty('buried', DEAD_LETTERS) end
 end
-if changed_count > 0 and (verb == 'redrive' or verb == 'redrives') then
-  local _, notify_sooner = make_notifiers(IDLE_WORKERS)
-  notify_sooner(parse_timer_worker(call('HGET', QUEUE_META, 'guard')))
-end
+if changed_count > 0 and (verb == 'redrive' or verb == 'redrives') then wake_timer_worker() end
 return changed_count

@@ -63,6 +63,9 @@ pub(crate) trait TaskBackend {
     /// Cancels a task, which is deleted if it waited. Returns the state in which it was found. NOT
     /// idempotent, nor are the methods below.
     fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>>;
+    /// Makes a waiting task due now, behind those that are due. Returns the state in which it was
+    /// found.
+    fn run_task_now(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>>;
     /// Lists at most `limit` dead letters behind `after`, the oldest first: at most
     /// [`MAX_BYTES_PER_STEP`] of records, but at least one.
     fn list_dead_letters(

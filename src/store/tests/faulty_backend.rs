@@ -492,6 +492,10 @@ impl TaskBackend for FaultyBackend {
         self.memory.cancel_task(queue, id)
     }
 
+    fn run_task_now(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
+        self.memory.run_task_now(queue, id)
+    }
+
     fn list_dead_letters(
         &self,
         queue: Key,

@@ -21,6 +21,15 @@ impl QueueTransaction<'_> {
         Some(state)
     }
 
+    pub(super) fn run_task_now(&mut self, id: &TaskId) -> Option<TaskState> {
+        let state = self.task_view(id)?.state;
+        if self.queue.waiting.due_time(id).is_some_and(|due_us| due_us > self.now_us) {
+            self.queue.waiting.insert(id, self.now_us);
+            self.wake_timer_worker();
+        }
+        Some(state)
+    }
+
     /// Removes a waiting task that is not to run.
     fn discard_waiting_task(&mut self, id: &TaskId) {
         self.queue.waiting.remove(id);

@@ -84,6 +84,10 @@ impl TaskBackend for MemoryBackend {
         ready_ok(self.with_queue(&queue, |transaction| transaction.cancel_task(&id)))
     }
 
+    fn run_task_now(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
+        ready_ok(self.with_queue(&queue, |transaction| transaction.run_task_now(&id)))
+    }
+
     fn list_dead_letters(
         &self,
         queue: Key,

@@ -16,13 +16,14 @@ use crate::{
 };
 
 impl RedisBackend {
-    pub(super) async fn cancel_waiting_task(
+    /// Cancels a waiting task or makes it due. Returns the state in which it was found.
+    pub(super) async fn edit_waiting_task(
         &self,
         queue: Key,
+        verb: &'static str,
         id: TaskId,
     ) -> Result<Option<TaskState>, Error> {
-        let mut reader =
-            self.call_admin_script(&queue, "cancel", [id.as_str().into()].into()).await?;
+        let mut reader = self.call_admin_script(&queue, verb, [id.as_str().into()].into()).await?;
         Ok(parse_task_state(&reader.read_text()?))
     }
 

@@ -64,7 +64,11 @@ impl TaskBackend for RedisBackend {
     }
 
     fn cancel_task(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
-        Box::pin(self.cancel_waiting_task(queue, id))
+        Box::pin(self.edit_waiting_task(queue, "cancel", id))
+    }
+
+    fn run_task_now(&self, queue: Key, id: TaskId) -> StoreFuture<'_, Option<TaskState>> {
+        Box::pin(self.edit_waiting_task(queue, "run_now", id))
     }
 
     fn list_dead_letters(

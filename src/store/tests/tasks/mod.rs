@@ -11,6 +11,7 @@ mod push_task;
 #[cfg(feature = "redis")]
 mod queue_check;
 mod run_limits;
+mod run_now;
 mod run_outcomes;
 mod settle_and_start;
 mod task_listing;

@@ -4,6 +4,17 @@ use super::{SourceFault, edit, unit_tests};
 
 pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
+        name: "early-task-wakes-nobody",
+        table_row: "tasks",
+        broken_behavior: "a task that an operator lets run now waits for its old due time",
+        edits: &[edit(
+            "src/store/lua/tasks_cancel_redrive_purge_pause.lua",
+            "call('ZADD', WAITING, integer(sequence), id)\n    wake_timer_worker()",
+            "call('ZADD', WAITING, integer(sequence), id)",
+        )],
+        suites: &[unit_tests(&["store::tests::tasks"])],
+    },
+    SourceFault {
         name: "late-end-lua",
         table_row: "tasks",
         broken_behavior: "a worker that has lost its run ends the task",
