@@ -310,8 +310,10 @@ impl JobChain {
 
 fn run_result(settlement: &Settlement) -> RunResult {
     match settlement {
-        Settlement::Done { .. } | Settlement::WebhookSettled { .. } => RunResult::Done,
-        Settlement::Dead { .. } => RunResult::Dead,
+        Settlement::Done { .. } | Settlement::WebhookSettled { response: Some(_), .. } => {
+            RunResult::Done
+        }
+        Settlement::Dead { .. } | Settlement::WebhookSettled { .. } => RunResult::Dead,
         Settlement::Retry { .. } => RunResult::Retry,
         Settlement::Postpone { .. } | Settlement::ReturnToQueue { .. } => RunResult::HandedBack,
     }

@@ -4,7 +4,7 @@
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use fnv::FnvHashMap;
-use metrics::{Counter, Histogram, Label};
+use metrics::{Counter, Histogram, Key, Label, Level, Metadata, Recorder};
 use parking_lot::RwLock;
 
 /// Values of a label that a metric distinguishes. Names come from code, so a service has far fewer;
@@ -14,8 +14,10 @@ pub(crate) const MAX_LABEL_VALUES: usize = 256;
 /// Value of a label beyond `MAX_LABEL_VALUES`.
 const OTHER: &str = "other";
 
-/// Handles by label value. Each is resolved on its first use: one that was taken before a recorder
-/// is installed would never count.
+/// Origin of the metrics, for recorders that filter by it.
+static METADATA: Metadata<'static> = Metadata::new("lockgate", Level::INFO, Some("lockgate"));
+
+/// Handles by label value. Each is resolved on its first use.
 type HandleTable<H> = LazyLock<RwLock<FnvHashMap<Box<str>, Arc<[OnceLock<H>]>>>>;
 
 /// Counter with a label from code and further labels with fixed values.
@@ -51,16 +53,17 @@ impl CounterFamily {
         let count = || self.variants.iter().map(|(_, values)| values.len()).product();
         let handles = handles_of(&self.handles, value, count);
         if let Some(handle) = handles.0.get(index) {
-            handle.get_or_init(|| self.resolve(&handles.1, indices)).increment(1);
+            let register = |recorder: &dyn Recorder| self.register(recorder, &handles.1, indices);
+            with_handle(handle, register, |counter| counter.increment(1));
         }
     }
 
-    fn resolve(&self, value: &str, indices: &[usize]) -> Counter {
+    fn register(&self, recorder: &dyn Recorder, value: &str, indices: &[usize]) -> Counter {
         let mut labels = vec![Label::new(self.label, value.to_owned())];
         for ((name, values), index) in self.variants.iter().zip(indices) {
             labels.push(Label::new(*name, values.get(*index).copied().unwrap_or_default()));
         }
-        metrics::counter!(self.name, labels)
+        recorder.register_counter(&Key::from_parts(self.name, labels), &METADATA)
     }
 }
 
@@ -72,13 +75,32 @@ impl HistogramFamily {
     pub(super) fn record(&self, value: &str, sample: f64) {
         let handles = handles_of(&self.handles, value, || 1);
         if let Some(handle) = handles.0.first() {
-            let resolve = || {
+            let register = |recorder: &dyn Recorder| {
                 let labels = vec![Label::new(self.label, handles.1.clone().into_owned())];
-                metrics::histogram!(self.name, labels)
+                recorder.register_histogram(&Key::from_parts(self.name, labels), &METADATA)
             };
-            handle.get_or_init(resolve).record(sample);
+            with_handle(handle, register, |histogram| histogram.record(sample));
         }
     }
+}
+
+/// Uses a handle, and keeps it. A handle that was taken before a recorder is installed would never
+/// count: the recorder that the facade has until then is of size 0, and its handles are not kept.
+fn with_handle<H>(
+    cell: &OnceLock<H>,
+    register: impl FnOnce(&dyn Recorder) -> H,
+    apply: impl FnOnce(&H),
+) {
+    if let Some(handle) = cell.get() {
+        return apply(handle);
+    }
+    metrics::with_recorder(|recorder| {
+        let handle = register(recorder);
+        apply(&handle);
+        if size_of_val(recorder) > 0 {
+            let _ = cell.set(handle);
+        }
+    });
 }
 
 /// Returns the handles of a label value, and the value under which they are exported.

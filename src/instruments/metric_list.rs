@@ -69,6 +69,7 @@ histograms! {
     TASK_START_DELAY: "lockgate_task_start_delay_seconds", "queue",
         "Time from the moment at which a task was due to its start.";
     STORE_CALL: "lockgate_store_call_seconds", "script", "Duration of calls to the store.";
+    STORE_BATCH_SIZE: "lockgate_store_batch_size", "script", "Calls sent in one command.";
 }
 
 /// Gauges that `collect` sets: name, names of the labels, description.

@@ -21,8 +21,8 @@ pub(crate) use self::{
         PushResult, RunResult, StoreCallOutcome, TaskResult, WebhookResult,
     },
     recording::{
-        PolicyResult, record_deferred_wait, record_handover, record_lock_release,
-        record_store_call, record_task_start, record_webhook,
+        PolicyResult, record_batch_size, record_deferred_wait, record_handover,
+        record_lock_release, record_store_call, record_task_start, record_webhook,
     },
     store_counters::StoreCounters,
     worker_slots::WorkerSlots,

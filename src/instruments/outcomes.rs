@@ -24,6 +24,7 @@ outcomes! {
         Granted = "granted",
         Busy = "busy",
         TimedOut = "timeout",
+        QueueFull = "queue_full",
         Unavailable = "unavailable",
         Other = "other",
     }
@@ -62,7 +63,13 @@ outcomes! {
         Failed = "error",
     }
     /// How a run of a task ended.
-    TaskResult { Done = "done", Retry = "retry", Dead = "dead", Returned = "returned" }
+    TaskResult {
+        Done = "done",
+        Retry = "retry",
+        Dead = "dead",
+        Lost = "lost",
+        Returned = "returned",
+    }
     /// How the delivery of a webhook ended.
     WebhookResult { Delivered = "delivered", Retry = "retry", Dead = "dead" }
     /// How a call to the store ended.

@@ -168,6 +168,18 @@ pub(crate) fn record_store_call(script: &str, outcome: StoreCallOutcome, started
     let _ = (script, outcome, started_at);
 }
 
+/// Records the number of calls that are sent in one command.
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "used by Redis stores only"))]
+pub(crate) fn record_batch_size(script: &str, calls: usize) {
+    #[cfg(feature = "metrics")]
+    {
+        #[expect(clippy::cast_precision_loss, reason = "a batch has a few hundred calls")]
+        metric_list::STORE_BATCH_SIZE.record(script, calls as f64);
+    }
+    #[cfg(not(feature = "metrics"))]
+    let _ = (script, calls);
+}
+
 /// Returns the label of a lock: kind, parameter and scope, without the separators of its value.
 #[cfg(feature = "metrics")]
 fn lock_label(key_without_value: &str) -> &str {

@@ -24,6 +24,8 @@ pub struct StoreStats {
     pub locks_busy: u64,
     /// Requests for locks whose wait ended without a grant.
     pub lock_timeouts: u64,
+    /// Requests for locks that found the limit of waiters reached.
+    pub lock_queues_full: u64,
     /// Requests for locks that failed for the store.
     pub locks_unavailable: u64,
     /// Locks that were lost while they were held.
@@ -58,6 +60,8 @@ pub struct StoreStats {
     pub tasks_retried: u64,
     /// Tasks that became dead letters.
     pub tasks_dead: u64,
+    /// Runs of tasks whose lease ended before they did.
+    pub tasks_lost: u64,
 }
 
 impl StoreCounters {
@@ -74,6 +78,7 @@ impl StoreCounters {
             locks_granted: locks(LockRequestOutcome::Granted),
             locks_busy: locks(LockRequestOutcome::Busy),
             lock_timeouts: locks(LockRequestOutcome::TimedOut),
+            lock_queues_full: locks(LockRequestOutcome::QueueFull),
             locks_unavailable: locks(LockRequestOutcome::Unavailable),
             locks_lost: self.lock_losses.load(Ordering::Relaxed),
             locks_held,
@@ -93,6 +98,7 @@ impl StoreCounters {
             tasks_done: task_runs(TaskResult::Done),
             tasks_retried: task_runs(TaskResult::Retry),
             tasks_dead: task_runs(TaskResult::Dead),
+            tasks_lost: task_runs(TaskResult::Lost),
         }
     }
 }

@@ -24,9 +24,10 @@ impl LockRequest {
     /// Like `acquire`, but ignores the locks that this request already holds.
     pub(super) async fn acquire_non_reentrant(self) -> Result<LockGuard, AcquireError> {
         let span = self.start_span(slice::from_ref(&self.key));
-        let (store, key) = (self.store.clone(), self.key.clone());
+        let (store, key, max_wait) = (self.store.clone(), self.key.clone(), self.wait);
         let mut acquired = self.acquire_with_record(None).await;
-        span.end_wait((&store, slice::from_ref(&key)), &mut acquired, |guard| Some(guard));
+        let acquire = (&store, slice::from_ref(&key), max_wait);
+        span.end_wait(acquire, &mut acquired, |guard| Some(guard));
         acquired?.into_granted()
     }
 

@@ -145,10 +145,11 @@ impl LockSetRequest {
     /// As [`LockRequest::acquire`]; locks that were granted before the failure have been released.
     pub async fn acquire(self) -> Result<LockSet, AcquireError> {
         let span = self.template.start_span(&self.keys);
-        let (store, keys) = (self.template.store.clone(), self.keys.clone());
+        let LockRequest { store, wait: max_wait, .. } = self.template.clone();
+        let keys = self.keys.clone();
         let mut acquired =
             self.acquire_within(&HeldLocks::current()).await.map(LockOutcome::Granted);
-        span.end_wait((&store, &keys), &mut acquired, LockSet::first_mut);
+        span.end_wait((&store, &keys, max_wait), &mut acquired, LockSet::first_mut);
         acquired?.into_granted()
     }
 

@@ -1,5 +1,7 @@
 //! `LockSpan`: span of an acquire and of the hold that follows it.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 use tracing::field::Empty;
 
@@ -56,17 +58,19 @@ impl LockSpan {
 }
 
 impl AcquireTimer {
-    /// Ends the wait. The span continues with the guard that `first_guard` returns of a grant, until
+    /// Ends the wait of an acquire of these locks, at most `max_wait` long. The span continues with the guard that `first_guard` returns of a grant, until
     /// that is released.
     pub(super) fn end_wait<G>(
         self,
-        (store, keys): (&Store, &[Key]),
+        (store, keys, max_wait): (&Store, &[Key], Option<Duration>),
         acquired: &mut Result<LockOutcome<G>, AcquireError>,
         first_guard: impl FnOnce(&mut G) -> Option<&mut LockGuard>,
     ) {
         let label = keys.first().map_or("", Key::without_value);
-        let outcome = request_outcome(acquired);
-        store.counters().record_lock_request(label, outcome, self.started_at.elapsed());
+        let waited = self.started_at.elapsed();
+        let has_time_left = max_wait.is_some_and(|max_wait| waited < max_wait);
+        let outcome = request_outcome(acquired, has_time_left);
+        store.counters().record_lock_request(label, outcome, waited);
         let Some(mut open) = self.span.0 else { return };
         open.record_time();
         let outcome = match acquired {
@@ -91,11 +95,18 @@ impl AcquireTimer {
     }
 }
 
-fn request_outcome<G>(acquired: &Result<LockOutcome<G>, AcquireError>) -> LockRequestOutcome {
+fn request_outcome<G>(
+    acquired: &Result<LockOutcome<G>, AcquireError>,
+    has_time_left: bool,
+) -> LockRequestOutcome {
     match acquired {
         Ok(LockOutcome::Granted(_)) => LockRequestOutcome::Granted,
         Ok(LockOutcome::Busy(busy)) | Err(AcquireError::Busy(busy)) if busy.waited.is_some() => {
-            LockRequestOutcome::TimedOut
+            // A waiter leaves before its deadline only if it found no place.
+            match has_time_left {
+                true => LockRequestOutcome::QueueFull,
+                false => LockRequestOutcome::TimedOut,
+            }
         }
         Ok(LockOutcome::Busy(_)) | Err(AcquireError::Busy(_)) => LockRequestOutcome::Busy,
         Err(AcquireError::Fault(_)) => LockRequestOutcome::Unavailable,

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use tokio::task::JoinError;
+use tokio::{task::JoinError, time::Instant};
 
 use super::{
+    queue_worker::QueueWorker,
     queue_worker_loop::QueueWorkerLoop,
     task_failure::FailureAction,
     task_run::{RunningTask, TaskRunResult, task_outcome},
@@ -49,9 +50,7 @@ impl QueueWorkerLoop {
             self.unreadable_tasks.add(delay);
         }
         let outcome = task_outcome(result, attempt, max_attempts, self.worker.backoff);
-        let counters = self.worker.store.counters();
-        let queue = self.worker.queue.operator_name();
-        counters.record_task_run(&queue, task_result(&outcome), started_at.elapsed());
+        self.count_run(task_result(&outcome), started_at);
         self.log_failure(&token.id, (attempt, max_attempts), &outcome);
         self.pending_settlements.push(TaskSettlement {
             run: token,
@@ -59,6 +58,11 @@ impl QueueWorkerLoop {
             unique_key,
             outcome,
         });
+    }
+
+    pub(super) fn count_run(&self, result: TaskResult, started_at: Instant) {
+        let QueueWorker { store, queue, .. } = &self.worker;
+        store.counters().record_task_run(&queue.operator_name(), result, started_at.elapsed());
     }
 
     /// Logs a failed run, and what follows it.
@@ -77,7 +81,8 @@ impl QueueWorkerLoop {
     }
 }
 
-fn task_result(outcome: &TaskOutcome) -> TaskResult {
+/// Returns the result by which a run is counted.
+pub(super) fn task_result(outcome: &TaskOutcome) -> TaskResult {
     match outcome {
         TaskOutcome::Done => TaskResult::Done,
         TaskOutcome::Retry { .. } => TaskResult::Retry,

@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use super::{
+    collect_ended_runs::task_result,
     poll_until_answered::{NotExecutedFlag, poll_until_answered},
     queue_worker_loop::{QueueWorkerLoop, await_optional},
     task_run::{RunningTask, TaskRunResult},
@@ -100,8 +101,12 @@ impl QueueWorkerLoop {
         while let Some(ended) = self.run_tasks.try_join_next() {
             self.record_aborted_run(ended, &mut dropped);
         }
-        for (_, run) in self.running.extract_if(|_, run| dropped.contains(&run.abort_handle.id())) {
-            let RunningTask { token, record_bytes, unique_key, retry_after_crash, .. } = run;
+        let is_dropped = |run: &RunningTask| dropped.contains(&run.abort_handle.id());
+        let dropped_runs: Vec<_> = self.running.extract_if(|_, run| is_dropped(run)).collect();
+        for (_, run) in dropped_runs {
+            let RunningTask {
+                token, record_bytes, unique_key, retry_after_crash, started_at, ..
+            } = run;
             let outcome = if retry_after_crash {
                 TaskOutcome::ReturnToQueue { delay: Duration::ZERO }
             } else {
@@ -110,6 +115,7 @@ impl QueueWorkerLoop {
                     reason: "drained, may have run".into(),
                 }
             };
+            self.count_run(task_result(&outcome), started_at);
             self.pending_settlements.push(TaskSettlement {
                 run: token,
                 record_bytes,

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{queue_worker::QueueWorker, queue_worker_loop::QueueWorkerLoop};
 use crate::{
+    instruments::TaskResult,
     key::Key,
     store::{MAX_TASKS_PER_STEP, RunToken, Store},
 };
@@ -54,6 +55,7 @@ impl QueueWorkerLoop {
         if let Some(run) = self.running.remove(&token.id) {
             tracing::warn!(task = %token.id.log_prefix(), "run lost: its lease ended");
             run.abort_handle.abort();
+            self.count_run(TaskResult::Lost, run.started_at);
         }
     }
 }

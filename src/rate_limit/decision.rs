@@ -43,7 +43,7 @@ impl Decision {
         for decision in &self.policies {
             let is_shadow = decision.policy.is_shadow();
             let outcome = match decision.violated {
-                true if decision.reading.is_none() => DecisionOutcome::TooCostly,
+                true if decision.is_too_costly() => DecisionOutcome::TooCostly,
                 true => DecisionOutcome::Refused,
                 false if self.admitted => DecisionOutcome::Admitted,
                 false => continue,
@@ -180,6 +180,12 @@ impl PolicyDecision {
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.reading.filter(|_| self.violated).map_or(Duration::ZERO, |reading| reading.retry_after)
+    }
+
+    /// Returns true if the cost exceeds the capacity: no wait ends the refusal. Of a policy in
+    /// shadow mode nothing is read then.
+    fn is_too_costly(&self) -> bool {
+        self.reading.is_none_or(|reading| reading.retry_after == Duration::MAX)
     }
 }
 

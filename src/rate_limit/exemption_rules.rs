@@ -22,6 +22,8 @@ pub(super) struct ExemptionRules {
 pub(super) enum UncountedVerdict {
     Pass,
     Refuse(Reply),
+    /// The client is on a deny list.
+    Deny(Reply),
 }
 
 impl UncountedVerdict {
@@ -32,7 +34,7 @@ impl UncountedVerdict {
     pub(super) fn into_initial_verdict<F, T>(self) -> InitialVerdict<F, T> {
         match self {
             Self::Pass => InitialVerdict::Skip,
-            Self::Refuse(reply) => InitialVerdict::Answer(reply),
+            Self::Refuse(reply) | Self::Deny(reply) => InitialVerdict::Answer(reply),
         }
     }
 }
@@ -51,7 +53,7 @@ impl ExemptionRules {
     {
         match self.lists.match_address(view, sources.clone().find_map(KeySource::client_address)) {
             Err(key_error) => return Some(UncountedVerdict::from_key_error(key_error)),
-            Ok(AccessListMatch::Denied) => return Some(UncountedVerdict::Refuse(denied_reply())),
+            Ok(AccessListMatch::Denied) => return Some(UncountedVerdict::Deny(denied_reply())),
             Ok(AccessListMatch::Allowed) => {
                 // The deny list wins. A request without a key is on no list of keys.
                 let is_denied = |source: &KeySource<R>| {
@@ -60,7 +62,7 @@ impl ExemptionRules {
                         .is_ok_and(|key| self.lists.match_key(&key) == AccessListMatch::Denied)
                 };
                 return Some(if self.lists.has_denied_keys() && sources.any(is_denied) {
-                    UncountedVerdict::Refuse(denied_reply())
+                    UncountedVerdict::Deny(denied_reply())
                 } else {
                     UncountedVerdict::Pass
                 });
@@ -79,7 +81,7 @@ impl ExemptionRules {
         let mut is_allowed = false;
         for key in keys {
             match self.lists.match_key(key) {
-                AccessListMatch::Denied => return Some(UncountedVerdict::Refuse(denied_reply())),
+                AccessListMatch::Denied => return Some(UncountedVerdict::Deny(denied_reply())),
                 AccessListMatch::Allowed => is_allowed = true,
                 AccessListMatch::Unlisted => {}
             }

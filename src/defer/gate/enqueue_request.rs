@@ -173,7 +173,10 @@ impl<R: RequestKind> DeferLayer<R> {
         let (node, lock) = (store.node(), store.log_name(key));
         let generation = store.backend().server_generation();
         let outcome = store.backend().enqueue(command).await;
-        store.counters().record_enqueue(label.route(), enqueue_result(&outcome));
+        // A lookup of a record stores nothing: for it every queue is full.
+        if stores {
+            store.counters().record_enqueue(label.route(), enqueue_result(&outcome));
+        }
         EnqueueResolution::Reply(match outcome {
             Ok(EnqueueOutcome::Stored { position }) => {
                 tracing::info!(

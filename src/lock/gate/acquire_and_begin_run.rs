@@ -46,12 +46,7 @@ impl<R: RequestKind> LockLayer<R> {
         context: &LockEntryContext,
     ) -> Result<LockOutcome<LockSet>, AcquireError> {
         let LockEntryContext { store, keys, mode, slot, .. } = context;
-        // A request that cannot be deferred waits as set for the lock.
-        let deferring = slot.as_ref().filter(|_| context.is_deferrable());
-        let wait_override = deferring.map(|slot| match slot.instruction() {
-            LockInstruction::WaitFor(wait) => wait,
-            LockInstruction::ParkImmediately | LockInstruction::ParkOrRefuse => Duration::ZERO,
-        });
+        let wait_override = wait_override(context);
         let request = self.policy.lock_request(store, &keys[0], *mode, wait_override);
         // A retry layer in between may call again: the record belongs to this request then.
         let slot = slot.as_ref().filter(|slot| slot.idempotency().is_some() && !slot.has_run());
@@ -75,6 +70,11 @@ impl<R: RequestKind> LockLayer<R> {
             }
             outcome => Ok(outcome.map_granted(LockSet::from_guard)),
         }
+    }
+
+    /// Returns the longest time that a request waits in the wait queue, if it does.
+    pub(super) fn max_wait(&self, context: &LockEntryContext) -> Option<Duration> {
+        self.policy.max_wait(wait_override(context))
     }
 
     /// Returns the granted locks if the request is to run. Otherwise releases them before the
@@ -257,4 +257,14 @@ impl<R: RequestKind> LockLayer<R> {
         };
         Some((command, RunLimits { max_runs: *max_runs, max_detached_time: max_run_time }))
     }
+}
+
+/// Returns the wait that an outer layer sets, which accepts the request afterwards.
+fn wait_override(context: &LockEntryContext) -> Option<Duration> {
+    // A request that cannot be deferred waits as set for the lock.
+    let slot = context.slot.as_ref().filter(|_| context.is_deferrable())?;
+    Some(match slot.instruction() {
+        LockInstruction::WaitFor(wait) => wait,
+        LockInstruction::ParkImmediately | LockInstruction::ParkOrRefuse => Duration::ZERO,
+    })
 }

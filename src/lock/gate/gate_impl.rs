@@ -70,7 +70,8 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
             }
             let span = LockSpan::start(&context.store, &context.keys, context.mode);
             let mut acquired = self.acquire_locks(&context).await;
-            span.end_wait((&context.store, &context.keys), &mut acquired, LockSet::first_mut);
+            let acquire = (&context.store, &*context.keys, self.max_wait(&context));
+            span.end_wait(acquire, &mut acquired, LockSet::first_mut);
             clear_slot(context.slot.as_ref());
             match acquired {
                 Ok(LockOutcome::Granted(guards)) => {

@@ -163,10 +163,17 @@ impl LockPolicy {
         options.terms.mode = mode;
         let new_request = |wait| LockRequest::new(store, key, options, wait);
         match (outer_wait, self.busy_strategy) {
-            (Some(wait), _) => new_request(Some(wait.min(MAX_WAIT)).filter(|wait| !wait.is_zero())),
-            (None, BusyStrategy::Wait(wait)) => new_request(Some(wait)),
             (None, BusyStrategy::Retry(retry)) => new_request(None).with_retry(Some(retry)),
-            (None, BusyStrategy::Reject) => new_request(None),
+            _ => new_request(self.max_wait(outer_wait)),
+        }
+    }
+
+    /// Returns the longest time in the wait queue; `None` for a request that does not enter it.
+    pub(in crate::lock) fn max_wait(&self, outer_wait: Option<Duration>) -> Option<Duration> {
+        match (outer_wait, self.busy_strategy) {
+            (Some(wait), _) => Some(wait.min(MAX_WAIT)).filter(|wait| !wait.is_zero()),
+            (None, BusyStrategy::Wait(wait)) => Some(wait),
+            (None, BusyStrategy::Retry(_) | BusyStrategy::Reject) => None,
         }
     }
 }

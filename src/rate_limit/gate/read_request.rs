@@ -20,7 +20,7 @@ use crate::{
         DirectRunRefusals, GateRequest, InitialVerdict, KeyError, ReplayMarker, RequestKind,
         StatusProbe, current_replay,
     },
-    instruments::DecisionSource,
+    instruments::{DecisionOutcome, DecisionSource, PolicyResult},
     rate_limit::{
         engine::{CheckRequest, PolicyCheck, RateLimitEngine},
         exemption_rules::UncountedVerdict,
@@ -47,7 +47,12 @@ impl<R: RequestKind> RateLimitSettings<R> {
         }
         let mut request = match self.read_checks(view, replay.as_ref()) {
             Ok(request) => request,
-            Err(verdict) => return verdict.into_initial_verdict(),
+            Err(verdict) => {
+                if matches!(verdict, UncountedVerdict::Deny(_)) {
+                    self.record_denial(view);
+                }
+                return verdict.into_initial_verdict();
+            }
         };
         let request_store = self.find_request_store(view);
         let Some((store, engine)) = find_store_and_engine(self, &request_store) else {
@@ -89,6 +94,22 @@ impl<R: RequestKind> RateLimitSettings<R> {
             replay,
             direct_run,
         })
+    }
+
+    /// Records a client on a deny list, for the first policy: no policy has decided.
+    fn record_denial<V: GateRequest<NativeRequest = R::Native>>(&self, view: &V) {
+        let request_store = self.find_request_store(view);
+        let store = find_store_and_engine(self, &request_store).map(|(store, _)| store);
+        if let (Some(store), Some(LayerPolicy { policy, .. })) = (store, self.policies.first()) {
+            store.counters().record_policy_result(PolicyResult {
+                policy: policy.name(),
+                outcome: DecisionOutcome::Denied,
+                source: DecisionSource::Memory,
+                // The list refuses whatever the mode of the policies is.
+                is_shadow: false,
+                remaining_ratio: None,
+            });
+        }
     }
 
     /// Returns the store of the request and its engine, if the layer has no store of its own.

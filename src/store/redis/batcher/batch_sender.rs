@@ -18,7 +18,10 @@ use super::{
     BatchFault, BatchTransport, BatcherInner,
     lane_queue::{LaneQueue, QueuedCall},
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    instruments::record_batch_size,
+};
 
 /// Size of a batch after which it pays to wait for the next calls of its callers.
 const FOLLOW_UP_THRESHOLD: usize = 4;
@@ -151,6 +154,7 @@ impl<F: BatchTransport> BatchSender<F> {
     ) -> Result<Result<Vec<F::Reply>, BatchFault>, Elapsed> {
         let batcher = Arc::clone(&self.inner);
         let last_deadline = self.batch.iter().map(|call| call.deadline).max();
+        record_batch_size(batcher.script_name, self.batch.len());
         let payload =
             batcher.transport.encode(self.batch.iter().map(|call| &call.command), by_text);
         let mut reply = pin!(batcher.transport.send(connection, &payload));

@@ -8,7 +8,10 @@ use super::{
     BatchFault, BatchTransport, BatcherInner, CallOutcome, RETRY_PAUSE, batch_sender::BatchSender,
     in_doubt_error, pause_after_refusal, settle_batch::pair_replies,
 };
-use crate::error::{Error, ErrorKind};
+use crate::{
+    error::{Error, ErrorKind},
+    instruments::record_batch_size,
+};
 
 /// Progress of a call that is sent alone.
 struct SingleCallProgress<P> {
@@ -58,6 +61,7 @@ impl<F: BatchTransport> BatcherInner<F> {
             };
             let payload = transport.encode(iter::once(command), by_text);
             progress.attempts += 1;
+            record_batch_size(self.script_name, 1);
             let fault = match transport.send(connection, &payload).await {
                 Ok(replies) => {
                     let (mut replies, attempts) = (replies.into_iter(), progress.attempts);
