@@ -5,7 +5,7 @@ use std::{collections::HashMap, str::FromStr};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::perform_action::{parse_job_id, parse_task_id, queue_key};
+use super::perform_action::{operator_key, parse_job_id, parse_task_id};
 use crate::{
     admin::{AdminError, AuditCursor, Operator},
     defer::{JobCursor, JobInfo, JobPage},
@@ -47,6 +47,13 @@ pub(super) async fn answer_query(
     parameters: &Parameters,
 ) -> Result<Value, QueryError> {
     match name {
+        "lock" => {
+            let lock = store.lock(operator_key(text(parameters, "key"))).inspect().await?;
+            let sentence = lock.to_string();
+            let mut document = serde_json::to_value(lock).unwrap_or_default();
+            document["sentence"] = sentence.into();
+            Ok(document)
+        }
         "jobs" => list_jobs(store, parameters).await,
         "job" => {
             let id = parse_job_id(text(parameters, "id"))?;
@@ -67,7 +74,7 @@ pub(super) async fn answer_query(
         "tasks" => list_tasks(store, parameters).await,
         "task-payload" => {
             let id = parse_task_id(text(parameters, "id"))?;
-            let queue = queue_key(text(parameters, "queue"));
+            let queue = operator_key(text(parameters, "queue"));
             let payload = store.admin(operator).task_payload(queue, &id, LOOK_REASON).await?;
             let text = serde_json::to_string_pretty(&payload).unwrap_or_default();
             Ok(json!({ "text": text }))
@@ -124,7 +131,7 @@ fn matches_filter(job: &JobInfo, parameters: &Parameters) -> bool {
 }
 
 async fn list_tasks(store: &Store, parameters: &Parameters) -> Result<Value, QueryError> {
-    let queue = store.queue::<Value>(queue_key(text(parameters, "queue")));
+    let queue = store.queue::<Value>(operator_key(text(parameters, "queue")));
     let filter = match text(parameters, "state") {
         "due" => TaskFilter::Due,
         "delayed" => TaskFilter::Delayed,

@@ -4,7 +4,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::{durations::saturating_millis, error::Error, store::Store};
+use crate::{
+    durations::saturating_millis,
+    error::Error,
+    store::{FleetReport, Store},
+};
+
+/// Most holds of a snapshot: the longest ones of all processes.
+const MAX_HOLDS: usize = 100;
 
 /// Takes a snapshot. If the store does not answer, it says so and is empty otherwise.
 pub(super) async fn take_snapshot(store: &Store) -> Value {
@@ -25,8 +32,57 @@ pub(super) async fn take_snapshot(store: &Store) -> Value {
 
 async fn read_store(store: &Store) -> Result<Value, Error> {
     let jobs = store.deferred_jobs();
-    let (stats, paused, queues) = tokio::try_join!(jobs.stats(), jobs.is_paused(), store.queues())?;
+    let (stats, paused, workers, queues, policies, fleet) = tokio::try_join!(
+        jobs.stats(),
+        jobs.is_paused(),
+        store.backend().count_live_workers(),
+        store.queues(),
+        store.changed_policies(),
+        store.fleet()
+    )?;
     let mut stats = serde_json::to_value(stats).unwrap_or_default();
     stats["paused"] = paused.into();
-    Ok(json!({ "jobs": stats, "queues": queues }))
+    stats["workers"] = workers.into();
+    let changes = policies.policies.iter();
+    let changes = changes.map(|(name, change)| json!({ "name": name, "change": change }));
+    Ok(json!({
+        "jobs": stats,
+        "queues": queues,
+        "policies": changes.collect::<Vec<_>>(),
+        "holds": longest_holds(&fleet),
+        "stats": sum_of_stats(&fleet),
+        "processes": fleet.processes,
+    }))
+}
+
+/// Returns the longest holds of all processes, each with its process.
+fn longest_holds(fleet: &FleetReport) -> Vec<Value> {
+    let holds = fleet
+        .processes
+        .iter()
+        .flat_map(|process| process.holds.iter().map(move |hold| (hold.held_ms, process, hold)));
+    let mut holds: Vec<_> = holds.collect();
+    holds.sort_unstable_by_key(|(held_ms, ..)| std::cmp::Reverse(*held_ms));
+    holds.truncate(MAX_HOLDS);
+    let to_row = |(_, process, hold)| {
+        let mut row = serde_json::to_value::<&crate::HoldReport>(hold).unwrap_or_default();
+        let process: &crate::ProcessReport = process;
+        row["host"] = process.host.clone().into();
+        row["pid"] = process.pid.into();
+        row
+    };
+    holds.into_iter().map(to_row).collect()
+}
+
+/// Returns the sums of the counts of all processes.
+fn sum_of_stats(fleet: &FleetReport) -> Value {
+    let mut sums = serde_json::Map::new();
+    for process in &fleet.processes {
+        let stats = serde_json::to_value(process.stats).unwrap_or_default();
+        for (name, count) in stats.as_object().into_iter().flatten() {
+            let sum = sums.get(name).and_then(Value::as_u64).unwrap_or_default();
+            sums.insert(name.clone(), (sum + count.as_u64().unwrap_or_default()).into());
+        }
+    }
+    Value::Object(sums)
 }

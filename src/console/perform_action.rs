@@ -1,5 +1,7 @@
 //! Performs an action of the page, as an action of its operator.
 
+use std::time::Duration;
+
 use super::console_action::ConsoleAction;
 use crate::{
     admin::{Admin, AdminError, Operator},
@@ -18,15 +20,52 @@ pub(super) async fn perform_action(
         ConsoleAction::PauseJobs { .. }
         | ConsoleAction::ResumeJobs { .. }
         | ConsoleAction::CancelJob { .. }
+        | ConsoleAction::RunJobNow { .. }
         | ConsoleAction::RedriveJob { .. }
         | ConsoleAction::RedriveDeadJobs { .. }
         | ConsoleAction::PurgeJob { .. } => perform_job_action(&admin, action).await,
+        ConsoleAction::ForceRelease { lock, reason } => {
+            let holders = admin.force_release(operator_key(&lock), &reason).await?;
+            Ok(format!("{lock} was taken from {holders} holders."))
+        }
+        ConsoleAction::SetPolicy { .. }
+        | ConsoleAction::ClearPolicy { .. }
+        | ConsoleAction::ResetLimit { .. }
+        | ConsoleAction::Block { .. }
+        | ConsoleAction::Unblock { .. } => perform_limit_action(&admin, action).await,
         ConsoleAction::Repair { reason } => {
             let report = admin.repair_store(&reason).await?;
             let repaired = report.faults().filter(|finding| finding.repaired).count();
             Ok(format!("{repaired} faults were repaired."))
         }
         _ => perform_queue_action(&admin, action).await,
+    }
+}
+
+async fn perform_limit_action(admin: &Admin, action: ConsoleAction) -> Result<String, AdminError> {
+    match action {
+        ConsoleAction::SetPolicy { policy, change, reason } => {
+            admin.set_policy(&policy, change, &reason).await?;
+            Ok(format!("{policy} is changed in all processes."))
+        }
+        ConsoleAction::ClearPolicy { policy, reason } => {
+            admin.clear_policy(&policy, &reason).await?;
+            Ok(format!("{policy} is as deployed."))
+        }
+        ConsoleAction::ResetLimit { policy, subject, reason } => {
+            admin.reset_limit(&policy, operator_key(&subject), &reason).await?;
+            Ok(format!("{subject} has its whole quota again."))
+        }
+        ConsoleAction::Block { policy, subject, seconds, reason } => {
+            let duration = Duration::from_secs(seconds);
+            admin.block(&policy, operator_key(&subject), duration, &reason).await?;
+            Ok(format!("{subject} is blocked for {seconds} s."))
+        }
+        ConsoleAction::Unblock { policy, subject, reason } => {
+            admin.unblock(&policy, operator_key(&subject), &reason).await?;
+            Ok(format!("{subject} is no longer blocked."))
+        }
+        _ => Err(AdminError::Invalid("this is no action on a limit".to_owned())),
     }
 }
 
@@ -43,6 +82,10 @@ async fn perform_job_action(admin: &Admin, action: ConsoleAction) -> Result<Stri
         ConsoleAction::CancelJob { id, reason } => {
             admin.cancel_job(&parse_job_id(&id)?, &reason).await?;
             Ok("The request is cancelled.".to_owned())
+        }
+        ConsoleAction::RunJobNow { id, reason } => {
+            admin.run_job_now(&parse_job_id(&id)?, &reason).await?;
+            Ok("The request runs as soon as its lock is free.".to_owned())
         }
         ConsoleAction::RedriveJob { id, reason } => {
             admin.redrive_job(&parse_job_id(&id)?, &reason).await?;
@@ -63,35 +106,39 @@ async fn perform_job_action(admin: &Admin, action: ConsoleAction) -> Result<Stri
 async fn perform_queue_action(admin: &Admin, action: ConsoleAction) -> Result<String, AdminError> {
     match action {
         ConsoleAction::PauseQueue { queue, reason } => {
-            admin.pause_queue(queue_key(&queue), &reason).await?;
+            admin.pause_queue(operator_key(&queue), &reason).await?;
             Ok(format!("{queue} is paused."))
         }
         ConsoleAction::ResumeQueue { queue, reason } => {
-            admin.resume_queue(queue_key(&queue), &reason).await?;
+            admin.resume_queue(operator_key(&queue), &reason).await?;
             Ok(format!("{queue} is resumed."))
         }
         ConsoleAction::CancelTask { queue, id, reason } => {
-            admin.cancel_task(queue_key(&queue), &parse_task_id(&id)?, &reason).await?;
+            admin.cancel_task(operator_key(&queue), &parse_task_id(&id)?, &reason).await?;
             Ok("The task is cancelled.".to_owned())
         }
+        ConsoleAction::RunTaskNow { queue, id, reason } => {
+            admin.run_task_now(operator_key(&queue), &parse_task_id(&id)?, &reason).await?;
+            Ok("The task is due.".to_owned())
+        }
         ConsoleAction::RedriveTask { queue, id, reason } => {
-            admin.redrive_task(queue_key(&queue), &parse_task_id(&id)?, &reason).await?;
+            admin.redrive_task(operator_key(&queue), &parse_task_id(&id)?, &reason).await?;
             Ok("The task waits to run again.".to_owned())
         }
         ConsoleAction::RedriveTasks { queue, per_second, reason } => {
-            let count = admin.redrive_tasks(queue_key(&queue), per_second, &reason).await?;
+            let count = admin.redrive_tasks(operator_key(&queue), per_second, &reason).await?;
             Ok(format!("{count} tasks wait to run again."))
         }
         ConsoleAction::PurgeTask { queue, id, reason } => {
-            admin.purge_task(queue_key(&queue), &parse_task_id(&id)?, &reason).await?;
+            admin.purge_task(operator_key(&queue), &parse_task_id(&id)?, &reason).await?;
             Ok("The dead letter is deleted.".to_owned())
         }
         _ => Err(AdminError::Invalid("this is no action on a queue".to_owned())),
     }
 }
 
-/// Returns the key of a queue from its name on the page.
-pub(super) fn queue_key(name: &str) -> Key {
+/// Returns the key of a name on the page.
+pub(super) fn operator_key(name: &str) -> Key {
     Key::from_operator_name(name)
 }
 

@@ -176,3 +176,30 @@ async fn basic_auth_compares_name_and_password() {
     assert_eq!(challenged.status, 401);
     assert!(header(&challenged, "www-authenticate").is_some_and(|sent| sent.starts_with("Basic ")));
 }
+
+#[tokio::test]
+async fn lock_is_shown_and_released_by_force() {
+    let store = Store::memory();
+    let guard = store.lock("order:7").acquire().await.expect("it is free");
+    let console = console(&store, Permission::Act);
+    let mut view = request("GET", &[HOST]);
+    let parsed = console.parse_request(&mut view, "/ops/api/lock?key=order%3A7", "api/lock");
+    let ConsoleReply::Complete(reply) = parsed.expect("it is admitted").execute(b"").await else {
+        panic!("no events")
+    };
+    let lock: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(lock["holders"][0]["fence"], guard.fence());
+    assert!(lock["sentence"].as_str().is_some_and(|text| text.contains("is held by")), "{lock}");
+
+    let body = br#"{"action":"force-release","lock":"order:7","reason":"it hangs"}"#;
+    let sent = request("POST", &[HOST, JSON, SAME_ORIGIN]);
+    assert_eq!(respond(&console, sent, "api/actions", body).await.status, 200);
+    assert_eq!(guard.held_lock().lost().await, crate::LockLoss::Taken);
+    let next = store.lock("order:7").acquire().await.expect("it was released");
+    assert!(next.fence() > guard.fence());
+    let sent = request("GET", &[HOST]);
+    let reply = respond(&console, sent, "api/snapshot", b"").await;
+    let snapshot: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(snapshot["holds"][0]["lock"], "order:7");
+    assert_eq!(snapshot["processes"].as_array().map(Vec::len), Some(1));
+}

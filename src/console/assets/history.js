@@ -12,12 +12,13 @@ export function remember(snapshot) {
     if (points.length > MAX_POINTS) points.shift();
     series.set(name, points);
   };
+  if (!snapshot.store.available) return;
   add("jobs", snapshot.jobs.pending);
+  add("refused", snapshot.stats?.refused ?? 0);
   for (const queue of snapshot.queues) {
     add(`queue ${queue.name}`, queue.due);
     add(`wait ${queue.name}`, (queue.oldest_due_ms ?? 0) / 1000);
   }
-  for (const policy of snapshot.policies) add(`refused ${policy.name}`, policy.refused);
 }
 
 /** Points of a series; with `perSecond`, its growth. */

@@ -26,10 +26,10 @@ async function showLock(section, key) {
     table("Holders", [
       ["Mode", (holder) => holder.mode],
       ["Process", (holder) => holder.host ? `${holder.host} (${holder.pid})` : "process has not answered"],
-      ["Route", (holder) => holder.route],
+      ["State", (holder) => holder.is_offer ? "offered" : holder.is_run ? "runs a deferred request" : "held"],
       ["Held for", (holder) => duration(holder.held_ms), true],
       ["Lease left", (holder) => duration(holder.lease_left_ms), true],
-      ["Fence", (holder) => holder.fence, true],
+      ["Fence", (holder) => holder.fence === null ? null : String(holder.fence), true],
     ], lock.holders, "Nobody holds this lock."),
     element("h3", {}, "Wait queue"),
     table("Wait queue", [
@@ -37,7 +37,7 @@ async function showLock(section, key) {
       ["Mode", (waiter) => waiter.mode],
       ["Waits for", (waiter) => duration(waiter.waited_ms), true],
     ], lock.waiters, "No process waits."),
-    element("p", {}, `${lock.jobs.length} deferred requests of this lock. `, ...lock.jobs.slice(0, 20).map((id) =>
+    element("p", {}, `${lock.job_count} deferred requests of this lock. `, ...lock.jobs.slice(0, 20).map((id) =>
       element("a", { href: `#jobs?id=${id}` }, `${id.slice(0, 10)} `))),
     element("p", {},
       lock.holders.length ? actionButton("Release by force", {
@@ -49,25 +49,19 @@ async function showLock(section, key) {
       " ", element("button", { type: "button", onclick: refresh }, "Refresh")));
 }
 
-function allLocks({ holds, waits }) {
+function allLocks({ holds = [] }) {
   return [
     element("h3", {}, "Longest holds"), timeline(holds.slice(0, 12)),
     table("Longest holds", [
       ["Lock", (hold) => element("a", { href: `#locks?key=${encodeURIComponent(hold.lock)}` }, hold.lock)],
       ["Process", (hold) => `${hold.host} (${hold.pid})`],
-      ["Route", (hold) => hold.route],
+      ["Mode", (hold) => hold.mode],
       ["Held for", (hold) => duration(hold.held_ms), true],
       ["Lease left", (hold) => duration(hold.lease_left_ms), true],
-      ["Waiters", (hold) => String(hold.waiters), true],
-    ], holds, "No process holds a lock for longer than a moment."),
-    element("h3", {}, "Longest waits"),
-    table("Longest waits", [
-      ["Lock", (wait) => element("a", { href: `#locks?key=${encodeURIComponent(wait.lock)}` }, wait.lock)],
-      ["Process", (wait) => `${wait.host} (${wait.pid})`],
-      ["Waiters", (wait) => String(wait.waiters), true],
-      ["Longest", (wait) => duration(wait.waited_ms), true],
-    ], waits, "Nobody waits."),
-  ];
+      ["Fence", (hold) => String(hold.fence), true],
+      ["Run", (hold) => hold.is_run ? "of a deferred request" : null],
+    ], holds, "No process holds a lock."),
+  ].filter(Boolean);
 }
 
 /** Bars of the holds: solid what has passed, dashed what is left of the lease. */

@@ -21,8 +21,8 @@ export async function open(main, { name, state = "due" }) {
     detail.append(element("h3", {}, name), charts, form, tasks);
     await showTasks(tasks, name, state);
   }
-  return { show: (snapshot) => {
-    all.replaceChildren(queueTable(snapshot.queues));
+  return { show: ({ queues = [] }) => {
+    all.replaceChildren(queueTable(queues));
     if (name) charts.replaceChildren(chart(`${name}: tasks due`, points(`queue ${name}`)), chart(`${name}: seconds that the oldest has been due`, points(`wait ${name}`)));
   } };
 }

@@ -26,6 +26,7 @@ mod grant_refresh;
 mod job_runs;
 mod jobs;
 mod killed_process;
+mod lock_inspection;
 mod lock_mode_steps;
 mod locks;
 mod memory_only;
