@@ -83,7 +83,7 @@
 //! - `http-replay`: `http_replay`, runs of deferred requests in another process;
 //!   `http-replay-tls`: over https.
 //! - `fsck`: `Store::check`, which finds jobs in no state or in two, stray keys, and wrong counts.
-//!   The package `lockgate-cli` has it as the program `lockgate-fsck`.
+//!   The package `lockgate-cli` has it as `lockgate check`.
 //! - `console`: `console`, the operators' console, which the integrations mount.
 //! - `quorum`: `Store::quorum`, locks over several independent stores.
 //! - `seal`: deferred requests, their responses and tasks are encrypted at rest

@@ -11,7 +11,6 @@ mod optional_program;
 mod redis_server_installation;
 mod run_benchmarks;
 mod run_checks;
-mod run_fsck;
 mod run_tests;
 mod shell;
 mod source_files;
@@ -58,14 +57,6 @@ enum XtaskCommand {
     Faults(faults::FaultTableArgs),
     /// Plant faults in a copy of the sources, and print the test that catches each one
     Mutants(mutants::MutantsArgs),
-    /// Check a namespace of a store for orphaned keys, and repair it
-    #[command(disable_help_flag = true)]
-    Fsck {
-        /// The store's URL (or LOCKGATE_STORE, which keeps its password out of the process list),
-        /// and `--repair`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        args: Vec<String>,
-    },
 }
 
 fn main() -> ExitCode {
@@ -75,7 +66,6 @@ fn main() -> ExitCode {
         XtaskCommand::Bench { args } => run_benchmarks::run(&borrow_args(&args)),
         XtaskCommand::Faults(args) => faults::run(&args),
         XtaskCommand::Mutants(args) => mutants::run(&args),
-        XtaskCommand::Fsck { args } => run_fsck::run(&borrow_args(&args)),
     }
 }
 

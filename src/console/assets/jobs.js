@@ -67,7 +67,7 @@ function buttons(job, done, section) {
   const { id, state } = job;
   const isPending = state === "queued" || state === "running";
   return [
-    isPending ? actionButton("Cancel", { title: "Cancel this request?", text: state === "running" ? "It runs. The handler is asked to stop, then its future is dropped." : null, action: () => ({ action: "cancel-job", id }), done }) : null,
+    state === "queued" ? actionButton("Cancel", { title: "Cancel this request?", action: () => ({ action: "cancel-job", id }), done }) : null,
     state === "queued" ? actionButton("Run now", { title: "Run this request as soon as its lock is free?", danger: false, action: () => ({ action: "run-job-now", id }), done }) : null,
     state === "dead" ? actionButton("Redrive", { title: "Run this request again?", danger: false, action: () => ({ action: "redrive-job", id }), done }) : null,
     !isPending ? actionButton("Purge", { title: "Delete this request and its response?", action: () => ({ action: "purge-job", id }), done }) : null,

@@ -53,7 +53,7 @@ async fn unreadable_request_reports_its_cause() {
     assert_eq!((&*request.method, &*request.target), ("POST", "/x?a=b"));
     assert_eq!(&request.body[..], b"body");
     for (stored, expected) in [
-        (&b"\x02??"[..], RetainedRequest::NewerVersion),
+        (&b"\x03??"[..], RetainedRequest::NewerVersion),
         (b"\0\x02??", RetainedRequest::NewerVersion),
         (b"\0\x01??", RetainedRequest::MissingKey),
         (b"\x01??", RetainedRequest::Corrupted),

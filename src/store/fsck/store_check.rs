@@ -34,7 +34,7 @@ impl Store {
     ///
     /// The check may run beside live processes. It is made for operators and tests, since it
     /// examines every key of the namespace, 100 at a time. Operators have it as the program
-    /// `lockgate-fsck`. ([`Store::ping`] is the health check.)
+    /// `lockgate check`. ([`Store::ping`] is the health check.)
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

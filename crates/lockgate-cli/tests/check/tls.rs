@@ -62,7 +62,7 @@ fn tls_store_is_checked_with_authority_from_environment() {
     let (server, port) = start_tls_server();
     let url = format!("rediss://127.0.0.1:{port}/?ns=shop");
     let fsck = |authority: Option<PathBuf>| {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
+        let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate"));
         program.env_remove("LOCKGATE_STORE").env_remove("SSL_CERT_DIR").env_remove("SSL_CERT_FILE");
         program.envs(authority.map(|path| ("SSL_CERT_FILE", path)));
         run_program(program, &[&url])

@@ -1,6 +1,6 @@
-//! `lockgate-fsck` as operators run it: its output and its exit codes.
+//! `lockgate check` as operators run it: its output and its exit codes.
 
-#[path = "fsck/tls.rs"]
+#[path = "check/tls.rs"]
 mod tls;
 
 use std::{
@@ -15,31 +15,42 @@ use redis_test::server::RedisServer;
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs the program and returns its exit code and its output.
-fn run_fsck(args: &[&str]) -> (Option<i32>, String) {
-    run_fsck_with_store_variable(None, args)
+fn run_check(args: &[&str]) -> (Option<i32>, String) {
+    run_check_with_store_variable(None, args)
 }
 
-/// Like `run_fsck`, with a value for `LOCKGATE_STORE`.
-fn run_fsck_with_store_variable(store: Option<&str>, args: &[&str]) -> (Option<i32>, String) {
-    let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
+/// Like `run_check`, with a value for `LOCKGATE_STORE`.
+fn run_check_with_store_variable(store: Option<&str>, args: &[&str]) -> (Option<i32>, String) {
+    let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate"));
     program.env_remove("LOCKGATE_STORE").envs(store.map(|url| ("LOCKGATE_STORE", url)));
     run_program(program, args)
 }
 
 fn run_program(mut program: Command, args: &[&str]) -> (Option<i32>, String) {
+    let args = to_command_line(args);
     let Output { status, stdout, stderr } = program.args(args).output().expect("it is built");
     let text = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     (status.code(), text)
 }
 
+/// Returns the arguments of the command `check`, with each URL as the option `--store`.
+fn to_command_line<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    let is_url = |arg: &str| arg.contains("://") && !arg.starts_with('-');
+    let options = args.iter().flat_map(|arg| {
+        let option = is_url(arg).then_some("--store");
+        option.into_iter().chain([*arg])
+    });
+    ["check"].into_iter().chain(options).collect()
+}
+
 /// Runs the program with a closed output, as before `| head -1`, and returns its exit code.
-fn run_fsck_with_closed_output(args: &[&str]) -> Option<i32> {
+fn run_check_with_closed_output(args: &[&str]) -> Option<i32> {
     let closed = || {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         writer
     };
-    let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
+    let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate"));
     program.env_remove("LOCKGATE_STORE").args(args).stdout(closed()).stderr(closed());
     program.status().expect("it is built").code()
 }
@@ -75,73 +86,75 @@ async fn exit_code_reports_faults_repairs_and_empty_namespace() {
     };
     tokio::time::timeout(TEST_TIMEOUT, up).await.expect("redis-server starts");
     let held = store.lock("x").acquire().await.expect("it is free");
-    let (code, text) = run_fsck(&[&url("shop")]);
+    let (code, text) = run_check(&[&url("shop")]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("0 faults"), "{text}");
-    assert_eq!(run_fsck_with_closed_output(&[&url("shop")]), Some(0));
+    assert_eq!(run_check_with_closed_output(&[&url("shop")]), Some(0));
     held.release().await;
 
     // Other users can list the arguments of a process, but not its variables.
-    let (code, text) = run_fsck_with_store_variable(Some(&url("shop")), &["--repair"]);
+    let (code, text) = run_check_with_store_variable(Some(&url("shop")), &["--repair"]);
     assert_eq!(code, Some(0), "{text}");
-    let (code, text) = run_fsck_with_store_variable(Some(&url("shop")), &[&url("shpo")]);
+    let (code, text) = run_check_with_store_variable(Some(&url("shop")), &[&url("shpo")]);
     assert_eq!(code, Some(3), "the argument takes precedence: {text}");
 
     // An unused namespace is no success, and a check does not create it.
     for _ in 0..2 {
-        let (code, text) = run_fsck(&[&url("shpo")]);
+        let (code, text) = run_check(&[&url("shpo")]);
         assert_eq!(code, Some(3), "{text}");
         assert!(text.contains("the namespace is empty"), "{text}");
         assert!(text.contains("0 dead jobs, 0 dead letters of queues"), "{text}");
-        assert_eq!(run_fsck_with_closed_output(&[&url("shpo")]), Some(3));
-        assert_eq!(run_fsck(&[&url("shpo"), "--repair"]).0, Some(3));
+        assert_eq!(run_check_with_closed_output(&[&url("shpo")]), Some(3));
+        assert_eq!(run_check(&[&url("shpo"), "--repair"]).0, Some(3));
     }
     assert_eq!(query(&server, &["KEYS", "lg:1:shpo:*"]).await, redis::Value::Array(Vec::new()));
-    let (_, text) = run_fsck(&["redis://127.0.0.1:1/?ns=shop"]);
+    let (_, text) = run_check(&["redis://127.0.0.1:1/?ns=shop"]);
     assert_eq!(text.matches("127.0.0.1:1: ").count(), 1, "address and cause, once: {text}");
 
     // An unknown key is not repaired. A key of a shard's numbers that expires is repaired.
     send_command(&server, &["SET", "lg:1:shop:{3}:odd", "1"]).await;
-    let (code, text) = run_fsck(&[&url("shop")]);
-    assert_eq!((code, run_fsck_with_closed_output(&[&url("shop")])), (Some(1), Some(1)), "{text}");
-    let (code, text) = run_fsck(&[&url("shop"), "--repair"]);
+    let (code, text) = run_check(&[&url("shop")]);
+    assert_eq!((code, run_check_with_closed_output(&[&url("shop")])), (Some(1), Some(1)), "{text}");
+    let (code, text) = run_check(&[&url("shop"), "--repair"]);
     assert_eq!(code, Some(1), "an unknown key is left to the operator: {text}");
     send_command(&server, &["DEL", "lg:1:shop:{3}:odd"]).await;
     send_command(&server, &["SET", "lg:1:shop:{3}:replicas", "1"]).await;
-    let (code, text) = run_fsck(&[&url("shop")]);
+    let (code, text) = run_check(&[&url("shop")]);
     assert_eq!(code, Some(1), "{text}");
-    let (code, text) = run_fsck(&[&url("shop"), "--repair"]);
+    let (code, text) = run_check(&[&url("shop"), "--repair"]);
     assert_eq!(code, Some(0), "{text}");
-    assert_eq!(run_fsck(&[&url("shop")]).0, Some(0));
+    assert_eq!(run_check(&[&url("shop")]).0, Some(0));
 }
 
 #[test]
 fn invalid_arguments_or_unreachable_store_exit_with_2() {
     for args in [&[][..], &["--mend", "redis://127.0.0.1/"], &["redis://127.0.0.1/?name=shop"]] {
         assert_eq!(
-            (run_fsck(args).0, run_fsck_with_closed_output(args)),
+            (run_check(args).0, run_check_with_closed_output(args)),
             (Some(2), Some(2)),
             "{args:?}"
         );
     }
     for args in [&["redis://a/", "redis://:secret@b/"][..], &["--repair=redis://:secret@b/"]] {
-        let (code, text) = run_fsck(args);
+        let (code, text) = run_check(args);
         assert_eq!(code, Some(2), "{text}");
         assert!(!text.contains("secret"), "the error shows a password: {text}");
     }
     // No server listens there.
-    let (code, text) = run_fsck(&["redis://127.0.0.1:1/?ns=shop"]);
+    let (code, text) = run_check(&["redis://127.0.0.1:1/?ns=shop"]);
     assert_eq!(code, Some(2), "{text}");
 }
 
 #[test]
 fn help_option_prints_usage_and_exits_with_0() {
-    let program = || Command::new(env!("CARGO_BIN_EXE_lockgate-fsck"));
+    let program = || Command::new(env!("CARGO_BIN_EXE_lockgate"));
     for args in [&["-h"][..], &["--help"], &["redis://127.0.0.1/", "--repair", "--help"]] {
-        let Output { status, stdout, stderr } = program().args(args).output().expect("it is built");
+        let args = to_command_line(args);
+        let Output { status, stdout, stderr } =
+            program().args(&args).output().expect("it is built");
         assert_eq!((status.code(), stderr), (Some(0), Vec::new()), "{args:?}");
         let text = String::from_utf8_lossy(&stdout);
-        assert!(text.contains("Usage: lockgate-fsck ") && text.contains("Exit codes:"), "{text}");
+        assert!(text.contains("Usage: lockgate check ") && text.contains("Exit codes:"), "{text}");
     }
-    assert_eq!(run_fsck_with_closed_output(&["--help"]), Some(0));
+    assert_eq!(run_check_with_closed_output(&["--help"]), Some(0));
 }

@@ -1,0 +1,204 @@
+//! `lockgate jobs`: deferred requests.
+
+use clap::{Subcommand, ValueEnum};
+use indicatif::ProgressBar;
+use lockgate::{
+    JobId,
+    defer::{JobCursor, JobInfo},
+};
+
+use crate::{
+    cli_error::CliError, command_context::CommandContext, output::print_line, readable_time::ago,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ListedState {
+    Pending,
+    Dead,
+    Done,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobsCommand {
+    /// Deferred requests in a state
+    List {
+        /// State of the requests
+        #[arg(long, value_enum, default_value = "pending")]
+        state: ListedState,
+        /// Most requests
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+    },
+    /// One deferred request with its runs
+    Show {
+        /// Id of the request
+        id: JobId,
+    },
+    /// The stored request with its headers and its body; the look is recorded
+    Payload {
+        /// Id of the request
+        id: JobId,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// Cancel a request that has not started
+    Cancel {
+        /// Id of the request
+        id: JobId,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// Run a delayed request as soon as its lock is free
+    RunNow {
+        /// Id of the request
+        id: JobId,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// Run a dead request again, or with --all every dead one
+    Redrive {
+        /// Id of the request
+        #[arg(required_unless_present = "all")]
+        id: Option<JobId>,
+        /// All dead requests
+        #[arg(long, conflicts_with = "id")]
+        all: bool,
+        /// At most so many a second
+        #[arg(long, default_value_t = 10)]
+        per_second: u32,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// Delete an ended request and its response
+    Purge {
+        /// Id of the request
+        id: JobId,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// Let no worker start a deferred request
+    Pause {
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// End a pause
+    Resume {
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+impl JobsCommand {
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self, Self::List { .. } | Self::Show { .. })
+    }
+}
+
+pub(crate) async fn run(
+    context: &CommandContext<'_>,
+    command: &JobsCommand,
+) -> Result<(), CliError> {
+    let admin = context.admin();
+    match command {
+        JobsCommand::List { state, limit } => return list(context, *state, *limit).await,
+        JobsCommand::Show { id } => return show(context, id).await,
+        JobsCommand::Payload { id, reason } => {
+            let request = admin.job_payload(id, reason).await?;
+            print_line(format_args!("{} {}", request.method, request.target));
+            for (name, value) in &request.headers {
+                print_line(format_args!("{name}: {}", String::from_utf8_lossy(value)));
+            }
+            print_line(format_args!("\n{}", String::from_utf8_lossy(&request.body)));
+            return Ok(());
+        }
+        JobsCommand::Cancel { id, reason } => {
+            context.confirm(&format!("Cancel {id}?"))?;
+            admin.cancel_job(id, reason).await?;
+        }
+        JobsCommand::RunNow { id, reason } => admin.run_job_now(id, reason).await?,
+        JobsCommand::Redrive { id: Some(id), reason, .. } => admin.redrive_job(id, reason).await?,
+        JobsCommand::Redrive { per_second, reason, .. } => {
+            context.confirm("Run all dead requests again?")?;
+            let progress = ProgressBar::new_spinner().with_message("redriving");
+            progress.enable_steady_tick(std::time::Duration::from_millis(100));
+            let count = admin.redrive_dead_jobs(*per_second, reason).await;
+            progress.finish_and_clear();
+            print_line(format_args!("{} requests wait to run again", count?));
+            return Ok(());
+        }
+        JobsCommand::Purge { id, reason } => {
+            context.confirm(&format!("Delete {id} and its response?"))?;
+            admin.purge_job(id, reason).await?;
+        }
+        JobsCommand::Pause { reason } => {
+            context.confirm("Pause all deferred requests?")?;
+            admin.pause_jobs(reason).await?;
+        }
+        JobsCommand::Resume { reason } => admin.resume_jobs(reason).await?,
+    }
+    print_line("done");
+    Ok(())
+}
+
+async fn list(
+    context: &CommandContext<'_>,
+    state: ListedState,
+    limit: usize,
+) -> Result<(), CliError> {
+    let jobs = context.store.deferred_jobs();
+    let (mut rows, mut next) = (Vec::new(), Some(JobCursor::default()));
+    while let Some(from) = next.filter(|_| rows.len() < limit) {
+        let page_len = limit - rows.len();
+        let page = match state {
+            ListedState::Pending => jobs.pending(from, page_len).await?,
+            ListedState::Dead => jobs.dead(from, page_len).await?,
+            ListedState::Done => jobs.done(from, page_len).await?,
+        };
+        rows.extend(page.jobs);
+        next = page.next;
+    }
+    let columns = ["ID", "STATE", "LOCK", "ATTEMPTS", "ACCEPTED", "REASON"];
+    context.output.print_rows(&rows, columns, |job: &JobInfo| {
+        let lock = job.lock.as_ref().map(lockgate::Key::operator_name).unwrap_or_default();
+        [
+            job.id.to_string(),
+            job.state.as_str().to_owned(),
+            lock.into_owned(),
+            job.attempts.to_string(),
+            ago(job.accepted),
+            job.reason.clone().unwrap_or_default(),
+        ]
+    })
+}
+
+async fn show(context: &CommandContext<'_>, id: &JobId) -> Result<(), CliError> {
+    let job = context.store.deferred_jobs().get(id).await?;
+    let job = job.ok_or_else(|| CliError::negative("there is no such deferred request"))?;
+    context.output.print(&job, |job| {
+        let lock = job.lock.as_ref().map(lockgate::Key::operator_name).unwrap_or_default();
+        let mut text = format!(
+            "{}\nstate     {}\nreason    {}\nlock      {lock}\nowner     {}\nattempts  {}, {} \
+             crashes\naccepted  {}\nended     {}\n",
+            job.id,
+            job.state.as_str(),
+            job.reason.as_deref().unwrap_or("-"),
+            job.owner,
+            job.attempts,
+            job.crashes,
+            ago(job.accepted),
+            ago(job.ended),
+        );
+        for run in &job.runs {
+            let (attempt, began, outcome) = (run.attempt, ago(run.began), &run.outcome);
+            text += &format!("run {attempt}     {began}: {outcome}\n");
+        }
+        text
+    })
+}

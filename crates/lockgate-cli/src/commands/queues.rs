@@ -1,0 +1,194 @@
+//! `lockgate queues`: task queues.
+
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
+use lockgate::{
+    Key,
+    queue::{Queue, TaskCursor, TaskFilter, TaskId, TaskInfo},
+};
+use serde_json::Value;
+
+use crate::{
+    cli_error::CliError,
+    command_context::CommandContext,
+    output::print_line,
+    readable_time::{ago, readable_duration},
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ListedTasks {
+    Due,
+    Delayed,
+    Running,
+    Dead,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum QueuesCommand {
+    /// All queues with their depth
+    List,
+    /// Tasks of a queue
+    Tasks {
+        /// Name of the queue
+        queue: String,
+        /// State of the tasks
+        #[arg(long, value_enum, default_value = "due")]
+        state: ListedTasks,
+        /// Most tasks, at most 100
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+    },
+    /// Cancel a waiting task
+    Cancel {
+        /// Name of the queue
+        queue: String,
+        /// Id of the task
+        id: TaskId,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// Let a delayed task start now
+    RunNow {
+        /// Name of the queue
+        queue: String,
+        /// Id of the task
+        id: TaskId,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// Run a dead letter again, or with --all every one
+    Redrive {
+        /// Name of the queue
+        queue: String,
+        /// Id of the task
+        #[arg(required_unless_present = "all")]
+        id: Option<TaskId>,
+        /// All dead letters
+        #[arg(long, conflicts_with = "id")]
+        all: bool,
+        /// At most so many a second
+        #[arg(long, default_value_t = 10)]
+        per_second: u32,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// Delete a dead letter
+    Purge {
+        /// Name of the queue
+        queue: String,
+        /// Id of the task
+        id: TaskId,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// Let no worker start a task of a queue
+    Pause {
+        /// Name of the queue
+        queue: String,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// End a pause
+    Resume {
+        /// Name of the queue
+        queue: String,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+impl QueuesCommand {
+    pub(crate) fn is_read_only(&self) -> bool {
+        matches!(self, Self::List | Self::Tasks { .. })
+    }
+}
+
+pub(crate) async fn run(
+    context: &CommandContext<'_>,
+    command: &QueuesCommand,
+) -> Result<(), CliError> {
+    let admin = context.admin();
+    let key = |queue: &str| Key::from_operator_name(queue);
+    match command {
+        QueuesCommand::List => return list(context).await,
+        QueuesCommand::Tasks { queue, state, limit } => {
+            return list_tasks(context, &context.store.queue(key(queue)), *state, *limit).await;
+        }
+        QueuesCommand::Cancel { queue, id, reason } => {
+            context.confirm(&format!("Cancel {id} of {queue}?"))?;
+            admin.cancel_task(key(queue), id, reason).await?;
+        }
+        QueuesCommand::RunNow { queue, id, reason } => {
+            admin.run_task_now(key(queue), id, reason).await?;
+        }
+        QueuesCommand::Redrive { queue, id: Some(id), reason, .. } => {
+            admin.redrive_task(key(queue), id, reason).await?;
+        }
+        QueuesCommand::Redrive { queue, per_second, reason, .. } => {
+            context.confirm(&format!("Run all dead letters of {queue} again?"))?;
+            let count = admin.redrive_tasks(key(queue), *per_second, reason).await?;
+            print_line(format_args!("{count} tasks wait to run again"));
+            return Ok(());
+        }
+        QueuesCommand::Purge { queue, id, reason } => {
+            context.confirm(&format!("Delete {id} of {queue}?"))?;
+            admin.purge_task(key(queue), id, reason).await?;
+        }
+        QueuesCommand::Pause { queue, reason } => {
+            context.confirm(&format!("Pause {queue}?"))?;
+            admin.pause_queue(key(queue), reason).await?;
+        }
+        QueuesCommand::Resume { queue, reason } => admin.resume_queue(key(queue), reason).await?,
+    }
+    print_line("done");
+    Ok(())
+}
+
+async fn list(context: &CommandContext<'_>) -> Result<(), CliError> {
+    let queues = context.store.queues().await?;
+    let columns = ["QUEUE", "DUE", "DELAYED", "RUNNING", "DEAD", "OLDEST DUE", "STATE"];
+    context.output.print_rows(&queues, columns, |queue| {
+        [
+            queue.name.clone(),
+            queue.stats.due.to_string(),
+            queue.stats.waiting.saturating_sub(queue.stats.due).to_string(),
+            queue.stats.running.to_string(),
+            queue.stats.dead_letters.to_string(),
+            queue.oldest_due.map_or_else(|| "-".to_owned(), readable_duration),
+            if queue.stats.paused { "paused" } else { "open" }.to_owned(),
+        ]
+    })
+}
+
+async fn list_tasks(
+    context: &CommandContext<'_>,
+    queue: &Queue<Value>,
+    state: ListedTasks,
+    limit: usize,
+) -> Result<(), CliError> {
+    let listed = async |filter| queue.tasks(filter, TaskCursor::default(), limit).await;
+    let tasks: Vec<TaskInfo> = match state {
+        ListedTasks::Due => listed(TaskFilter::Due).await?.tasks,
+        ListedTasks::Delayed => listed(TaskFilter::Delayed).await?.tasks,
+        ListedTasks::Running => listed(TaskFilter::Running).await?.tasks,
+        ListedTasks::Dead => queue.dead_letters(None, limit).await?.tasks,
+    };
+    let columns = ["ID", "PUSHED", "DUE IN", "ATTEMPTS", "LAST FAILURE"];
+    context.output.print_rows(&tasks, columns, |task| {
+        let due_in = Some(task.due_in).filter(|due_in| *due_in > Duration::ZERO);
+        [
+            task.id.to_string(),
+            ago(Some(task.pushed_at)),
+            due_in.map_or_else(|| "-".to_owned(), readable_duration),
+            task.attempts.to_string(),
+            task.history.last().map_or_else(String::new, |failure| failure.reason.clone()),
+        ]
+    })
+}

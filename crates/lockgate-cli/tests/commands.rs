@@ -1,0 +1,132 @@
+//! The commands of `lockgate` as operators run them, on a real server.
+
+use std::{
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use lockgate::Store;
+use redis_test::server::RedisServer;
+use serde_json::Value;
+
+/// Reached only by an event that never happens.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
+
+struct Shop {
+    url: String,
+    store: Store,
+    _server: RedisServer,
+}
+
+impl Shop {
+    async fn start() -> Self {
+        let server = RedisServer::new();
+        let (host, port) = server.host_and_port().expect("it listens on TCP");
+        let url = format!("redis://{host}:{port}/?ns=shop");
+        let builder = Store::builder(&url).call_timeout(TEST_TIMEOUT);
+        let store = builder.connect().await.expect("the URL is right");
+        let up = async {
+            while store.ping().await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(TEST_TIMEOUT, up).await.expect("redis-server starts");
+        Self { url, store, _server: server }
+    }
+
+    /// Runs the program and returns its exit code, its output and its error output.
+    async fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+        program.env("LOCKGATE_STORE", &self.url).env("LOCKGATE_OPERATOR", "ada");
+        program.stdin(Stdio::null()).args(args);
+        // Not on this thread, on which the store answers the program's questions.
+        let output = tokio::task::spawn_blocking(move || program.output());
+        let output = output.await.expect("no panic").expect("it is built");
+        let Output { status, stdout, stderr } = output;
+        let [stdout, stderr] = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into());
+        (status.code(), stdout, stderr)
+    }
+
+    async fn run_json(&self, args: &[&str]) -> Value {
+        let (code, stdout, stderr) = self.run(&[args, &["--json"]].concat()).await;
+        assert_eq!(code, Some(0), "{args:?}: {stderr}");
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
+    }
+}
+
+#[tokio::test]
+async fn stuck_lock_is_found_and_released() {
+    let shop = Shop::start().await;
+    let guard = shop.store.lock("order:7").acquire().await.expect("it is free");
+    let (code, text, _) = shop.run(&["locks", "show", "order:7"]).await;
+    let holder = format!("(pid {})", std::process::id());
+    assert!(code == Some(0) && text.contains("order:7 is held by"), "{text}");
+    assert!(text.contains(&holder), "{text}");
+    let locks = shop.run_json(&["locks", "list"]).await;
+    assert_eq!(locks[0]["lock"], "order:7");
+    assert_eq!(locks[0]["fence"], guard.fence());
+    assert_eq!(shop.run_json(&["workers"]).await[0]["hold_count"], 1);
+
+    // Nobody is there to confirm.
+    let release = ["locks", "release", "order:7", "--reason", "it hangs"];
+    let (code, _, error) = shop.run(&release).await;
+    assert_eq!(code, Some(4), "{error}");
+    assert!(error.contains("--yes"), "{error}");
+    assert!(guard.held_lock().loss().is_none());
+    let (code, text, _) = shop.run(&[&release[..], &["--yes"]].concat()).await;
+    assert_eq!((code, text.as_str()), (Some(0), "order:7 was taken from 1 holders\n"));
+    tokio::time::timeout(TEST_TIMEOUT, guard.held_lock().lost()).await.expect("it is told");
+    let (code, _, error) = shop.run(&[&release[..], &["--yes"]].concat()).await;
+    assert_eq!((code, error.as_str()), (Some(1), "nobody holds this lock\n"));
+
+    let audit = shop.run_json(&["audit"]).await;
+    let records = audit.as_array().expect("rows");
+    let outcomes = records.iter().map(|record| record["outcome"].to_string());
+    let failed = r#"{"failed":"nobody holds this lock"}"#.to_owned();
+    assert_eq!(outcomes.collect::<Vec<_>>(), [failed, r#""done""#.to_owned()]);
+    assert_eq!((&records[1]["operator"], &records[1]["reason"]), (&"ada".into(), &"it hangs".into()));
+}
+
+#[tokio::test]
+async fn queue_is_listed_and_paused() {
+    let shop = Shop::start().await;
+    let queue = shop.store.queue::<String>("emails");
+    let task = queue.push(&"ada@example.org".to_owned()).await.expect("there is room").into_id();
+    let listed = async {
+        while shop.run_json(&["queues", "list"]).await[0]["due"] != 1 {}
+    };
+    tokio::time::timeout(TEST_TIMEOUT, listed).await.expect("the queue is registered");
+    let tasks = shop.run_json(&["queues", "tasks", "emails"]).await;
+    assert_eq!(tasks[0]["id"], task.as_str());
+    let (code, text, _) = shop.run(&["queues", "tasks", "emails", "--state", "dead"]).await;
+    assert!(code == Some(0) && text.contains("(none)"), "{text}");
+    let pause = ["queues", "pause", "emails", "--reason", "deploy", "--yes"];
+    assert_eq!(shop.run(&pause).await.0, Some(0));
+    assert!(queue.stats().await.expect("the store answers").paused);
+    let (code, text, _) = shop.run(&["top"]).await;
+    assert!(code == Some(0) && text.contains("emails") && text.contains("paused"), "{text}");
+}
+
+#[tokio::test]
+async fn client_is_blocked_and_policy_changed() {
+    let shop = Shop::start().await;
+    let block = ["limits", "block", "api", "192.0.2.7", "--seconds", "60", "--reason", "abuse"];
+    let (code, _, error) = shop.run(&[&block[..], &["--yes"]].concat()).await;
+    assert_eq!(code, Some(0), "{error}");
+    let set = ["limits", "set", "api", "--requests", "5", "--per", "60", "--reason", "load"];
+    assert_eq!(shop.run(&[&set[..], &["--yes"]].concat()).await.0, Some(0));
+    let (_, text, _) = shop.run(&["limits", "list"]).await;
+    assert!(text.contains("api") && text.contains(r#""limit":5"#), "{text}");
+}
+
+#[tokio::test]
+async fn unknown_job_and_wrong_arguments_have_their_exit_codes() {
+    let shop = Shop::start().await;
+    let unknown = "07".repeat(17);
+    let (code, _, error) = shop.run(&["jobs", "show", &unknown]).await;
+    assert_eq!((code, error.as_str()), (Some(1), "there is no such deferred request\n"));
+    assert_eq!(shop.run(&["jobs", "show", "7"]).await.0, Some(2));
+    assert_eq!(shop.run(&["jobs", "pause", "--reason", "x", "--yes", "--watch"]).await.0, Some(2));
+    let (code, text, _) = shop.run(&["completions", "bash"]).await;
+    assert!(code == Some(0) && text.contains("_lockgate"), "{text}");
+}
