@@ -23,7 +23,7 @@ impl fmt::Display for LogName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A key is ASCII without control characters: its parts are escaped.
         if self.is_shown {
-            f.write_str(self.name)
+            f.write_str(&Key::from_store(self.name).operator_name())
         } else {
             fmt::Display::fmt(&LogHash(self.name), f)
         }

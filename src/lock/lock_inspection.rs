@@ -174,7 +174,10 @@ impl fmt::Display for LockInspection {
                 }
             }
         }
-        write!(formatter, "; {} processes wait", self.waiter_count)?;
+        match self.waiter_count {
+            1 => formatter.write_str("; 1 process waits")?,
+            count => write!(formatter, "; {count} processes wait")?,
+        }
         if self.job_count > 0 {
             write!(formatter, ", {} deferred requests", self.job_count)?;
         }

@@ -36,6 +36,7 @@ impl OwnedHold {
         state.lease.set_log_names(store.shows_log_names());
         state.lease.set_counters(store.counters());
         store.agent().track_lease(&state.lease);
+        store.ensure_listening();
         let lock = store.log_name(state.key());
         tracing::debug!(node = %store.node(), %lock, fence, "lock granted");
         Self { store: store.clone(), state, is_released: false }

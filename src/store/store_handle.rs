@@ -270,6 +270,14 @@ impl Store {
         wakeups
     }
 
+    /// Starts to receive messages, unless this handle does so already: a process with locks answers
+    /// operators, and is told of a forced release.
+    pub(crate) fn ensure_listening(&self) {
+        if self.inner.fleet_responder.get().is_none() {
+            self.wakeups();
+        }
+    }
+
     /// Runs work in the background, on a runtime that lives as long as the store, if there is one
     /// and it is driven. Without any runtime the work is dropped.
     pub(crate) fn spawn_background(&self, work: impl Future<Output = ()> + Send + 'static) {

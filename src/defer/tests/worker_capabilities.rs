@@ -35,7 +35,7 @@ async fn assert_postponed(store: &Store, id: &JobId, reason: &str) {
 /// Enqueues a job with an envelope of a newer version.
 async fn enqueue_newer_version(store: &Store, on_failure: OnFailure) -> JobId {
     let key = lock_key_of("/x");
-    let newer = Bytes::from_static(b"\x02from the future");
+    let newer = Bytes::from_static(b"\x03from the future");
     let call = envelope_command(key.clone(), JobId::new(&key), 1, newer);
     let policy = JobPolicy { on_failure, ..call.policy };
     send_enqueue(store, EnqueueCommand { policy, ..call }).await

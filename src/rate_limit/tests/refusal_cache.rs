@@ -84,14 +84,13 @@ async fn expensive_refusal_does_not_refuse_cheaper_requests() {
     assert_eq!(faults.call_count("charge"), 3);
 }
 
-/// A policy of the same name with another algorithm, or without a limit, has another counter and
-/// adds no cost.
+/// A policy with another algorithm, or without a limit, has another counter and adds no cost.
 #[tokio::test(start_paused = true)]
 async fn policy_of_another_counter_adds_no_cost() {
     for other in [Quota::unlimited(), per_minute(100).sliding()] {
         let store = Store::memory();
         let one = store.rate_limiter(named_policy("p", per_minute(5)));
-        let both = one.clone().and(named_policy("p", other));
+        let both = one.clone().and(named_policy("q", other));
         assert_admitted(&one.check("x", 3).await.unwrap(), 2);
         assert_refused(&one.check("x", 3).await.unwrap(), &["p"]);
         assert_admitted(&both.check("x", 2).await.unwrap(), 0);

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::{process_report::ProcessReport, question_listener::QuestionListener};
+use super::{process_report::ProcessReport, question_listener::{MAX_REPORTS, QuestionListener}};
 use crate::{
     error::Error,
     key::Key,
@@ -65,7 +65,9 @@ impl Store {
     /// Asks all processes, about one lock or about everything.
     pub(crate) async fn ask_fleet(&self, lock: Option<&Key>) -> Result<FleetReport, Error> {
         let (question, backend) = (random_hex_id().to_string(), self.backend());
-        let asked = backend.ask_fleet(question.clone(), lock.cloned()).await?;
+        let receivers = backend.ask_fleet(question.clone(), lock.cloned()).await?;
+        // One node of a cluster may know its own subscribers only.
+        let asked = if backend.is_clustered() { u64::MAX } else { receivers.min(MAX_REPORTS) };
         let deadline = Instant::now() + MAX_WAIT;
         loop {
             let reports = backend.read_reports(question.clone()).await?;

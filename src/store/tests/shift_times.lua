@@ -112,7 +112,8 @@ function shift_value.j(key)
     if time_ms then redis.call('HSET', key, field, integer(tonumber(time_ms) - shift_ms)) end
   end
   local began_us = redis.call('HGET', key, 'began')
-  if began_us then
+  -- Times of ended runs are history, and do not pass.
+  if began_us and redis.call('HGET', key, 'state') == 'running' then
     redis.call('HSET', key, 'began', integer(tonumber(began_us) - shift_ms * 1000))
   end
   local records, count = string.gsub(
