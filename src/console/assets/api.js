@@ -31,6 +31,12 @@ export async function act(action) {
   }));
 }
 
+/** What a snapshot may lack: the store does not answer, or the service has nothing of the kind. */
+const EMPTY_SNAPSHOT = {
+  jobs: { pending: 0, running: 0, dead: 0, workers: 0, paused: false },
+  queues: [], holds: [], waits: [], policies: [], refused: [], processes: [], stats: {},
+};
+
 /**
  * Calls `show` with every snapshot: one event stream, or a poll each two seconds where streams do
  * not pass.
@@ -39,7 +45,7 @@ export function follow(show, tellState) {
   let timer = null;
   const poll = async () => {
     try {
-      show(await read("snapshot"));
+      show({ ...EMPTY_SNAPSHOT, ...await read("snapshot") });
       tellState("polling");
     } catch (error) {
       tellState(`no answer: ${error.message}`);
@@ -49,7 +55,7 @@ export function follow(show, tellState) {
   source.onmessage = (event) => {
     clearInterval(timer);
     timer = null;
-    show(JSON.parse(event.data));
+    show({ ...EMPTY_SNAPSHOT, ...JSON.parse(event.data) });
     tellState("live");
   };
   source.onerror = () => {

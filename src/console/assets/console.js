@@ -16,6 +16,7 @@ const pages = { overview, locks, limits, jobs, queues, fleet, check, audit };
 const main = document.getElementById("page");
 let snapshot = null;
 let current = null;
+let opened = 0;
 
 /** Splits `#locks?key=order:7` into the page and its parameters. */
 function place() {
@@ -23,7 +24,7 @@ function place() {
   return { name: pages[name] ? name : "overview", parameters: Object.fromEntries(new URLSearchParams(query)) };
 }
 
-/** Opens the page of the address, and moves the focus to it. */
+/** Opens the page of the address. */
 async function open() {
   const { name, parameters } = place();
   for (const link of document.querySelectorAll("nav a")) {
@@ -33,22 +34,41 @@ async function open() {
   const page = pages[name];
   document.title = `${page.title} – lockgate console`;
   current = null;
-  main.replaceChildren(element("h2", {}, page.title));
-  main.focus();
+  opened += 1;
+  const ticket = opened;
+  // A page that was left while it loaded fills an element that nobody sees.
+  const content = element("div", {}, element("h2", {}, page.title));
+  main.replaceChildren(content);
   try {
-    const view = await page.open(main, parameters);
+    const view = await page.open(content, parameters);
+    if (ticket !== opened) return;
     current = view ?? {};
     if (snapshot) current.show?.(snapshot);
   } catch (error) {
-    main.append(element("p", { class: "bad" }, error.message));
+    content.append(element("p", { class: "bad" }, error.message));
   }
 }
 
 function show(next) {
   snapshot = next;
   remember(next);
-  // A page that is being used keeps its rows where they are.
-  if (!document.getElementById("dialog").open && !window.getSelection()?.toString()) current?.show?.(next);
+  // A page that is being used keeps its rows where they are, and a pressed button its click.
+  const isUsed = document.getElementById("dialog").open || main.matches(":active") || window.getSelection()?.toString();
+  if (isUsed || !current?.show) return;
+  const focused = main.contains(document.activeElement) ? document.activeElement : null;
+  const at = alike(focused).indexOf(focused);
+  const scrolled = [...main.querySelectorAll(".scroll")].map((region) => region.scrollLeft);
+  current.show(next);
+  main.querySelectorAll(".scroll").forEach((region, index) => { region.scrollLeft = scrolled[index] ?? 0; });
+  // The element that had the focus may be another one now.
+  if (focused && !focused.isConnected) alike(focused)[at]?.focus({ preventScroll: true });
+}
+
+/** Elements of the page with the name and the text of this one. */
+function alike(node) {
+  if (node === null) return [];
+  return [...main.querySelectorAll(node.localName)].filter((other) =>
+    other.localName === "div" ? other.ariaLabel === node.ariaLabel : other.textContent === node.textContent);
 }
 
 async function start() {
@@ -60,7 +80,15 @@ async function start() {
     notify(error.message);
     return;
   }
-  window.addEventListener("hashchange", open);
+  window.addEventListener("hashchange", async () => {
+    main.focus();
+    await open();
+  });
+  // Its fragment is no page's name.
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    main.focus();
+  });
   await open();
   follow(show, (state) => { document.getElementById("live").textContent = state; });
 }

@@ -20,6 +20,11 @@ export function svgElement(name, attributes = {}, ...children) {
   return node;
 }
 
+/** Width of a chart, so that a unit of it is a pixel and its text keeps its size. */
+export function chartWidth() {
+  return Math.max(240, document.getElementById("page").clientWidth - 50);
+}
+
 /** Table of rows. A column is `[heading, row => cell, isNumber]`. */
 export function table(caption, columns, rows, emptyText) {
   if (rows.length === 0) return element("div", { class: "scroll" }, element("p", { class: "empty" }, emptyText));

@@ -1,5 +1,5 @@
 // The last minutes of numbers, kept by the page, and line charts of them.
-import { element, svgElement } from "./dom.js";
+import { chartWidth, element, svgElement } from "./dom.js";
 
 const MAX_POINTS = 300;
 const series = new Map();
@@ -33,7 +33,7 @@ export function points(name, perSecond = false) {
 
 /** Line chart of one or two series, with its highest value as text. */
 export function chart(caption, ...lines) {
-  const width = 600, height = 120, base = 100;
+  const width = chartWidth(), height = 120, base = 100;
   const all = lines.flat();
   const top = Math.max(1, ...all.map(([, value]) => value));
   const first = Math.min(...all.map(([at]) => at)), last = Math.max(...all.map(([at]) => at));

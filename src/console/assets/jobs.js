@@ -50,7 +50,7 @@ async function showJob(section, id) {
   const row = (label, value) => value === null || value === undefined || value === "" ? null : [element("dt", {}, label), element("dd", {}, String(value))];
   section.replaceChildren(...[
     element("h3", {}, job.id),
-    element("dl", {}, [
+    element("dl", { class: "facts" }, [
       row("State", job.state), row("Why", job.reason), row("Lock", job.lock), row("Route", job.route), row("Owner", job.owner),
       row("Position", job.position), row("Attempts", job.attempts), row("Crashes", job.crashes), row("Size", bytes(job.bytes)),
       row("Accepted", pointInTime(job.accepted_ms)), row("Ended", pointInTime(job.ended_ms)), row("Runs at", job.process),
