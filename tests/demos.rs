@@ -1,5 +1,7 @@
 //! The two demos, as processes: they behave alike, and can share one Redis.
 
+#[path = "demos/console.rs"]
+mod console;
 #[path = "demos/contract.rs"]
 mod contract;
 
@@ -14,25 +16,25 @@ use serde_json::Value;
 
 /// Tests of parts of the contract: both demos on this store.
 macro_rules! contract {
-    ($store:expr => $($part:ident),+ $(,)?) => {$(
+    ($contract:ident on $store:expr => $($part:ident),+ $(,)?) => {$(
         mod $part {
             use lockgate_tests::WebFramework;
 
             #[tokio::test]
             async fn axum() {
-                crate::contract::$part(WebFramework::Axum, $store).await;
+                crate::$contract::$part(WebFramework::Axum, $store).await;
             }
 
             #[tokio::test]
             async fn actix() {
-                crate::contract::$part(WebFramework::Actix, $store).await;
+                crate::$contract::$part(WebFramework::Actix, $store).await;
             }
         }
     )+};
 }
 
 mod on_memory {
-    contract! { "memory" =>
+    contract! { contract on "memory" =>
         start_lists_address_and_routes,
         limited_route_admits_ten_requests,
         order_events_are_recorded,
@@ -45,9 +47,13 @@ mod on_memory {
     }
 }
 
+mod console_on_memory {
+    contract! { console on "memory" => console_refuses_foreign_requests }
+}
+
 /// Parts in which the store takes part.
 mod on_redis {
-    contract! { &crate::namespace().await =>
+    contract! { contract on &crate::namespace().await =>
         limited_route_admits_ten_requests,
         order_operations_exclude_each_other,
         busy_refund_is_deferred,

@@ -54,7 +54,7 @@ impl TestRequest {
         self
     }
 
-    /// Adds a header.
+    /// Adds a header. `host` replaces that of the server's address.
     pub fn header(self, name: &str, value: &str) -> Self {
         self.header_bytes(name, value.as_bytes())
     }
@@ -118,10 +118,10 @@ impl TestRequest {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
-        let mut request = hyper::Request::builder()
-            .method(self.method)
-            .uri(self.target)
-            .header("host", self.server_addr.to_string());
+        let mut request = hyper::Request::builder().method(self.method).uri(self.target);
+        if self.headers.iter().all(|(name, _)| name != "host") {
+            request = request.header("host", self.server_addr.to_string());
+        }
         for (name, value) in self.headers {
             request = request.header(name, value);
         }
