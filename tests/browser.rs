@@ -1,7 +1,8 @@
-//! The page of the demos in Chromium, driven by WebDriver: each button does what it promises.
+//! The page of the demos and the operators' console in Chromium, driven by WebDriver: each button
+//! does what it promises.
 //!
 //! `chromedriver` has to be on `PATH`; `cargo xtask test` installs it (Debian: the packages
-//! `chromium` and `chromium-driver`). The smoke test is part of every run. The others are ignored,
+//! `chromium` and `chromium-driver`). The smoke tests are part of every run. The others are ignored,
 //! because they play at human pace; `.ci/full` runs them:
 //!
 //! ```sh
@@ -10,6 +11,10 @@
 
 #[path = "browser/chromium.rs"]
 mod chromium;
+#[path = "browser/console_page.rs"]
+mod console_page;
+#[path = "browser/console_promises.rs"]
+mod console_promises;
 #[path = "browser/demo_page.rs"]
 mod demo_page;
 #[path = "browser/promises.rs"]
@@ -24,28 +29,28 @@ use self::{
 
 /// Tests of the page, each with both demos.
 macro_rules! on_both_demos {
-    ($($test:ident in $viewport:ident),+ $(,)?) => {$(
+    ($promises:ident: $($test:ident in $viewport:ident),+ $(,)?) => {$(
         mod $test {
             use lockgate_tests::WebFramework;
 
-            use crate::{check_page, chromium::Viewport, promises};
+            use crate::{check_page, chromium::Viewport, $promises};
 
             #[tokio::test]
             #[ignore = "plays at human pace: .ci/full runs it"]
             async fn axum() {
-                check_page(WebFramework::Axum, Viewport::$viewport, promises::$test).await;
+                check_page(WebFramework::Axum, Viewport::$viewport, $promises::$test).await;
             }
 
             #[tokio::test]
             #[ignore = "plays at human pace: .ci/full runs it"]
             async fn actix() {
-                check_page(WebFramework::Actix, Viewport::$viewport, promises::$test).await;
+                check_page(WebFramework::Actix, Viewport::$viewport, $promises::$test).await;
             }
         }
     )+};
 }
 
-on_both_demos! {
+on_both_demos! { promises:
     tour_refuses_waits_defers_crashes_and_redrives in Desktop,
     operations_answer_as_their_buttons_say in Desktop,
     failing_handlers_are_shown_once in Desktop,
@@ -57,6 +62,15 @@ on_both_demos! {
     page_fits_a_desktop in Desktop,
 }
 
+on_both_demos! { console_promises:
+    dead_request_is_redriven_and_audited in Desktop,
+    deferred_requests_are_paused_and_resumed in Desktop,
+    payload_is_shown_as_text in Desktop,
+    keyboard_reaches_the_navigation_and_leaves_the_dialog in Desktop,
+    console_fits_a_phone in Phone,
+    console_fits_a_desktop in Desktop,
+}
+
 #[tokio::test]
 async fn smoke() {
     for framework in [WebFramework::Axum, WebFramework::Actix] {
@@ -64,7 +78,16 @@ async fn smoke() {
     }
 }
 
-/// Runs a check on the page of a demo of its own, and fails if a script of the page has failed.
+#[tokio::test]
+async fn console_smoke() {
+    for framework in [WebFramework::Axum, WebFramework::Actix] {
+        check_page(framework, Viewport::Desktop, console_promises::waiting_request_is_counted)
+            .await;
+    }
+}
+
+/// Runs a check on the page of a demo of its own, and fails if a script of a page has failed, or if
+/// its content security policy was violated.
 async fn check_page(
     framework: WebFramework,
     viewport: Viewport,

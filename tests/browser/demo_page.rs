@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fantoccini::{Locator, error::CmdError};
+use fantoccini::{Locator, error::CmdError, key::Key};
 use lockgate_tests::{DemoProcess, WebFramework};
 use serde::Deserialize;
 use serde_json::Value;
@@ -29,10 +29,11 @@ const RESPONSES: &str = "[...document.querySelector('#answers').tBodies[0].rows]
 
 /// Script whose result a failed test prints.
 const PAGE_STATE: &str = "({
-    tour: document.querySelector('#tour-says').textContent,
+    tour: document.querySelector('#tour-says')?.textContent,
     zones: [...document.querySelectorAll('[data-zone] h3')].map((zone) => zone.textContent),
     jobs: [...document.querySelectorAll('#jobs li')].map((job) => job.textContent),
-    responses: document.querySelector('#answers').tBodies[0].innerText,
+    responses: document.querySelector('#answers')?.tBodies[0].innerText,
+    console: document.querySelector('main#page')?.innerText,
 })";
 
 /// A row of the panel "Responses". Equal responses fold into one row.
@@ -67,6 +68,18 @@ impl DemoPage {
         let url = format!("http://{}/", demo.addr);
         self.browser.client.goto(&url).await.expect("the page opens");
         self.wait_until("the demo to be available", "document.querySelector('#health.good')").await;
+    }
+
+    /// Opens another page of the demo.
+    pub(crate) async fn go_to(&self, target: &str) {
+        let url = format!("http://{}{target}", self.demo.addr);
+        self.browser.client.goto(&url).await.expect("the page opens");
+    }
+
+    /// Presses a key in the element that has the focus.
+    pub(crate) async fn press(&self, key: Key) {
+        let focused = self.browser.client.active_element().await.expect("the focus");
+        focused.send_keys(&key).await.expect("a key");
     }
 
     /// Clicks the element.
