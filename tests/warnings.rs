@@ -541,7 +541,8 @@ async fn run_without_application_data_is_logged_with_its_fix() {
     let text = PROCESS_LOG.text();
     let line = text.lines().find(|line| line.contains(MISSING_DATA_ERROR)).expect("it is logged");
     for part in [
-        "ERROR lockgate_actix_web",
+        " ERROR ",
+        "lockgate_actix_web::missing_handler_value: run failed",
         "method=\"POST\"",
         "route=\"/orders/{id}/refund\"",
         "status=500",

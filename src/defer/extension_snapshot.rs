@@ -170,11 +170,20 @@ impl fmt::Debug for RequestSnapshots {
     }
 }
 
+/// Snapshot that has the identity of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct IdentitySnapshot {
+    /// Name in the store.
+    pub(super) name: &'static str,
+    /// Rust type, for log records.
+    pub(super) type_name: &'static str,
+}
+
 /// Extractors of a layer's snapshots.
 pub(super) struct SnapshotExtractors<N: ?Sized> {
     extractors: Vec<Arc<ExtractFn<N>>>,
-    /// Number of extractors that read an identity.
-    identity_count: usize,
+    /// Snapshots whose extractors read an identity.
+    identities: Vec<IdentitySnapshot>,
     /// Shared by the clones of a layer, which a weak pointer therefore recognizes as one.
     names: Arc<SnapshotNames>,
 }
@@ -186,7 +195,9 @@ impl<N: ?Sized> SnapshotExtractors<N> {
         find: impl Fn(&N) -> Option<T> + Send + Sync + 'static,
         identity: Option<Box<IdentityFn<T>>>,
     ) {
-        self.identity_count += usize::from(identity.is_some());
+        let type_name = std::any::type_name::<T>();
+        let named = identity.as_ref().map(|_| IdentitySnapshot { name: T::NAME, type_name });
+        self.identities.extend(named);
         Arc::make_mut(&mut self.names).insert(T::NAME);
         self.extractors.push(Arc::new(move |native| {
             let value = find(native)?;
@@ -200,8 +211,8 @@ impl<N: ?Sized> SnapshotExtractors<N> {
         self.extractors.is_empty()
     }
 
-    pub(super) fn identity_count(&self) -> usize {
-        self.identity_count
+    pub(super) fn identities(&self) -> &[IdentitySnapshot] {
+        &self.identities
     }
 
     pub(super) fn names(&self) -> &Arc<SnapshotNames> {
@@ -223,15 +234,15 @@ impl<N: ?Sized> SnapshotExtractors<N> {
 
 impl<N: ?Sized> Default for SnapshotExtractors<N> {
     fn default() -> Self {
-        Self { extractors: Vec::new(), identity_count: 0, names: Arc::default() }
+        Self { extractors: Vec::new(), identities: Vec::new(), names: Arc::default() }
     }
 }
 
 impl<N: ?Sized> Clone for SnapshotExtractors<N> {
     fn clone(&self) -> Self {
-        let Self { extractors, identity_count, names } = self;
-        let (extractors, names) = (extractors.clone(), Arc::clone(names));
-        Self { extractors, identity_count: *identity_count, names }
+        let Self { extractors, identities, names } = self;
+        let (extractors, identities) = (extractors.clone(), identities.clone());
+        Self { extractors, identities, names: Arc::clone(names) }
     }
 }
 

@@ -77,6 +77,32 @@ impl QueueWorkerLoop {
         }
     }
 
+    /// Logs the end of the worker, and the number of tasks that end with it.
+    pub(super) fn log_stop(&mut self) {
+        // First: of two workers that stop at once, one at least finds that it is the last.
+        self.registration = None;
+        let (queue, store) = (self.worker.log_name(), &self.worker.store);
+        let name = self.worker.queue.operator_name();
+        let workers = store.counters().workers();
+        // Another worker of this process runs them.
+        let is_last_worker = workers.iter().all(|other| other.queue.as_deref() != Some(&*name));
+        let lost = if is_last_worker {
+            store.backend().volatile_task_count(&self.worker.queue)
+        } else {
+            0
+        };
+        if lost > 0 {
+            tracing::warn!(
+                %queue, lost,
+                "queue worker stopped; the tasks that have not run are lost when this process \
+                 ends, since they are in its memory; connect the store to a server by \
+                 Store::connect(..)"
+            );
+        } else {
+            tracing::info!(%queue, "queue worker stopped");
+        }
+    }
+
     /// Aborts the unfinished runs and returns their tasks to the queue, uncharged. A task that must
     /// not run twice becomes a dead letter, since it may have run.
     ///

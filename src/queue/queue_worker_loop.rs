@@ -42,8 +42,8 @@ pub(super) struct QueueWorkerLoop {
     pub(super) running: HashMap<TaskId, RunningTask>,
     /// Length of `running`, for operators.
     pub(super) busy_slots: Arc<AtomicUsize>,
-    /// Entry of this worker in the list for operators.
-    _registration: Arc<WorkerSlots>,
+    /// Entry of this worker in the list for operators, until it has stopped.
+    pub(super) registration: Option<Arc<WorkerSlots>>,
     pub(super) pending_settlements: Vec<TaskSettlement>,
     /// Number of the last poll.
     pub(super) poll_number: u64,
@@ -92,7 +92,7 @@ impl QueueWorkerLoop {
             run_tasks: JoinSet::new(),
             running: HashMap::new(),
             busy_slots,
-            _registration: registration,
+            registration: Some(registration),
             pending_settlements: Vec::new(),
             poll_number: 0,
             is_listed_idle: false,
@@ -128,7 +128,7 @@ impl QueueWorkerLoop {
             }
         }
         self.drain(cut_off).await;
-        tracing::info!(queue = %self.worker.log_name(), "queue worker stopped");
+        self.log_stop();
     }
 
     /// Handles the next event. Cancel safe: everything it waits for is stored in `self`.

@@ -7,8 +7,7 @@ use crate::{
     cli_error::CliError,
     exit_status::ExitStatus,
     output::{Output, print_line},
-    run_command,
-    store_connection,
+    run_command, store_connection,
 };
 
 /// Moves the cursor to the upper left corner and erases the screen.

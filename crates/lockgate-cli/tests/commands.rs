@@ -84,7 +84,10 @@ async fn stuck_lock_is_found_and_released() {
     let outcomes = records.iter().map(|record| record["outcome"].to_string());
     let failed = r#"{"failed":"nobody holds this lock"}"#.to_owned();
     assert_eq!(outcomes.collect::<Vec<_>>(), [failed, r#""done""#.to_owned()]);
-    assert_eq!((&records[1]["operator"], &records[1]["reason"]), (&"ada".into(), &"it hangs".into()));
+    assert_eq!(
+        (&records[1]["operator"], &records[1]["reason"]),
+        (&"ada".into(), &"it hangs".into())
+    );
 }
 
 #[tokio::test]
@@ -92,9 +95,7 @@ async fn queue_is_listed_and_paused() {
     let shop = Shop::start().await;
     let queue = shop.store.queue::<String>("emails");
     let task = queue.push(&"ada@example.org".to_owned()).await.expect("there is room").into_id();
-    let listed = async {
-        while shop.run_json(&["queues", "list"]).await[0]["due"] != 1 {}
-    };
+    let listed = async { while shop.run_json(&["queues", "list"]).await[0]["due"] != 1 {} };
     tokio::time::timeout(TEST_TIMEOUT, listed).await.expect("the queue is registered");
     let tasks = shop.run_json(&["queues", "tasks", "emails"]).await;
     assert_eq!(tasks[0]["id"], task.as_str());

@@ -19,8 +19,9 @@ const MISSING_VALUES: [(&str, &str); 2] = [
     (
         "Missing expected request extension data",
         "the handler takes a web::ReqData that no middleware of the worker's routes inserts; carry \
-         the user by .for_user::<U>() on the DeferLayer and on the worker, or wrap the middleware \
-         around the routes in the function that DeferWorker::new gets",
+         the user by .for_user::<U>() on the DeferLayer and on the worker (if both have it, the \
+         request had no user: wrap the authentication outside of the DeferLayer), or wrap the \
+         middleware around the routes in the function that DeferWorker::new gets",
     ),
 ];
 

@@ -88,7 +88,8 @@ impl Framework for AxumFramework {
         is_missing_extension.then_some(
             "the handler takes an Extension that the routes of the worker do not have; put its \
              layer around the routes before DeferWorker::new gets them, or carry the user by \
-             .for_user::<U>() on the DeferLayer and on the worker",
+             .for_user::<U>() on the DeferLayer and on the worker (if both have it, the request had \
+             no user: put the layer of the authentication outside of the DeferLayer)",
         )
     }
 

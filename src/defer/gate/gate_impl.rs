@@ -281,6 +281,7 @@ impl<R: RequestKind> DeferLayer<R> {
             );
             return None;
         };
+        self.0.warn_missing_user(&snapshots);
         // The owner is often a header, and is stored in addition to it.
         let bytes =
             stored_head_len(&head.target, &head.headers, header_filter) + candidate.owner.len();

@@ -50,7 +50,7 @@ impl<N: ?Sized> DeferSettings<N> {
     }
 
     fn validate_sharing(&self) {
-        let identity_count = self.snapshot_extractors.identity_count();
+        let identity_count = self.snapshot_extractors.identities().len();
         assert!(
             self.owner.is_some() || identity_count < 2,
             "DeferLayer::carry_identity: two snapshots name an identity (.for_user::<U>() does so \

@@ -74,7 +74,8 @@ impl<N: ?Sized> StatusResource<N> {
     ///
     /// It is [`visible_to`](Self::visible_to) the [owner](RequestUser::owner) of the user in the
     /// request's extensions, so the authentication is outside the status routes. A request without
-    /// a user sees no job; the response is the 404 of an unknown id.
+    /// a user sees no job; the response is the 404 of an unknown id, and a warning is logged, at
+    /// most once a minute.
     ///
     /// `R` is the kind of the request, such as `PlainHttp`. The `deferred_routes` of the
     /// integrations take the user alone: `deferred_routes("/deferred").for_user::<User>()`.
@@ -93,7 +94,18 @@ impl<N: ?Sized> StatusResource<N> {
     /// ```
     #[must_use]
     pub fn for_user<R: RequestKind<Native = N>, U: RequestUser>(self) -> Self {
-        self.visible_to(|request| R::read_extension(request, U::owner))
+        self.visible_to(|request| {
+            let viewer = R::read_extension(request, U::owner);
+            if viewer.is_none() {
+                crate::throttle::throttled!(
+                    warn,
+                    "a request to the status routes sees no job: no {} in the request's \
+                     extensions; put the authentication outside of deferred_routes(..) too",
+                    std::any::type_name::<U>()
+                );
+            }
+            viewer
+        })
     }
 
     /// Shows a job only to its [owner](crate::defer::DeferLayer::owner), or to the

@@ -9,7 +9,9 @@ use std::{
 use parking_lot::Mutex;
 use tokio::task::block_in_place;
 
-use super::{SECOND, TaskRunLog, push_text, scripted_worker, task_state, text_queue};
+use super::{
+    SECOND, SpawnedQueueWorker, TaskRunLog, push_text, scripted_worker, task_state, text_queue,
+};
 use crate::{
     queue::{Task, TaskFailure, TaskId, TaskState, queue_worker_loop::QueueWorkerLoop},
     store::{CapturedLog, RunToken, Store, TaskOutcome, TaskSettlement},
@@ -99,4 +101,18 @@ async fn poll_returns_at_most_the_store_read_limit() {
     }));
     let counts: Vec<_> = (0..5).map(|_| worker_loop.build_poll().settlements.len()).collect();
     assert_eq!(counts, [2, 2, 1, 2, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_in_memory_are_reported_lost_by_the_last_worker() {
+    let queue = text_queue(&Store::memory());
+    queue.push(&"later".to_owned()).delay(SECOND * 600).await.expect("there is room");
+    let runs = TaskRunLog::default();
+    let (log, _guard) = CapturedLog::start_capture();
+    let first = SpawnedQueueWorker::start(scripted_worker(&queue, &runs));
+    let last = SpawnedQueueWorker::start(scripted_worker(&queue, &runs));
+    first.stop().await;
+    assert!(!log.text().contains("lost=1"), "another worker runs it: {}", log.text());
+    last.stop().await;
+    log.assert_contains("lost=1");
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     gate::{
         DirectRunRefusals, GateRequest, InitialVerdict, KeyError, ReplayMarker, RequestKind,
-        StatusProbe, current_replay,
+        StatusProbe, UnderLockMark, current_replay,
     },
     instruments::{DecisionOutcome, DecisionSource, PolicyResult},
     rate_limit::{
@@ -83,6 +83,10 @@ impl<R: RequestKind> RateLimitSettings<R> {
                 decision.record(store.counters(), DecisionSource::Memory);
                 return self.refusal(&policy_statuses(&decision));
             }
+        }
+        // Only before a call to the store, which costs far more than the look.
+        if UnderLockMark::is_set_on(view) {
+            warn_inside_lock();
         }
         let direct_run = DirectRunRefusals::from_view(view);
         InitialVerdict::Enter(RateLimitContext {
@@ -273,6 +277,19 @@ fn warn_duplicate_policy(policy: &str) {
             "two nested layers have a policy of the same name for the same key: the request is \
              charged once if both policies are equal, and twice if not; give one of them another \
              .policy_name(..), or remove it"
+        );
+    }
+}
+
+/// Logs a warning, once per process.
+fn warn_inside_lock() {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if !WARNED.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            layer = "RateLimitLayer",
+            "the RateLimitLayer is inside a LockLayer: requests that meet a busy lock are not \
+             charged, and their responses (409, 202) have no rate limit headers; put it outside \
+             (axum: .layer() after the LockLayer, actix-web: .wrap() after it). Logged once"
         );
     }
 }

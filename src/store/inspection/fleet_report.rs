@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use super::{process_report::ProcessReport, question_listener::{MAX_REPORTS, QuestionListener}};
+use super::{
+    process_report::ProcessReport,
+    question_listener::{MAX_REPORTS, QuestionListener},
+};
 use crate::{
     error::Error,
     key::Key,

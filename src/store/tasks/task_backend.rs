@@ -27,6 +27,12 @@ pub(crate) const MAX_BYTES_PER_STEP: u64 = 4 << 20;
 /// renewal by its effect. A push is sent again under its own number, but each call is another push,
 /// with another id.
 pub(crate) trait TaskBackend {
+    /// Returns the number of tasks of a queue, waiting or running, that are lost when this process
+    /// ends, because they are in its memory.
+    fn volatile_task_count(&self, queue: &Key) -> u64 {
+        let _ = queue;
+        0
+    }
     fn push_task(&self, call: TaskPushCommand) -> StoreFuture<'_, TaskPushOutcome>;
     fn poll_tasks(&self, call: TaskPollCommand) -> StoreFuture<'_, TaskPollOutcome>;
     /// Returns true if no task waits or runs and this worker is listed as idle, and prolongs its

@@ -5,11 +5,8 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 
 use crate::{
-    arguments::CheckArguments,
-    cli_error::CliError,
-    command_context::CommandContext,
-    exit_status::ExitStatus,
-    output::print_error,
+    arguments::CheckArguments, cli_error::CliError, command_context::CommandContext,
+    exit_status::ExitStatus, output::print_error,
 };
 
 pub(crate) async fn run(

@@ -101,11 +101,7 @@ async fn show(context: &CommandContext<'_>, lock: &str) -> Result<(), CliError> 
                     (Some(host), Some(pid)) => format!("{host} (pid {pid})"),
                     _ => format!("{}, which does not answer", waiter.node),
                 };
-                table.add_row([
-                    readable_duration(waiter.waited),
-                    waiter.mode.to_owned(),
-                    process,
-                ]);
+                table.add_row([readable_duration(waiter.waited), waiter.mode.to_owned(), process]);
             }
             text += &format!("\n{table}");
         }

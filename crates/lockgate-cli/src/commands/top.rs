@@ -1,7 +1,8 @@
 //! `lockgate top`: the most important numbers on one screen.
 
 use crate::{
-    cli_error::CliError, command_context::CommandContext,
+    cli_error::CliError,
+    command_context::CommandContext,
     commands::{locks, locks::LocksCommand, queues, queues::QueuesCommand, workers},
     output::{Output, print_line},
 };

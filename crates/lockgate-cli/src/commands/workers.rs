@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{cli_error::CliError, command_context::CommandContext, readable_time::readable_duration};
+use crate::{
+    cli_error::CliError, command_context::CommandContext, readable_time::readable_duration,
+};
 
 pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
     let fleet = context.store.fleet().await?;

@@ -19,6 +19,12 @@ use crate::{
 };
 
 impl TaskBackend for MemoryBackend {
+    fn volatile_task_count(&self, queue: &Key) -> u64 {
+        self.read_queue(queue, |transaction| {
+            (transaction.queue.waiting.len() + transaction.queue.running.len()) as u64
+        })
+    }
+
     fn push_task(&self, command: TaskPushCommand) -> StoreFuture<'_, TaskPushOutcome> {
         ready_ok(self.with_queue(&command.queue, |transaction| transaction.push_task(&command)))
     }
