@@ -2,8 +2,8 @@
 //! does what it promises.
 //!
 //! `chromedriver` has to be on `PATH`; `cargo xtask test` installs it (Debian: the packages
-//! `chromium` and `chromium-driver`). The smoke tests are part of every run. The others are ignored,
-//! because they play at human pace; `.ci/full` runs them:
+//! `chromium` and `chromium-driver`). The smoke tests are part of every run. The others are
+//! ignored, because they play at human pace; `.ci/full` runs them:
 //!
 //! ```sh
 //! cargo xtask test -- -p lockgate-tests --test browser --run-ignored all

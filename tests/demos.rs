@@ -48,7 +48,7 @@ mod on_memory {
 }
 
 mod console_on_memory {
-    contract! { console on "memory" => console_refuses_foreign_requests }
+    contract! { console on "memory" => console_refuses_requests_from_elsewhere }
 }
 
 /// Parts in which the store takes part.

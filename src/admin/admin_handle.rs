@@ -94,9 +94,9 @@ impl Admin {
             outcome: if is_permitted { AuditOutcome::Begun } else { AuditOutcome::Refused },
             recorded_us: 0,
         };
-        let begun = to_json(&record);
+        let initial = to_json(&record);
         let backend = self.store.backend();
-        let number = backend.append_audit_record(begun.clone()).await?;
+        let number = backend.append_audit_record(initial.clone()).await?;
         if !is_permitted {
             return Err(AdminError::NotPermitted);
         }
@@ -106,7 +106,7 @@ impl Admin {
             Err(error) => AuditOutcome::Failed(shorten(&error.to_string(), MAX_REASON_CHARS)),
         };
         // The action has its own result. A record that stays `Begun` says that its end is unknown.
-        drop(backend.replace_audit_record(number, begun, to_json(&record)).await);
+        drop(backend.replace_audit_record(number, initial, to_json(&record)).await);
         result
     }
 }

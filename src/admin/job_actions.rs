@@ -52,8 +52,8 @@ impl Admin {
         self.act("cancel-job", id.as_str(), reason, cancel).await
     }
 
-    /// Lets a delayed deferred request, or one that waits for a retry, run as soon as its lock and a
-    /// worker are free; see [`DeferredJobs::run_now`](crate::defer::DeferredJobs::run_now).
+    /// Lets a delayed deferred request, or one that waits for a retry, run as soon as its lock and
+    /// a worker are free; see [`DeferredJobs::run_now`](crate::defer::DeferredJobs::run_now).
     ///
     /// # Errors
     ///

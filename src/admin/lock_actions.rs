@@ -13,7 +13,7 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// [`AdminError::NotPossible`] if nobody holds it; others as in [`AdminError`].
+    /// [`AdminError::NotPossible`] if it has no holder; others as in [`AdminError`].
     pub async fn force_release(
         &self,
         lock: impl Into<Key>,
@@ -22,7 +22,7 @@ impl Admin {
         let key = lock.into();
         let release = async {
             match self.store.backend().force_release(key.clone()).await? {
-                0 => Err(AdminError::NotPossible("nobody holds this lock".to_owned())),
+                0 => Err(AdminError::NotPossible("this lock has no holder".to_owned())),
                 holders => Ok(holders),
             }
         };

@@ -50,9 +50,7 @@ pub(super) async fn answer_query(
         "lock" => {
             let lock = store.lock(operator_key(text(parameters, "key"))).inspect().await?;
             let sentence = lock.to_string();
-            let mut document = serde_json::to_value(lock).unwrap_or_default();
-            document["sentence"] = sentence.into();
-            Ok(document)
+            Ok(with_member(serde_json::to_value(lock).unwrap_or_default(), "sentence", sentence))
         }
         "jobs" => list_jobs(store, parameters).await,
         "job" => {
@@ -158,6 +156,14 @@ fn cursor<C: FromStr>(parameters: &Parameters) -> Result<Option<C>, QueryError> 
             Err(_) => Err(QueryError::Invalid("the cursor could not be parsed".to_owned())),
         },
     }
+}
+
+/// Adds a member to a JSON object.
+pub(super) fn with_member(mut document: Value, name: &str, value: impl Into<Value>) -> Value {
+    if let Some(members) = document.as_object_mut() {
+        members.insert(name.to_owned(), value.into());
+    }
+    document
 }
 
 fn to_value(document: impl Serialize) -> Result<Value, QueryError> {

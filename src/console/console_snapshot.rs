@@ -4,10 +4,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use super::console_queries::with_member;
 use crate::{
     durations::saturating_millis,
     error::Error,
-    store::{FleetReport, Store},
+    store::{FleetReport, HoldReport, ProcessReport, Store},
 };
 
 /// Most holds of a snapshot: the longest ones of all processes.
@@ -18,11 +19,11 @@ pub(super) async fn take_snapshot(store: &Store) -> Value {
     let now_ms =
         saturating_millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
     match read_store(store).await {
-        Ok(mut snapshot) => {
-            snapshot["now_ms"] = now_ms.into();
-            snapshot["store"] = json!({ "available": true });
-            snapshot
-        }
+        Ok(snapshot) => with_member(
+            with_member(snapshot, "now_ms", now_ms),
+            "store",
+            json!({ "available": true }),
+        ),
         Err(error) => json!({
             "now_ms": now_ms,
             "store": { "available": false, "error": error.to_string() },
@@ -40,9 +41,8 @@ async fn read_store(store: &Store) -> Result<Value, Error> {
         store.changed_policies(),
         store.fleet()
     )?;
-    let mut stats = serde_json::to_value(stats).unwrap_or_default();
-    stats["paused"] = paused.into();
-    stats["workers"] = workers.into();
+    let stats = serde_json::to_value(stats).unwrap_or_default();
+    let stats = with_member(with_member(stats, "paused", paused), "workers", workers);
     let changes = policies.policies.iter();
     let changes = changes.map(|(name, change)| json!({ "name": name, "change": change }));
     Ok(json!({
@@ -65,11 +65,9 @@ fn longest_holds(fleet: &FleetReport) -> Vec<Value> {
     holds.sort_unstable_by_key(|(held_ms, ..)| std::cmp::Reverse(*held_ms));
     holds.truncate(MAX_HOLDS);
     let to_row = |(_, process, hold)| {
-        let mut row = serde_json::to_value::<&crate::HoldReport>(hold).unwrap_or_default();
-        let process: &crate::ProcessReport = process;
-        row["host"] = process.host.clone().into();
-        row["pid"] = process.pid.into();
-        row
+        let row = serde_json::to_value::<&HoldReport>(hold).unwrap_or_default();
+        let process: &ProcessReport = process;
+        with_member(with_member(row, "host", process.host.clone()), "pid", process.pid)
     };
     holds.into_iter().map(to_row).collect()
 }

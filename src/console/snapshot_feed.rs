@@ -25,8 +25,8 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 /// server waits for open responses; a browser connects again by itself.
 const MAX_STREAM_DURATION: Duration = Duration::from_secs(20);
 
-/// The latest snapshot. It is taken when somebody asks for one that is older than
-/// `REFRESH_INTERVAL`, so a hundred pages cost as much as one, and nobody's page costs nothing.
+/// The latest snapshot. It is taken when a page asks and the last one is older than
+/// `REFRESH_INTERVAL`, so a hundred pages cost as much as one, and no page costs nothing.
 #[derive(Default)]
 pub(super) struct SnapshotFeed {
     /// The mutex is held while a snapshot is taken, so that all others wait for that one.

@@ -169,8 +169,8 @@ impl JobChain {
         }
     }
 
-    /// Logs cause and fix if the handler lacks a value that it has in the server: the direct request
-    /// succeeds, and the client of the deferred one sees a dead job without a cause.
+    /// Logs cause and fix if the handler lacks a value that it has in the server: the direct
+    /// request succeeds, and the client of the deferred one sees a dead job without a cause.
     fn log_missing_value(&self, outcome: &ReplayOutcome, started: &StartedRun) {
         let ReplayOutcome::Answered(response) = outcome else { return };
         let Some(cause_and_fix) = self.worker.replayer.missing_value(response) else { return };

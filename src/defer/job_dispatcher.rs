@@ -261,7 +261,7 @@ impl JobDispatcher {
             | WakeupMessage::JobChanged(_)
             | WakeupMessage::TasksReady(_)
             | WakeupMessage::PoliciesChanged
-            | WakeupMessage::FleetQuestion(..)
+            | WakeupMessage::FleetInquiry(..)
             | WakeupMessage::ForcedRelease => {}
         }
     }

@@ -33,7 +33,7 @@ impl RunLabel {
     /// Reads the label of a request that is about to be stored.
     pub(super) fn of_view<V: GateRequest>(view: &mut V) -> Self {
         let stored_route = match view.route() {
-            RouteMatch::Matched(route) => Some(route.into()),
+            RouteMatch::Matched(route) => Some(route),
             _ => None,
         };
         let method = Some(view.method().to_owned());

@@ -58,8 +58,8 @@ impl LockSpan {
 }
 
 impl AcquireTimer {
-    /// Ends the wait of an acquire of these locks, at most `max_wait` long. The span continues with the guard that `first_guard` returns of a grant, until
-    /// that is released.
+    /// Ends the wait of an acquire of these locks, at most `max_wait` long. The span continues with
+    /// the guard that `first_guard` returns of a grant, until that is released.
     pub(super) fn end_wait<G>(
         self,
         (store, keys, max_wait): (&Store, &[Key], Option<Duration>),

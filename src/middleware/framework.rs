@@ -53,8 +53,9 @@ pub trait Framework: Copy + Send + Sync + 'static {
     }
 
     /// Returns cause and fix if this response is the framework's own error about an extractor whose
-    /// value is missing. The routes of a [`DeferWorker`](crate::defer::DeferWorker) may lack a value
-    /// that they have in the server. Default: no such error is known.
+    /// value is missing. The routes of a [`DeferWorker`](crate::defer::DeferWorker) may lack a
+    /// value that they have in the server. Default: no such error is known.
+    #[must_use]
     fn missing_value(_status: u16, _body: &[u8]) -> Option<&'static str> {
         None
     }

@@ -189,7 +189,7 @@ async fn task_over_the_drain_timeout_runs_in_another_worker_without_a_charged_at
 }
 
 #[tokio::test(start_paused = true)]
-async fn server_without_a_store_is_told_to_name_one() {
+async fn server_without_a_store_logs_how_to_name_one() {
     const WARNING: &str = "add .store(&store) to serve(..)";
     let (log, _reads) = CapturedLog::start_capture();
     let store = Store::memory();

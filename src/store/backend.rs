@@ -142,8 +142,8 @@ pub(crate) trait Backend:
     fn settle_charge(&self, call: SettleChargeCommand) -> StoreFuture<'_, Vec<QuotaSnapshot>>;
     /// Resets usage, refusals and blocks of at most 100 counters.
     fn reset_counters(&self, tag: Key, counters: Vec<CounterName>) -> StoreFuture<'_, ()>;
-    /// Blocks at most 100 counters for this time, or ends their blocks and forgets their refusals if
-    /// it is zero. Only charges with a penalty notice a block.
+    /// Blocks at most 100 counters for this time, or ends their blocks and forgets their refusals
+    /// if it is zero. Only charges with a penalty notice a block.
     fn block_counters(
         &self,
         tag: Key,

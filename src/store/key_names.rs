@@ -141,9 +141,9 @@ impl KeyNames {
         self.shard_key(COMMON_SHARD, "paused")
     }
 
-    /// LIST: reports of processes, as answers to an operator's question.
-    pub(crate) fn fleet_reports(&self, question: &str) -> String {
-        self.named_key(COMMON_SHARD, "asked", question)
+    /// LIST: reports of processes, as answers to an operator's inquiry.
+    pub(crate) fn fleet_reports(&self, inquiry: &str) -> String {
+        self.named_key(COMMON_SHARD, "asked", inquiry)
     }
 
     /// ZSET: names of the task queues.

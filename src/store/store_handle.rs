@@ -13,7 +13,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use super::{
     backend::{Backend, NodeId},
-    inspection::{FleetResponder, QuestionListener, uptime},
+    inspection::{FleetResponder, InquiryListener, uptime},
     lease_agent::LeaseAgent,
     local_direct_run_tracker::LocalDirectRunTracker,
     memory::MemoryBackend,
@@ -55,7 +55,7 @@ struct StoreInner {
     node: NodeId,
     counters: Arc<StoreCounters>,
     wakeups: Arc<WakeupListeners>,
-    /// Answers operators' questions, once this handle receives messages.
+    /// Answers operators' inquirys, once this handle receives messages.
     fleet_responder: OnceLock<Arc<FleetResponder>>,
     agent: LeaseAgent,
     /// A handful of values, of which each request looks one up: a linear search is fastest.
@@ -254,8 +254,8 @@ impl Store {
         self.inner.fleet_responder.get_or_init(|| {
             uptime();
             let responder = FleetResponder::new(self.downgrade());
-            let listener: Arc<dyn QuestionListener> = Arc::clone(&responder) as _;
-            wakeups.set_question_listener(Arc::downgrade(&listener));
+            let listener: Arc<dyn InquiryListener> = Arc::clone(&responder) as _;
+            wakeups.set_inquiry_listener(Arc::downgrade(&listener));
             responder
         });
         wakeups.ensure_subscribed(|| {

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
-    inspection::QuestionListener, job_id::JobId, lock_commands_and_outcomes::Contenders,
+    inspection::InquiryListener, job_id::JobId, lock_commands_and_outcomes::Contenders,
     lock_token::LockToken, shared_job_poll::SharedJobPoll, wakeup_message::WakeupMessage,
 };
 use crate::key::Key;
@@ -31,7 +31,7 @@ pub(crate) trait JoinListener: Send + Sync {
 pub(crate) struct WakeupListeners {
     offers: Mutex<HashMap<LockToken, Weak<Notify>>>,
     join_listener: Mutex<Option<Weak<dyn JoinListener>>>,
-    question_listener: Mutex<Option<Weak<dyn QuestionListener>>>,
+    inquiry_listener: Mutex<Option<Weak<dyn InquiryListener>>>,
     shared_job_polls: Mutex<HashMap<JobId, Weak<SharedJobPoll>>>,
     task_workers: Mutex<HashMap<Arc<str>, Weak<Notify>>>,
     job_workers: Mutex<Vec<mpsc::UnboundedSender<WakeupMessage>>>,
@@ -70,12 +70,12 @@ impl WakeupListeners {
     }
 
     /// Sets the listener of operators' messages.
-    pub(crate) fn set_question_listener(&self, listener: Weak<dyn QuestionListener>) {
-        *self.question_listener.lock() = Some(listener);
+    pub(crate) fn set_inquiry_listener(&self, listener: Weak<dyn InquiryListener>) {
+        *self.inquiry_listener.lock() = Some(listener);
     }
 
-    fn question_listener(&self) -> Option<Arc<dyn QuestionListener>> {
-        self.question_listener.lock().as_ref().and_then(Weak::upgrade)
+    fn inquiry_listener(&self) -> Option<Arc<dyn InquiryListener>> {
+        self.inquiry_listener.lock().as_ref().and_then(Weak::upgrade)
     }
 
     /// Returns the shared poll of a job. The first call subscribes this process to job changes;
@@ -145,13 +145,13 @@ impl WakeupListeners {
             | WakeupMessage::ShardDue(_)
             | WakeupMessage::WorkersChanged => self.notify_workers(&message),
             WakeupMessage::PoliciesChanged => self.policy_changes.notify_one(),
-            WakeupMessage::FleetQuestion(question, lock) => {
-                if let Some(listener) = self.question_listener() {
-                    listener.on_question(&question, lock.as_ref());
+            WakeupMessage::FleetInquiry(inquiry, lock) => {
+                if let Some(listener) = self.inquiry_listener() {
+                    listener.on_inquiry(&inquiry, lock.as_ref());
                 }
             }
             WakeupMessage::ForcedRelease => {
-                if let Some(listener) = self.question_listener() {
+                if let Some(listener) = self.inquiry_listener() {
                     listener.on_forced_release();
                 }
             }

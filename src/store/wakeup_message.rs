@@ -25,7 +25,7 @@ pub(crate) enum WakeupMessage {
     /// An operator has changed policies.
     PoliciesChanged,
     /// An operator asks all processes for a report, about one lock or about everything.
-    FleetQuestion(Arc<str>, Option<Key>),
+    FleetInquiry(Arc<str>, Option<Key>),
     /// An operator has taken a lock from this process.
     ForcedRelease,
     /// Messages may have been missed, so every listener polls.
@@ -61,34 +61,34 @@ impl WakeupMessage {
             | Self::TasksReady(_)
             | Self::WorkersChanged
             | Self::PoliciesChanged
-            | Self::FleetQuestion(..)
+            | Self::FleetInquiry(..)
             | Self::ForcedRelease
             | Self::Resync => None,
         }
     }
 
-    /// Encodes a question to all processes: `ask <question>[ <lock>]`. Names have no blanks.
+    /// Encodes an inquiry to all processes: `ask <inquiry>[ <lock>]`. Names have no blanks.
     #[cfg(feature = "redis")]
-    pub(crate) fn encode_question(question: &str, lock: Option<&Key>) -> String {
+    pub(crate) fn encode_inquiry(inquiry: &str, lock: Option<&Key>) -> String {
         match lock {
-            Some(lock) => format!("ask {question} {lock}"),
-            None => format!("ask {question}"),
+            Some(lock) => format!("ask {inquiry} {lock}"),
+            None => format!("ask {inquiry}"),
         }
     }
 
-    /// Parses the part of a question after its keyword.
-    fn parse_question(text: &str) -> Self {
-        let (question, lock) = text.split_once(' ').unwrap_or((text, ""));
+    /// Parses the part of an inquiry after its keyword.
+    fn parse_inquiry(text: &str) -> Self {
+        let (inquiry, lock) = text.split_once(' ').unwrap_or((text, ""));
         let lock = Some(lock).filter(|lock| !lock.is_empty()).map(Key::from_store);
-        Self::FleetQuestion(question.into(), lock)
+        Self::FleetInquiry(inquiry.into(), lock)
     }
 
-    /// Parses a message of the event channels: a question, a keyword, or the ids of all jobs that
+    /// Parses a message of the event channels: an inquiry, a keyword, or the ids of all jobs that
     /// one call has changed.
     pub(crate) fn parse_events(text: &str) -> impl Iterator<Item = Self> {
-        let question = text.strip_prefix("ask ");
-        let events = if question.is_some() { "" } else { text };
-        question.map(Self::parse_question).into_iter().chain(Self::parse_changes(events))
+        let inquiry = text.strip_prefix("ask ");
+        let events = if inquiry.is_some() { "" } else { text };
+        inquiry.map(Self::parse_inquiry).into_iter().chain(Self::parse_changes(events))
     }
 
     fn parse_changes(text: &str) -> impl Iterator<Item = Self> {

@@ -159,8 +159,8 @@ impl TestDeferWorker {
     ///
     /// - if a layer that has met this store carries a user or another snapshot that the worker does
     ///   not restore; nothing has run
-    /// - if a due job did not run because it carries such a snapshot, and returned to its queue; runs
-    ///   of other jobs have happened, and the next call reports them
+    /// - if a due job did not run because it carries such a snapshot, and returned to its queue;
+    ///   runs of other jobs have happened, and the next call reports them
     ///
     /// # Panics
     ///

@@ -78,7 +78,7 @@ pub(crate) async fn payload_is_shown_as_text(page: &DemoPage) {
     let shown = page.text("main pre").await;
     assert!(shown.contains(MARKUP), "{shown}");
 
-    // A name from the address is shown too, and may come from anybody's link.
+    // A name from the address is shown too, and may come from a link of another page.
     console
         .go_to("queues?name=%3Cimg%20src%3Dx%20onerror%3D%22window.hasRun%20%3D%20true%22%3E")
         .await;

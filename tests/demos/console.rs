@@ -1,10 +1,10 @@
-//! What the console refuses, whoever asks: the guard of this machine, and the check of the origin.
+//! What the console refuses: requests of other machines, and actions of other origins.
 
 use lockgate_tests::{DemoProcess, TestRequest, WebFramework};
 
 const ACTION: &str = r#"{"action":"pause-jobs","reason":"test"}"#;
 
-pub(crate) async fn console_refuses_foreign_requests(demo: WebFramework, store: &str) {
+pub(crate) async fn console_refuses_requests_from_elsewhere(demo: WebFramework, store: &str) {
     let demo = DemoProcess::start(demo, store).await;
     let action = || demo.post("/ops/api/actions").body(ACTION);
     let as_json = |request: TestRequest| request.header("content-type", "application/json");

@@ -13,8 +13,8 @@ pub(crate) struct MetricSelector {
 }
 
 impl MetricSelector {
-    /// Returns the metrics of lockgate in a query. All metrics of one query have the labels by which
-    /// it groups.
+    /// Returns the metrics of lockgate in a query. All metrics of one query have the labels by
+    /// which it groups.
     ///
     /// It understands the queries of this repository: no value of a label has a comma or a brace,
     /// and no label is made by `label_replace`.

@@ -17,7 +17,8 @@ use tokio::net::TcpStream;
 /// Set by `cargo xtask test` if it found no Prometheus and could not install one.
 const WITHOUT_PROMETHEUS_VARIABLE: &str = "LOCKGATE_TESTS_WITHOUT_PROMETHEUS";
 
-/// Starts the server, and kills it when standard input closes, so that it does not outlive the test.
+/// Starts the server, and kills it when standard input closes, so that it does not outlive the
+/// test.
 const SUPERVISOR_SCRIPT: &str = r#"
 prometheus "$@" >/dev/null 2>&1 &
 cat >/dev/null
@@ -132,7 +133,8 @@ impl Drop for PrometheusServer {
     }
 }
 
-/// Returns what `promtool check metrics` says about a page of metrics; empty if it has no complaint.
+/// Returns what `promtool check metrics` says about a page of metrics; empty if it has no
+/// complaint.
 pub(crate) fn complaints_of_promtool(page: &str) -> String {
     let mut promtool = Command::new("promtool")
         .args(["check", "metrics"])

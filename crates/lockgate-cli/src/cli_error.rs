@@ -24,7 +24,7 @@ impl CliError {
 
     pub(crate) fn not_confirmed() -> Self {
         Self {
-            text: "nothing was done: not confirmed; pass --yes to skip the question".to_owned(),
+            text: "nothing was done: not confirmed; pass --yes to skip the confirmation".to_owned(),
             status: ExitStatus::NotConfirmed,
         }
     }

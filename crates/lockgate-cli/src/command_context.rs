@@ -27,7 +27,7 @@ impl<'a> CommandContext<'a> {
     }
 
     /// Asks before a destructive command.
-    pub(crate) fn confirm(&self, question: &str) -> Result<(), CliError> {
-        confirm(self.arguments.yes, question)
+    pub(crate) fn confirm(&self, prompt: &str) -> Result<(), CliError> {
+        confirm(self.arguments.yes, prompt)
     }
 }

@@ -1,18 +1,18 @@
-//! The question before a destructive command.
+//! The confirmation of a destructive command.
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
 use crate::cli_error::CliError;
 
-/// Asks on the terminal, unless `yes`. Without a terminal nobody can answer, so the answer is no.
-pub(crate) fn confirm(yes: bool, question: &str) -> Result<(), CliError> {
+/// Asks on the terminal, unless `yes`. Without a terminal the answer is no.
+pub(crate) fn confirm(yes: bool, prompt: &str) -> Result<(), CliError> {
     if yes {
         return Ok(());
     }
     if !io::stdin().is_terminal() {
         return Err(CliError::not_confirmed());
     }
-    let _ = write!(io::stderr(), "{question} [y/N] ");
+    let _ = write!(io::stderr(), "{prompt} [y/N] ");
     let _ = io::stderr().flush();
     let mut answer = String::new();
     let is_read = io::stdin().lock().read_line(&mut answer).is_ok();

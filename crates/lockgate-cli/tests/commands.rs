@@ -39,7 +39,7 @@ impl Shop {
         let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate"));
         program.env("LOCKGATE_STORE", &self.url).env("LOCKGATE_OPERATOR", "ada");
         program.stdin(Stdio::null()).args(args);
-        // Not on this thread, on which the store answers the program's questions.
+        // Not on this thread, on which the store answers the program's inquirys.
         let output = tokio::task::spawn_blocking(move || program.output());
         let output = output.await.expect("no panic").expect("it is built");
         let Output { status, stdout, stderr } = output;
@@ -67,7 +67,7 @@ async fn stuck_lock_is_found_and_released() {
     assert_eq!(locks[0]["fence"], guard.fence());
     assert_eq!(shop.run_json(&["workers"]).await[0]["hold_count"], 1);
 
-    // Nobody is there to confirm.
+    // There is no terminal for a confirmation.
     let release = ["locks", "release", "order:7", "--reason", "it hangs"];
     let (code, _, error) = shop.run(&release).await;
     assert_eq!(code, Some(4), "{error}");
@@ -77,12 +77,12 @@ async fn stuck_lock_is_found_and_released() {
     assert_eq!((code, text.as_str()), (Some(0), "order:7 was taken from 1 holders\n"));
     tokio::time::timeout(TEST_TIMEOUT, guard.held_lock().lost()).await.expect("it is told");
     let (code, _, error) = shop.run(&[&release[..], &["--yes"]].concat()).await;
-    assert_eq!((code, error.as_str()), (Some(1), "nobody holds this lock\n"));
+    assert_eq!((code, error.as_str()), (Some(1), "this lock has no holder\n"));
 
     let audit = shop.run_json(&["audit"]).await;
     let records = audit.as_array().expect("rows");
     let outcomes = records.iter().map(|record| record["outcome"].to_string());
-    let failed = r#"{"failed":"nobody holds this lock"}"#.to_owned();
+    let failed = r#"{"failed":"this lock has no holder"}"#.to_owned();
     assert_eq!(outcomes.collect::<Vec<_>>(), [failed, r#""done""#.to_owned()]);
     assert_eq!(
         (&records[1]["operator"], &records[1]["reason"]),

@@ -1,8 +1,9 @@
 //! Traces of deferred requests, on axum with `tracing-opentelemetry`.
 //!
-//! Each finished span is one line on the standard output; replace `LineExporter` by an OTLP exporter
-//! to send spans to a collector. `ROLE=web` only accepts requests, `ROLE=worker` also runs them. Run
-//! both on one Redis, and the run in the second process is linked to the request of the first:
+//! Each finished span is one line on the standard output; replace `LineExporter` by an OTLP
+//! exporter to send spans to a collector. `ROLE=web` only accepts requests, `ROLE=worker` also runs
+//! them. Run both on one Redis, and the run in the second process is linked to the request of the
+//! first:
 //!
 //! ```sh
 //! ROLE=web LISTEN=127.0.0.1:3000 cargo run -p example-observability

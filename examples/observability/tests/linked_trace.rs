@@ -1,5 +1,5 @@
-//! The example as two processes on one Redis: one accepts a request, the other runs it. The spans of
-//! both form one linked trace.
+//! The example as two processes on one Redis: one accepts a request, the other runs it. The spans
+//! of both form one linked trace.
 
 use std::{
     io::{BufRead as _, BufReader},

@@ -164,8 +164,8 @@ impl fmt::Debug for AppReplayer {
 /// Keeps a paused clock of the caller's runtime at its time until the result is dropped.
 ///
 /// Such a clock advances to the next timer when all tasks of its runtime wait. A run is in another
-/// runtime, so the clock would pass `max_hold` and `max_run_time` at once. tokio does not advance it
-/// while a blocking task runs.
+/// runtime, so the clock would pass `max_hold` and `max_run_time` at once. tokio does not advance
+/// it while a blocking task runs.
 #[cfg(feature = "test-kit")]
 fn stop_paused_clock() -> std_mpsc::Sender<()> {
     let (end_of_run, dropped) = std_mpsc::channel::<()>();

@@ -172,8 +172,8 @@ impl<H> Serve<H> {
     }
 
     /// Waits at the end for the release of this store's locks, and during the drain for its direct
-    /// runs. Default: the stores of the workers. Set it if there is no worker, which is logged at the
-    /// start, and for a store that no worker uses.
+    /// runs. Default: the stores of the workers. Set it if there is no worker, which is logged at
+    /// the start, and for a store that no worker uses.
     pub fn store(mut self, store: &Store) -> Self {
         self.lifecycle.add_store(store);
         self

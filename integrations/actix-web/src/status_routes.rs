@@ -48,8 +48,8 @@ pub struct DeferredRoutes {
 /// - `Prefer: wait=N` (at most 25 s) holds the response until the job changes, and for
 ///   `{path}/{id}/response` until there is a response or will be none. With 4,096 waiting requests
 ///   in this process, further ones get their response at once.
-/// - When [`serve`](crate::serve()) drains, waiting requests get their response at once, and streams
-///   end, so that their clients ask another process.
+/// - When [`serve`](crate::serve()) drains, waiting requests get their response at once, and
+///   streams end, so that their clients ask another process.
 /// - `If-None-Match` omits a document that the client has already.
 /// - A stored response is not treated as a page of this origin by browsers
 ///   (`Content-Security-Policy: sandbox`), unless the handler has sent a policy of its own.

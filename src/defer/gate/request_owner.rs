@@ -23,7 +23,7 @@ impl<N: ?Sized> DeferSettings<N> {
     }
 
     /// Logs that a request to be deferred lacks the user that the layer carries. The request may
-    /// belong to nobody; but if all of them do, the authentication is at the wrong place.
+    /// have no user; but if none of them has one, the authentication is at the wrong place.
     pub(super) fn warn_missing_user(&self, snapshots: &SavedSnapshots) {
         let identities = self.snapshot_extractors.identities();
         let has_user = |name| snapshots.iter().any(|(saved, _)| saved == name);

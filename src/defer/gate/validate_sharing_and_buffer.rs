@@ -11,7 +11,8 @@ use crate::{
 
 impl<N: ?Sized> DeferSettings<N> {
     /// Validates the layer's settings when it is put around a service, and records its snapshots
-    /// and its status path for the checks of workers and servers. Warns about a body limit beyond the buffer budget.
+    /// and its status path for the checks of workers and servers. Warns about a body limit beyond
+    /// the buffer budget.
     ///
     /// # Panics
     ///
@@ -35,8 +36,8 @@ impl<N: ?Sized> DeferSettings<N> {
         }
     }
 
-    /// Returns a function that compares the snapshots with the workers of the store of the lock that
-    /// a request meets. `None` if that has been done, or if there are no snapshots.
+    /// Returns a function that compares the snapshots with the workers of the store of the lock
+    /// that a request meets. `None` if that has been done, or if there are no snapshots.
     pub(super) fn store_observer(&self) -> Option<StoreObserver> {
         let carried = self.snapshot_extractors.names();
         if carried.is_empty() || self.is_store_known.load(Ordering::Relaxed) {

@@ -31,7 +31,7 @@ async fn find_all(store: &Store, filter: &JobFilter, page_size: usize) -> Vec<Jo
 }
 
 #[tokio::test(start_paused = true)]
-async fn groups_of_pending_jobs_are_told_apart() {
+async fn groups_of_pending_jobs_are_distinguished() {
     let store = Store::memory();
     let routes = FnReplayer::new(|head, marker| async move {
         marker.pass_own_lock(&lock_key_of(&head.target));

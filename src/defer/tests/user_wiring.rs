@@ -225,7 +225,7 @@ fn test_kit_refuses_a_worker_that_lacks_a_carried_user() {
 
 /// With two stores in the process, a layer without a request is compared with no worker.
 #[test]
-fn test_kit_reports_a_job_whose_user_is_not_restored() {
+fn test_kit_reports_a_job_without_restored_user() {
     on_new_thread(|| async {
         let (kit, _other) = (TestKit::new(), Store::memory());
         let worker = kit.defer_worker(worker_without_user(kit.store())).await;

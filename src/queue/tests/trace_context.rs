@@ -28,8 +28,7 @@ async fn push_and_run(queue: &Queue<String>, relation: TraceRelation) -> Option<
     let worker = SpawnedQueueWorker::start(worker.trace_runs(relation));
     wait_until_idle().await;
     worker.stop().await;
-    let name = *handler_span.lock();
-    name
+    *handler_span.lock()
 }
 
 #[tokio::test(start_paused = true)]

@@ -73,8 +73,8 @@ impl RateLimitEngine {
                 let has_changes = !changed.policies.is_empty();
                 *self.follower.changed.lock() = Arc::new(changed);
                 self.follower.has_changes.store(has_changes, Ordering::Relaxed);
-                // Refusals of the old quota may outlast their reason, and its units are of use to
-                // nobody: both are kept by quota.
+                // Refusals of the old quota may outlast their reason, and its units are of no
+                // use: both are kept by quota.
                 self.invalidate_all_refusals();
                 self.return_idle_leases(store, add_capped(Instant::now(), MAX_DURATION)).await;
             }

@@ -60,8 +60,9 @@ pub(crate) trait JobBackend {
         began_us: u64,
         retention: Duration,
     ) -> StoreFuture<'_, Option<JobState>>;
-    /// Ends the delay or backoff of a queued job that has not run since `began_us`, the start of the
-    /// last run that the caller has seen. Returns the state afterwards, `None` for an unknown job.
+    /// Ends the delay or backoff of a queued job that has not run since `began_us`, the start of
+    /// the last run that the caller has seen. Returns the state afterwards, `None` for an unknown
+    /// job.
     fn end_job_delay(&self, id: JobId, began_us: u64) -> StoreFuture<'_, Option<JobState>>;
     fn job_view(&self, id: JobId) -> StoreFuture<'_, Option<JobView>>;
     /// Returns the run of a job that is in progress. `None` if there is none, or if its lock has

@@ -1,4 +1,4 @@
-//! [`FleetReport`]: the answers of all processes to an operator's question.
+//! [`FleetReport`]: the answers of all processes to an operator's inquiry.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,8 +6,8 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::{
+    inquiry_listener::{InquiryListener, MAX_REPORTS},
     process_report::ProcessReport,
-    question_listener::{MAX_REPORTS, QuestionListener},
 };
 use crate::{
     error::Error,
@@ -43,8 +43,8 @@ impl Store {
     /// their workers and their counts.
     ///
     /// It takes as long as the slowest process needs to answer, at most half a second. A process
-    /// answers once it has used a lock, a limit, a worker or a queue of the store. Nothing is stored
-    /// while nobody asks, and the answers expire in 10 s.
+    /// answers once it has used a lock, a limit, a worker or a queue of the store. Nothing is
+    /// stored without an inquiry, and the answers expire in 10 s.
     ///
     /// Cancel safe: it changes nothing.
     ///
@@ -67,13 +67,13 @@ impl Store {
 
     /// Asks all processes, about one lock or about everything.
     pub(crate) async fn ask_fleet(&self, lock: Option<&Key>) -> Result<FleetReport, Error> {
-        let (question, backend) = (random_hex_id().to_string(), self.backend());
-        let receivers = backend.ask_fleet(question.clone(), lock.cloned()).await?;
+        let (inquiry, backend) = (random_hex_id().to_string(), self.backend());
+        let receivers = backend.ask_fleet(inquiry.clone(), lock.cloned()).await?;
         // One node of a cluster may know its own subscribers only.
         let asked = if backend.is_clustered() { u64::MAX } else { receivers.min(MAX_REPORTS) };
         let deadline = Instant::now() + MAX_WAIT;
         loop {
-            let reports = backend.read_reports(question.clone()).await?;
+            let reports = backend.read_reports(inquiry.clone()).await?;
             if reports.len() as u64 >= asked || Instant::now() >= deadline {
                 let parsed = reports.iter().filter_map(|report| serde_json::from_str(report).ok());
                 let mut processes: Vec<ProcessReport> = parsed.collect();
@@ -86,7 +86,7 @@ impl Store {
     }
 }
 
-/// Answers questions for a store handle.
+/// Answers inquirys for a store handle.
 pub(crate) struct FleetResponder(WeakStore);
 
 impl FleetResponder {
@@ -96,16 +96,16 @@ impl FleetResponder {
     }
 }
 
-impl QuestionListener for FleetResponder {
-    fn on_question(&self, question: &str, lock: Option<&Key>) {
+impl InquiryListener for FleetResponder {
+    fn on_inquiry(&self, inquiry: &str, lock: Option<&Key>) {
         let Some(store) = self.0.upgrade() else { return };
-        let (question, report) = (question.to_owned(), ProcessReport::of(&store, lock));
+        let (inquiry, report) = (inquiry.to_owned(), ProcessReport::of(&store, lock));
         let weak_store = self.0.clone();
         store.spawn_background(async move {
             let Some(store) = weak_store.upgrade() else { return };
             let Ok(report) = serde_json::to_string(&report) else { return };
             // Without an answer, the operator sees one process less.
-            drop(store.backend().append_report(question, report).await);
+            drop(store.backend().append_report(inquiry, report).await);
         });
     }
 

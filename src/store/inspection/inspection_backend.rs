@@ -18,8 +18,8 @@ pub(crate) trait InspectionBackend {
     fn replace_audit_record(
         &self,
         number: u64,
-        begun: String,
-        ended: String,
+        initial: String,
+        finished: String,
     ) -> StoreFuture<'_, bool>;
     /// Returns at most `max_records` records before this number, the newest first; 0 is the newest
     /// page.
@@ -37,13 +37,13 @@ pub(crate) trait InspectionBackend {
     /// Takes a lock from its holders, tells their processes, and offers it to its queue. Returns
     /// the number of holders. Never sent twice.
     fn force_release(&self, key: Key) -> StoreFuture<'_, usize>;
-    /// Sends a question to all processes, and returns the number of receivers as far as the store
+    /// Sends an inquiry to all processes, and returns the number of receivers as far as the store
     /// knows it.
-    fn ask_fleet(&self, question: String, lock: Option<Key>) -> StoreFuture<'_, u64>;
-    /// Appends the report of a process to the answers to a question.
-    fn append_report(&self, question: String, report: String) -> StoreFuture<'_, ()>;
-    /// Returns the answers to a question so far.
-    fn read_reports(&self, question: String) -> StoreFuture<'_, Vec<String>>;
+    fn ask_fleet(&self, inquiry: String, lock: Option<Key>) -> StoreFuture<'_, u64>;
+    /// Appends the report of a process to the answers to an inquiry.
+    fn append_report(&self, inquiry: String, report: String) -> StoreFuture<'_, ()>;
+    /// Returns the answers to an inquiry so far.
+    fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>>;
     /// Returns the number of live workers for deferred requests.
     fn count_live_workers(&self) -> StoreFuture<'_, u64>;
 }

@@ -21,11 +21,11 @@ impl MemoryAuditLog {
         self.last
     }
 
-    pub(crate) fn replace(&mut self, number: u64, begun: &str, ended: String) -> bool {
+    pub(crate) fn replace(&mut self, number: u64, initial: &str, finished: String) -> bool {
         let entry = self.entries.iter_mut().rev().find(|entry| entry.number == number);
-        match entry.filter(|entry| entry.record == begun) {
+        match entry.filter(|entry| entry.record == initial) {
             Some(entry) => {
-                entry.record = ended;
+                entry.record = finished;
                 true
             }
             None => false,

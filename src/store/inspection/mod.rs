@@ -2,20 +2,20 @@
 
 mod audit_entry;
 mod fleet_report;
+mod inquiry_listener;
 mod inspection_backend;
 mod lock_snapshot;
 mod memory_audit_log;
 mod process_report;
-mod question_listener;
 
 pub(crate) use self::{
     audit_entry::AuditEntry,
+    inquiry_listener::{InquiryListener, MAX_REPORTS, REPORT_TTL_MS},
     inspection_backend::{InspectionBackend, MAX_LISTED_QUEUES},
     lock_snapshot::{
         HolderKind, LockSnapshot, MAX_SNAPSHOT_ENTRIES, SnapshotHolder, SnapshotWaiter, mode_name,
     },
     memory_audit_log::MemoryAuditLog,
-    question_listener::{MAX_REPORTS, QuestionListener, REPORT_TTL_MS},
 };
 #[cfg(feature = "redis")]
 pub(super) use self::{

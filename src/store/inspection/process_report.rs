@@ -31,7 +31,7 @@ pub struct ProcessReport {
     pub version: String,
     /// Time since the process first answered or used a store, in milliseconds.
     pub uptime_ms: u64,
-    /// Longest holds, at most 200; if the question was about one lock, those of that lock.
+    /// Longest holds, at most 200; if the inquiry was about one lock, those of that lock.
     pub holds: Vec<HoldReport>,
     /// Number of locks that the process holds.
     pub hold_count: u64,

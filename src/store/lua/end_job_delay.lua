@@ -29,7 +29,7 @@ if not backoff_end(backoffs or nil, id) or not redis.call('ZSCORE', JOBS, id) th
   return 'queued'
 end
 remove_backoff(backoffs, id)
--- The lock may be due at the end of the backoff only. A holder that crashes offers it to nobody.
+-- The lock may be due at the end of the backoff only. A holder that crashes makes no offer.
 local latest_ms = expire_holders()
 if latest_ms then
   schedule_no_later(latest_ms)

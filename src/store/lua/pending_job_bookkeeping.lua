@@ -2,9 +2,10 @@
 -- pending jobs.
 --
 -- Included by enqueue_jobs.lua, claim_settle_batch.lua, cancel_job.lua, purge_job_to_tombstone.lua,
--- redrive_job.lua, end_job_delay.lua, idempotent_run_record.lua, poll_due_locks_and_jobs.lua and the
--- store check (src/store/fsck), after choose_publish_command.lua, wait_queue.lua and ended_job_bookkeeping.lua.
--- Every function is about the lock that `select_lock` or `select_lock_by_key` has selected.
+-- redrive_job.lua, end_job_delay.lua, idempotent_run_record.lua, poll_due_locks_and_jobs.lua and
+-- the store check (src/store/fsck), after choose_publish_command.lua, wait_queue.lua and
+-- ended_job_bookkeeping.lua. Every function is about the lock that `select_lock` or
+-- `select_lock_by_key` has selected.
 --
 -- Keys of a shard, besides those of wait_queue.lua and ended_job_bookkeeping.lua. They share the
 -- hash tag of the declared keys, so a script may build their names (`shard_key`): often only the

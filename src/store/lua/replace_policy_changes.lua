@@ -1,4 +1,4 @@
--- Replaces the document of the policies that operators have changed, if nobody else has replaced it
+-- Replaces the document of the policies that operators have changed, unless it was replaced
 -- meanwhile, and notifies all processes. choose_publish_command.lua precedes this file.
 --
 -- Input:

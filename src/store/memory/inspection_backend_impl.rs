@@ -20,10 +20,10 @@ impl InspectionBackend for MemoryBackend {
     fn replace_audit_record(
         &self,
         number: u64,
-        begun: String,
-        ended: String,
+        initial: String,
+        finished: String,
     ) -> StoreFuture<'_, bool> {
-        ready_ok(self.audit_log.lock().replace(number, &begun, ended))
+        ready_ok(self.audit_log.lock().replace(number, &initial, finished))
     }
 
     fn read_audit_records(
@@ -54,27 +54,31 @@ impl InspectionBackend for MemoryBackend {
         ready_ok(self.with_lock(&key, |transaction| transaction.snapshot()))
     }
 
+    #[expect(
+        clippy::redundant_closure_for_method_calls,
+        reason = "the method is not general over the lifetime of its transaction"
+    )]
     fn force_release(&self, key: Key) -> StoreFuture<'_, usize> {
         ready_ok(self.with_lock(&key, |transaction| transaction.force_release()))
     }
 
-    fn ask_fleet(&self, question: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
-        let message = WakeupMessage::FleetQuestion(question.into(), lock);
+    fn ask_fleet(&self, inquiry: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
+        let message = WakeupMessage::FleetInquiry(inquiry.into(), lock);
         ready_ok(self.pubsub.broadcast(&message) as u64)
     }
 
-    fn append_report(&self, question: String, report: String) -> StoreFuture<'_, ()> {
+    fn append_report(&self, inquiry: String, report: String) -> StoreFuture<'_, ()> {
         let mut reports = self.fleet_reports.lock();
-        reports.push_back((question, report));
+        reports.push_back((inquiry, report));
         if reports.len() as u64 > MAX_REPORTS {
             reports.pop_front();
         }
         ready_ok(())
     }
 
-    fn read_reports(&self, question: String) -> StoreFuture<'_, Vec<String>> {
+    fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>> {
         let reports = self.fleet_reports.lock();
-        let answers = reports.iter().filter(|(asked, _)| *asked == question);
+        let answers = reports.iter().filter(|(asked, _)| *asked == inquiry);
         ready_ok(answers.map(|(_, report)| report.clone()).collect())
     }
 }

@@ -44,7 +44,7 @@ pub(crate) struct MemoryBackend {
     pub(super) policy_changes: Mutex<StoredPolicyChanges>,
     pub(super) jobs_paused: AtomicBool,
     pub(super) audit_log: Mutex<MemoryAuditLog>,
-    /// Reports of processes, each with its question.
+    /// Reports of processes, each with its inquiry.
     pub(super) fleet_reports: Mutex<VecDeque<(String, String)>>,
     pub(super) task_queues: super::tasks::MemoryTaskQueues,
     pub(super) pubsub: LocalPubsub,

@@ -173,9 +173,9 @@ impl StoreBuilder {
     /// Sets whether a connect may write. Default `true`: it creates a namespace that does not exist
     /// yet, and raises the fences after a failover.
     ///
-    /// Set `false` in a program that only looks at a store, as the program `lockgate` does: a mistyped
-    /// namespace then stays unused. Take no locks with such a store, since their fences could
-    /// repeat those from before a failover.
+    /// Set `false` in a program that only looks at a store, as the program `lockgate` does: a
+    /// mistyped namespace then stays unused. Take no locks with such a store, since their fences
+    /// could repeat those from before a failover.
     pub fn writes_on_connect(mut self, writes: bool) -> Self {
         self.writes_on_connect = writes;
         self

@@ -26,9 +26,9 @@ async fn records_are_read_newest_first_in_pages(rig: &StoreHarness) {
 }
 
 async fn record_is_replaced_only_as_it_was_appended(rig: &StoreHarness) {
-    let replace = async |number, begun: &str, ended: &str| {
+    let replace = async |number, initial: &str, finished: &str| {
         let backend = rig.backend();
-        backend.replace_audit_record(number, begun.to_owned(), ended.to_owned()).await
+        backend.replace_audit_record(number, initial.to_owned(), finished.to_owned()).await
     };
     let number = append(rig, "begun").await;
     assert!(!replace(number, "other", "ended").await.expect("the store answers"));

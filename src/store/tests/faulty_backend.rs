@@ -263,11 +263,11 @@ impl InspectionBackend for FaultyBackend {
     fn replace_audit_record(
         &self,
         number: u64,
-        begun: String,
-        ended: String,
+        initial: String,
+        finished: String,
     ) -> StoreFuture<'_, bool> {
         self.call_with_fault("replace_audit_record", move |memory| {
-            memory.replace_audit_record(number, begun, ended)
+            memory.replace_audit_record(number, initial, finished)
         })
     }
 
@@ -299,16 +299,16 @@ impl InspectionBackend for FaultyBackend {
         self.call_with_fault("force_release", |memory| memory.force_release(key))
     }
 
-    fn ask_fleet(&self, question: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
-        self.memory.ask_fleet(question, lock)
+    fn ask_fleet(&self, inquiry: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
+        self.memory.ask_fleet(inquiry, lock)
     }
 
-    fn append_report(&self, question: String, report: String) -> StoreFuture<'_, ()> {
-        self.memory.append_report(question, report)
+    fn append_report(&self, inquiry: String, report: String) -> StoreFuture<'_, ()> {
+        self.memory.append_report(inquiry, report)
     }
 
-    fn read_reports(&self, question: String) -> StoreFuture<'_, Vec<String>> {
-        self.memory.read_reports(question)
+    fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>> {
+        self.memory.read_reports(inquiry)
     }
 }
 

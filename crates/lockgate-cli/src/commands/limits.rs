@@ -21,7 +21,7 @@ pub(crate) enum LimitsCommand {
         /// Length of the window in seconds
         #[arg(long)]
         per: u64,
-        /// Refuse nobody, and count who would be
+        /// Refuse no request, and count those that would be refused
         #[arg(long)]
         shadow: bool,
         /// Why, for the audit log

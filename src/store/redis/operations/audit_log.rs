@@ -21,10 +21,10 @@ impl RedisBackend {
     pub(super) async fn replace_in_audit_log(
         &self,
         number: u64,
-        begun: String,
-        ended: String,
+        initial: String,
+        finished: String,
     ) -> Result<bool, Error> {
-        let args = [number_arg(number), begun.into_bytes(), ended.into_bytes()];
+        let args = [number_arg(number), initial.into_bytes(), finished.into_bytes()];
         let script = &script_sources::REPLACE_AUDIT_RECORD;
         let reply = self.call_script(COMMON_SHARD, script, &[self.keys.audit()], &args).await?;
         Ok(ReplyReader::new(script.name, reply).read_number()? == 1)

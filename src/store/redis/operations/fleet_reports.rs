@@ -1,4 +1,4 @@
-//! Questions of operators to all processes, and the reports that answer them.
+//! Inquirys of operators to all processes, and the reports that answer them.
 
 use super::number_arg;
 use crate::{
@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl RedisBackend {
-    /// Publishes a question and returns the number of its receivers, as far as the server knows it.
-    pub(super) async fn publish_question(&self, text: String) -> Result<u64, Error> {
+    /// Publishes an inquiry and returns the number of its receivers, as far as the server knows it.
+    pub(super) async fn publish_inquiry(&self, text: String) -> Result<u64, Error> {
         let keys = [self.keys.shard_key(COMMON_SHARD, "watch")];
         let args = [self.keys.channel_prefix().into(), "e".into(), text.into_bytes()];
         let script = &script_sources::PUBLISH;
@@ -22,18 +22,18 @@ impl RedisBackend {
 
     pub(super) async fn append_fleet_report(
         &self,
-        question: String,
+        inquiry: String,
         report: String,
     ) -> Result<(), Error> {
-        let keys = [self.keys.fleet_reports(&question)];
+        let keys = [self.keys.fleet_reports(&inquiry)];
         let args = [report.into_bytes(), number_arg(REPORT_TTL_MS), number_arg(MAX_REPORTS)];
         let script = &script_sources::APPEND_FLEET_REPORT;
         self.call_script(COMMON_SHARD, script, &keys, &args).await.map(drop)
     }
 
-    pub(super) async fn read_fleet_reports(&self, question: String) -> Result<Vec<String>, Error> {
+    pub(super) async fn read_fleet_reports(&self, inquiry: String) -> Result<Vec<String>, Error> {
         let mut pipe = redis::pipe();
-        pipe.cmd("LRANGE").arg(self.keys.fleet_reports(&question)).arg(0).arg(-1);
+        pipe.cmd("LRANGE").arg(self.keys.fleet_reports(&inquiry)).arg(0).arg(-1);
         let replies = self.run_read_pipeline(COMMON_SHARD, "read_reports", &pipe).await?;
         let mut reader =
             ReplyReader::new("read_reports", redis::Value::Array(replies)).read_list()?;

@@ -18,10 +18,10 @@ impl InspectionBackend for RedisBackend {
     fn replace_audit_record(
         &self,
         number: u64,
-        begun: String,
-        ended: String,
+        initial: String,
+        finished: String,
     ) -> StoreFuture<'_, bool> {
-        Box::pin(self.replace_in_audit_log(number, begun, ended))
+        Box::pin(self.replace_in_audit_log(number, initial, finished))
     }
 
     fn read_audit_records(
@@ -52,15 +52,15 @@ impl InspectionBackend for RedisBackend {
         Box::pin(self.force_lock_release(key))
     }
 
-    fn ask_fleet(&self, question: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
-        Box::pin(self.publish_question(WakeupMessage::encode_question(&question, lock.as_ref())))
+    fn ask_fleet(&self, inquiry: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
+        Box::pin(self.publish_inquiry(WakeupMessage::encode_inquiry(&inquiry, lock.as_ref())))
     }
 
-    fn append_report(&self, question: String, report: String) -> StoreFuture<'_, ()> {
-        Box::pin(self.append_fleet_report(question, report))
+    fn append_report(&self, inquiry: String, report: String) -> StoreFuture<'_, ()> {
+        Box::pin(self.append_fleet_report(inquiry, report))
     }
 
-    fn read_reports(&self, question: String) -> StoreFuture<'_, Vec<String>> {
-        Box::pin(self.read_fleet_reports(question))
+    fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>> {
+        Box::pin(self.read_fleet_reports(inquiry))
     }
 }

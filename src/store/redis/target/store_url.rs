@@ -197,8 +197,8 @@ impl UrlQuery {
 /// Returns the error for a parameter that this kind of URL does not take. It quotes the name,
 /// unless that may be a part of a password whose `?` or `&` is not escaped.
 fn unknown_parameter_error(query: &str, name: &str, kind: UrlScheme) -> Error {
-    let is_word = name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-    let may_be_secret = !is_word || query.contains('@') || query.contains("pass");
+    let is_plain_name = name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
+    let may_be_secret = !is_plain_name || query.contains('@') || query.contains("pass");
     let quoted = if may_be_secret { String::new() } else { format!(" {name:?}") };
     let accepted = match kind {
         UrlScheme::Sentinels => "ns, sentinel_user and sentinel_password",

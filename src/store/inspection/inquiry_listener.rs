@@ -1,0 +1,17 @@
+//! [`InquiryListener`]: receiver of messages that operators cause.
+
+use crate::key::Key;
+
+/// Life of the answers to a inquiry, in milliseconds. A inquiry ends within a second.
+pub(crate) const REPORT_TTL_MS: u64 = 10_000;
+
+/// Most answers to a inquiry.
+pub(crate) const MAX_REPORTS: u64 = 256;
+
+/// Receiver of operators' messages in a process. It must not block.
+pub(crate) trait InquiryListener: Send + Sync {
+    /// Answers a inquiry, about one lock or about everything.
+    fn on_inquiry(&self, inquiry: &str, lock: Option<&Key>);
+    /// Checks the leases of this process, since an operator has taken one of them.
+    fn on_forced_release(&self);
+}
