@@ -48,7 +48,7 @@ mod on_memory {
 }
 
 mod console_on_memory {
-    contract! { console on "memory" => console_refuses_requests_from_elsewhere }
+    contract! { console on "memory" => console_refuses_other_hosts_and_origins }
 }
 
 /// Parts in which the store takes part.

@@ -4,6 +4,11 @@
 //! Values of labels come from code: a parameter, a route pattern, a policy, a queue. Values beyond
 //! `MAX_LABEL_VALUES` of a metric are counted as `other`.
 
+#![cfg_attr(
+    not(all(feature = "metrics", feature = "redis")),
+    allow(dead_code, unused_imports, reason = "recorded by metrics, or by Redis stores, only")
+)]
+
 #[cfg(feature = "metrics")]
 mod metric_family;
 #[cfg(feature = "metrics")]

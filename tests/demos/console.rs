@@ -4,7 +4,7 @@ use lockgate_tests::{DemoProcess, TestRequest, WebFramework};
 
 const ACTION: &str = r#"{"action":"pause-jobs","reason":"test"}"#;
 
-pub(crate) async fn console_refuses_requests_from_elsewhere(demo: WebFramework, store: &str) {
+pub(crate) async fn console_refuses_other_hosts_and_origins(demo: WebFramework, store: &str) {
     let demo = DemoProcess::start(demo, store).await;
     let action = || demo.post("/ops/api/actions").body(ACTION);
     let as_json = |request: TestRequest| request.header("content-type", "application/json");

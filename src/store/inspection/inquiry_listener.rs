@@ -3,6 +3,7 @@
 use crate::key::Key;
 
 /// Life of the answers to a inquiry, in milliseconds. A inquiry ends within a second.
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a TTL of Redis"))]
 pub(crate) const REPORT_TTL_MS: u64 = 10_000;
 
 /// Most answers to a inquiry.

@@ -5,6 +5,7 @@ use crate::{key::Key, store::backend::StoreFuture};
 
 /// Number of registered queues, of which the oldest are forgotten. Names are constants of programs;
 /// the bound is for a program that makes them from data.
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "a bound of Redis"))]
 pub(crate) const MAX_REGISTERED_QUEUES: u64 = 10_000;
 
 /// Most queues that one call lists.
@@ -45,5 +46,9 @@ pub(crate) trait InspectionBackend {
     /// Returns the answers to an inquiry so far.
     fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>>;
     /// Returns the number of live workers for deferred requests.
+    #[cfg_attr(
+        not(any(feature = "console", feature = "metrics")),
+        allow(dead_code, reason = "read by the console and by metrics only")
+    )]
     fn count_live_workers(&self) -> StoreFuture<'_, u64>;
 }

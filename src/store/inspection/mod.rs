@@ -10,7 +10,7 @@ mod process_report;
 
 pub(crate) use self::{
     audit_entry::AuditEntry,
-    inquiry_listener::{InquiryListener, MAX_REPORTS, REPORT_TTL_MS},
+    inquiry_listener::{InquiryListener, MAX_REPORTS},
     inspection_backend::{InspectionBackend, MAX_LISTED_QUEUES},
     lock_snapshot::{
         HolderKind, LockSnapshot, MAX_SNAPSHOT_ENTRIES, SnapshotHolder, SnapshotWaiter, mode_name,
@@ -20,6 +20,7 @@ pub(crate) use self::{
 #[cfg(feature = "redis")]
 pub(super) use self::{
     audit_entry::{AUDIT_CAPACITY, MAX_AUDIT_PAGE},
+    inquiry_listener::REPORT_TTL_MS,
     inspection_backend::MAX_REGISTERED_QUEUES,
 };
 pub use self::{

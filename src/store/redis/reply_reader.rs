@@ -44,6 +44,10 @@ impl ReplyReader {
     }
 
     /// Reads a text or nil.
+    #[cfg_attr(
+        not(any(feature = "console", feature = "metrics")),
+        allow(dead_code, reason = "read by the console and by metrics only")
+    )]
     pub(super) fn read_optional_text(&mut self) -> Result<Option<String>, Error> {
         match self.parts.as_slice().first() {
             Some(Value::Nil) => {

@@ -34,6 +34,10 @@ impl RedisBackend {
     }
 
     /// Counts the workers whose leases have not ended by the server's clock.
+    #[cfg_attr(
+        not(any(feature = "console", feature = "metrics")),
+        allow(dead_code, reason = "read by the console and by metrics only")
+    )]
     pub(super) async fn count_registered_workers(&self) -> Result<u64, Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("GET").arg(self.keys.workers()).cmd("TIME");
