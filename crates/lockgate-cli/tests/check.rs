@@ -51,7 +51,11 @@ fn run_check_with_closed_output(args: &[&str]) -> Option<i32> {
         writer
     };
     let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate"));
-    program.env_remove("LOCKGATE_STORE").args(args).stdout(closed()).stderr(closed());
+    program
+        .env_remove("LOCKGATE_STORE")
+        .args(to_command_line(args))
+        .stdout(closed())
+        .stderr(closed());
     program.status().expect("it is built").code()
 }
 

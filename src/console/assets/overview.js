@@ -19,6 +19,7 @@ function content({ store, jobs = {}, queues = [], holds = [], processes = [], st
   const nobodyWorks = jobs.pending > 0 && jobs.workers === 0;
   return [
     element("dl", { class: "cards" },
+      card("Store", "available", null, "good"),
       card("Deferred requests", jobs.pending, jobs.paused ? "paused" : `${jobs.delayed} wait for a time`, jobs.paused ? "warn" : null),
       card("Workers for them", jobs.workers, nobodyWorks ? "nobody runs them" : "live", nobodyWorks ? "bad" : null),
       card("Tasks due", due, oldest ? `oldest for ${duration(oldest)}` : null, oldest > 300_000 ? "warn" : null),

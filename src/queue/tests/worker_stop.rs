@@ -11,6 +11,7 @@ use tokio::task::block_in_place;
 
 use super::{
     SECOND, SpawnedQueueWorker, TaskRunLog, push_text, scripted_worker, task_state, text_queue,
+    wait_until_idle,
 };
 use crate::{
     queue::{Task, TaskFailure, TaskId, TaskState, queue_worker_loop::QueueWorkerLoop},
@@ -111,6 +112,7 @@ async fn tasks_in_memory_are_reported_lost_by_the_last_worker() {
     let (log, _guard) = CapturedLog::start_capture();
     let first = SpawnedQueueWorker::start(scripted_worker(&queue, &runs));
     let last = SpawnedQueueWorker::start(scripted_worker(&queue, &runs));
+    wait_until_idle().await;
     first.stop().await;
     assert!(!log.text().contains("lost=1"), "another worker runs it: {}", log.text());
     last.stop().await;
