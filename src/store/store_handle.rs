@@ -55,7 +55,7 @@ struct StoreInner {
     node: NodeId,
     counters: Arc<StoreCounters>,
     wakeups: Arc<WakeupListeners>,
-    /// Answers operators' inquirys, once this handle receives messages.
+    /// Answers operators' inquiries, once this handle receives messages.
     fleet_responder: OnceLock<Arc<FleetResponder>>,
     agent: LeaseAgent,
     /// A handful of values, of which each request looks one up: a linear search is fastest.

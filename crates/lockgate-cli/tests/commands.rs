@@ -39,7 +39,7 @@ impl Shop {
         let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate"));
         program.env("LOCKGATE_STORE", &self.url).env("LOCKGATE_OPERATOR", "ada");
         program.stdin(Stdio::null()).args(args);
-        // Not on this thread, on which the store answers the program's inquirys.
+        // Not on this thread, on which the store answers the program's inquiries.
         let output = tokio::task::spawn_blocking(move || program.output());
         let output = output.await.expect("no panic").expect("it is built");
         let Output { status, stdout, stderr } = output;

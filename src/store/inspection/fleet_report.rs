@@ -86,7 +86,7 @@ impl Store {
     }
 }
 
-/// Answers inquirys for a store handle.
+/// Answers inquiries for a store handle.
 pub(crate) struct FleetResponder(WeakStore);
 
 impl FleetResponder {

@@ -1,4 +1,4 @@
-//! Inquirys of operators to all processes, and the reports that answer them.
+//! Inquiries of operators to all processes, and the reports that answer them.
 
 use super::number_arg;
 use crate::{
