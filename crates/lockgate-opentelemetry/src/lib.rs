@@ -1,4 +1,4 @@
-//! OpenTelemetry trace context for [lockgate](lockgate).
+//! OpenTelemetry trace context for [`lockgate`].
 //!
 //! A deferred request and a task run later, often in another process. [`OpenTelemetryPropagator`]
 //! stores the context of the span that accepted them, and gives the span of each run a link to it,
