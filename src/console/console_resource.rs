@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 
 use super::{
     console_assets::with_security_headers,
-    console_guard::{ConsoleGuard, GuardVerdict},
+    console_guard::{ConsoleGuard, admit_operator, refusal},
     console_request::{ConsoleRequest, ConsoleRoute},
     guard_request::GuardRequest,
     request_origin::is_same_origin,
@@ -57,12 +57,8 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
         target: &str,
         path: &str,
     ) -> Result<ConsoleRequest, Reply> {
+        let operator = admit_operator(&*self.guard, view)?;
         let request = GuardRequest::new(view);
-        let operator = match self.guard.admit(&request, view.native_request()) {
-            GuardVerdict::Admit(operator) => operator,
-            GuardVerdict::Challenge => return Err(challenge()),
-            GuardVerdict::Refuse => return Err(refusal("The console is not open to this client")),
-        };
         let (requested_path, query) = target.split_once('?').unwrap_or((target, ""));
         if let Some(mount) = requested_path.rsplit('/').next().filter(|name| !name.is_empty())
             && path.is_empty()
@@ -91,17 +87,6 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
         let store = store.ok_or_else(|| crate::outage::missing_store_reply("console"))?;
         Ok(ConsoleRequest { store, operator, route, feed: Arc::clone(&self.feed) })
     }
-}
-
-fn challenge() -> Reply {
-    let reply = Reply::problem(401, problem::NOT_AUTHORIZED, "Name and password are needed");
-    with_security_headers(
-        reply.header("www-authenticate", r#"Basic realm="lockgate console", charset="UTF-8""#),
-    )
-}
-
-fn refusal(title: &str) -> Reply {
-    with_security_headers(Reply::problem(403, problem::NOT_AUTHORIZED, title))
 }
 
 impl<N: ?Sized + 'static> Clone for ConsoleResource<N> {

@@ -23,7 +23,7 @@ mod tests;
 
 pub use self::{
     basic_auth::{BasicAuth, BasicAuthError},
-    console_guard::{ConsoleGuard, GuardVerdict},
+    console_guard::{ConsoleGuard, GuardVerdict, admit_operator},
     console_reply::ConsoleReply,
     console_request::ConsoleRequest,
     console_resource::ConsoleResource,

@@ -284,6 +284,8 @@ mod lock_layer;
 mod loopback_only;
 mod measured_payload;
 mod missing_handler_value;
+#[cfg(feature = "console")]
+mod operators_only;
 mod parked_payload;
 mod rate_limit_layer;
 mod reply_to_response;
@@ -333,8 +335,6 @@ pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 #[cfg(feature = "quorum")]
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
-#[cfg(feature = "console")]
-pub use self::console_routes::{ConsoleRoutes, console};
 pub use self::{
     actix_framework::{ActixFramework, KeyPart},
     defer_layer::DeferLayer,
@@ -348,4 +348,9 @@ pub use self::{
     rate_limit_layer::RateLimitLayer,
     serve::{Serve, ServeFuture, serve},
     status_routes::{DeferredRoutes, deferred_routes},
+};
+#[cfg(feature = "console")]
+pub use self::{
+    console_routes::{ConsoleRoutes, console},
+    operators_only::operators_only,
 };

@@ -223,6 +223,8 @@ mod console_routes;
 mod extractors;
 mod layers;
 mod loopback_only;
+#[cfg(feature = "console")]
+mod operators_only;
 mod serve;
 mod status_routes;
 
@@ -265,8 +267,6 @@ pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
 #[cfg(feature = "quorum")]
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 
-#[cfg(feature = "console")]
-pub use self::console_routes::{ConsoleRoutes, console};
 pub use self::{
     axum_framework::AxumFramework,
     extractors::{
@@ -276,4 +276,9 @@ pub use self::{
     loopback_only::loopback_only,
     serve::{Serve, ServeFuture, serve},
     status_routes::{DeferredRoutes, deferred_routes},
+};
+#[cfg(feature = "console")]
+pub use self::{
+    console_routes::{ConsoleRoutes, console},
+    operators_only::operators_only,
 };
