@@ -26,7 +26,10 @@ pub(super) async fn perform_action(
         | ConsoleAction::PurgeJob { .. } => perform_job_action(&admin, action).await,
         ConsoleAction::ForceRelease { lock, reason } => {
             let holders = admin.force_release(operator_key(&lock), &reason).await?;
-            Ok(format!("{lock} was taken from {holders} holders."))
+            Ok(match holders {
+                1 => format!("{lock} was taken from its holder."),
+                holders => format!("{lock} was taken from {holders} holders."),
+            })
         }
         ConsoleAction::SetPolicy { .. }
         | ConsoleAction::ClearPolicy { .. }

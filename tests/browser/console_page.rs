@@ -60,13 +60,40 @@ impl<'a> ConsolePage<'a> {
         self.page.evaluate(&format!("{button}.click()")).await;
     }
 
-    /// Opens the dialog of an action, enters the reason and confirms.
+    /// Performs an action that needs a reason only.
     pub(crate) async fn act(&self, label: &str) {
+        self.act_with(label, &[]).await;
+    }
+
+    /// Performs an action with these values and the reason.
+    pub(crate) async fn act_with(&self, label: &str, values: &[(&str, &str)]) {
+        self.fill(label, values).await;
+        self.confirm().await;
+    }
+
+    /// Opens the dialog of an action, and enters the values and the reason.
+    pub(crate) async fn fill(&self, label: &str, values: &[(&str, &str)]) {
         self.click_button(label).await;
         self.page.wait_until("the dialog", "document.querySelector('#dialog').open").await;
-        self.page.enter("#dialog [name=reason]", REASON).await;
+        for (name, value) in values.iter().chain([&("reason", REASON)]) {
+            self.page.enter(&format!("#dialog [name={name}]"), value).await;
+        }
+    }
+
+    /// Confirms the open dialog.
+    pub(crate) async fn confirm(&self) {
         self.page.click("#dialog-act").await;
         self.page.wait_until("no dialog", "!document.querySelector('#dialog').open").await;
+    }
+
+    /// Checks that the audit log has this action, with its reason and this text.
+    pub(crate) async fn expect_record(&self, action: &str, text: &str) {
+        self.go_to("audit").await;
+        let record = format!(
+            "[...document.querySelectorAll('main tbody tr')].map((row) => row.textContent).find(
+                (row) => [{action:?}, {text:?}, {REASON:?}].every((part) => row.includes(part)))"
+        );
+        self.page.wait_until(&format!("the record of {action}"), &record).await;
     }
 
     /// Defers a refund with this query and note behind a request that runs for 1.5 s. Returns the

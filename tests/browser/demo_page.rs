@@ -55,9 +55,9 @@ pub(crate) struct DemoPage {
 }
 
 impl DemoPage {
-    /// Starts a demo on the embedded store, and opens its page.
-    pub(crate) async fn open(framework: WebFramework, viewport: Viewport) -> Self {
-        let demo = DemoProcess::start(framework, "memory").await;
+    /// Starts a demo on this store, and opens its page.
+    pub(crate) async fn open(framework: WebFramework, viewport: Viewport, store: &str) -> Self {
+        let demo = DemoProcess::start(framework, store).await;
         let page = Self { demo, framework, browser: Chromium::start(viewport).await };
         page.open_page_of(&page.demo).await;
         page
@@ -72,8 +72,12 @@ impl DemoPage {
 
     /// Opens another page of the demo.
     pub(crate) async fn go_to(&self, target: &str) {
-        let url = format!("http://{}{target}", self.demo.addr);
-        self.browser.client.goto(&url).await.expect("the page opens");
+        self.go_to_url(&format!("http://{}{target}", self.demo.addr)).await;
+    }
+
+    /// Opens a page of any server.
+    pub(crate) async fn go_to_url(&self, url: &str) {
+        self.browser.client.goto(url).await.expect("the page opens");
     }
 
     /// Presses a key in the element that has the focus.
