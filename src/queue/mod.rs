@@ -93,6 +93,7 @@ mod task_run_span;
 #[cfg(test)]
 mod tests;
 mod unreadable_task_yield;
+mod unserved_queue_warning;
 
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::queue_stepper::QueueStepper;

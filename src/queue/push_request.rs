@@ -12,7 +12,7 @@ use tracing::{Instrument as _, Span, field::Empty};
 
 use super::{
     queue_handle::TaskAndQueueLimits, queue_registration::RegisteredQueues,
-    sealed_payload::seal_payload, task::system_time,
+    sealed_payload::seal_payload, task::system_time, unserved_queue_warning::UnservedQueueWarning,
 };
 use crate::{
     durations::{MAX_DELAY, MAX_DURATION},
@@ -201,8 +201,11 @@ impl PushRequest {
         let sending = self.send_in_span(id, &span).instrument(span.clone());
         let result = sending.await;
         store.counters().record_push(&queue.operator_name(), push_result(&result));
-        if result.is_err() {
-            span.record("otel.status_code", "ERROR");
+        match &result {
+            Ok(_) => UnservedQueueWarning::check_after_push(&store, &queue),
+            Err(_) => {
+                span.record("otel.status_code", "ERROR");
+            }
         }
         result
     }

@@ -11,6 +11,7 @@ mod task_outcomes;
 mod test_queue_worker;
 mod trace_context;
 mod undecodable_payloads;
+mod unserved_queue;
 mod worker_faults;
 mod worker_stop;
 

@@ -8,6 +8,7 @@
 --     'dead'     us behind which the page begins, most tasks
 --     'due', 'delayed', 'running'  number of tasks before the page, most tasks
 --     'stats'
+--     'unserved'  us for which a poll counts
 -- Output:
 --   'task'     {'-1', view of the task}; {'-1'} if it is unknown
 --   'payload'  the record; nil if the task is unknown
@@ -16,14 +17,15 @@
 --              first task has been due; then the view of each task}
 --   'stats'    {waiting, due, running, dead letters, bytes, pushed, done, failed, panicked,
 --              crashed, dead, trimmed, cancelled, lost, paused, bytes of dead letters}
+--   'unserved' {waiting tasks if no worker serves the queue and it is not paused, else 0}
 --   A view is six values: id, state ('w' waiting, 'r' running, 'd' dead), us until it is due,
 --   header of its record, bytes of its payload, history of its failures (`zm`).
 -- Complexity: O(log n); pages O(log n + tasks).
 -- A page has at most MAX_READ_BYTES of records, but at least one task; the others are on
 -- the next page.
 -- It only reads.
-local WAITING, LEASES, RECORDS, FAILURES, DEAD_LETTERS, QUEUE_META =
-  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6], KEYS[8]
+local WAITING, LEASES, RECORDS, FAILURES, DEAD_LETTERS, IDLE_WORKERS, QUEUE_META =
+  KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[6], KEYS[7], KEYS[8]
 local function add_task_view(results, id, record)
   local due_us = call('ZSCORE', WAITING, id)
   local state = due_us and 'w' or call('ZSCORE', DEAD_LETTERS, id) and 'd' or 'r'
@@ -52,6 +54,14 @@ if ARGV[1] == 'dead' then
   end
   if rows[i] or #rows == 2 * page_size then results[1] = integer(tonumber(rows[i - 1])) end
   return results
+end
+if ARGV[1] == 'unserved' then
+  local meta = call('HMGET', QUEUE_META, 'paused', 'swept')
+  -- Polls write `swept` once a second. A worker that was woken and has not polled yet is not listed.
+  local is_served = meta[1] or tonumber(meta[2] or '0') > now_us - tonumber(ARGV[2])
+    or call('ZCOUNT', IDLE_WORKERS, '(' .. integer(now_us), '+inf') > 0
+    or call('ZCOUNT', LEASES, '(' .. integer(now_us), '+inf') > 0
+  return {is_served and 0 or call('ZCARD', WAITING)}
 end
 if ARGV[1] ~= 'stats' then
   local offset, page_size = tonumber(ARGV[2]), tonumber(ARGV[3])

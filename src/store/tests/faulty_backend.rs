@@ -543,6 +543,10 @@ impl TaskBackend for FaultyBackend {
     fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats> {
         self.memory.queue_stats(queue)
     }
+
+    fn unserved_task_count(&self, queue: Key, poll_validity: Duration) -> StoreFuture<'_, u64> {
+        self.memory.unserved_task_count(queue, poll_validity)
+    }
 }
 
 impl fmt::Debug for FaultyBackend {

@@ -217,6 +217,15 @@ impl QueueTransaction<'_> {
         }
     }
 
+    pub(super) fn unserved_task_count(&self, poll_validity_us: u64) -> u64 {
+        let (queue, now_us) = (&*self.queue, self.now_us);
+        let is_served = queue.stats.paused
+            || queue.last_sweep_us > now_us.saturating_sub(poll_validity_us)
+            || queue.idle_workers.last().is_some_and(|until_us| until_us > now_us)
+            || queue.running.last().is_some_and(|until_us| until_us > now_us);
+        if is_served { 0 } else { queue.waiting.len() as u64 }
+    }
+
     pub(super) fn record_len(&self, id: &TaskId) -> u64 {
         self.queue.task_records.get(id).map_or(0, |record| record.len() as u64)
     }

@@ -154,4 +154,10 @@ impl TaskBackend for MemoryBackend {
     fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats> {
         ready_ok(self.read_queue(&queue, |transaction| transaction.queue_stats()))
     }
+
+    fn unserved_task_count(&self, queue: Key, poll_validity: Duration) -> StoreFuture<'_, u64> {
+        ready_ok(self.read_queue(&queue, |transaction| {
+            transaction.unserved_task_count(saturating_micros(poll_validity))
+        }))
+    }
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::{ScriptArgs, number_arg};
 use crate::{
+    durations::saturating_micros,
     error::Error,
     key::Key,
     store::{
@@ -94,6 +95,15 @@ impl RedisBackend {
             paused: next()? > 0,
             dead_bytes: next()?,
         })
+    }
+
+    pub(super) async fn count_unserved_tasks(
+        &self,
+        queue: Key,
+        poll_validity: Duration,
+    ) -> Result<u64, Error> {
+        let args = [number_arg(saturating_micros(poll_validity))];
+        self.call_inspect_script(&queue, "unserved", args.into()).await?.read_number()
     }
 
     async fn call_inspect_script(

@@ -118,4 +118,8 @@ impl TaskBackend for RedisBackend {
     fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats> {
         Box::pin(self.read_queue_stats(queue))
     }
+
+    fn unserved_task_count(&self, queue: Key, poll_validity: Duration) -> StoreFuture<'_, u64> {
+        Box::pin(self.count_unserved_tasks(queue, poll_validity))
+    }
 }

@@ -22,7 +22,42 @@ on_every_store!(
     idle_poll_keeps_worker_listed,
     queue_is_not_idle_while_tasks_wait_or_run,
     idle_poll_does_not_relist_woken_worker,
+    unserved_tasks_are_counted_without_a_worker,
 );
+
+/// The signs of a worker, one after the other: its last poll, its run, its entry as idle.
+async fn unserved_tasks_are_counted_without_a_worker(rig: &StoreHarness) {
+    let unserved =
+        async || rig.backend().unserved_task_count(test_queue(), SECOND * 10).await.unwrap();
+    rig.push_task(push_command("a")).await;
+    rig.push_task(delayed_push_command("late", SECOND * 600)).await;
+    assert_eq!(unserved().await, 2);
+
+    let worker = PollingWorker::new(rig);
+    let run = worker.start_one().await;
+    assert_eq!(unserved().await, 0);
+    rig.advance_past(SECOND * 20).await;
+    assert_eq!(unserved().await, 0, "it runs a task");
+    // A worker that stops is not listed as idle, and its last poll counts.
+    let last_poll = TaskPollCommand {
+        idle_timeout: Duration::ZERO,
+        ..worker.poll_command(0, vec![run.settlement_with(TaskOutcome::Done)])
+    };
+    worker.poll_tasks(last_poll).await;
+    assert_eq!(unserved().await, 0);
+    rig.advance_past(SECOND * 10).await;
+    assert_eq!(unserved().await, 1);
+
+    let idle_poll =
+        TaskPollCommand { idle_timeout: SECOND * 60, ..worker.poll_command(1, Vec::new()) };
+    worker.poll_tasks(idle_poll).await;
+    rig.advance_past(SECOND * 30).await;
+    assert_eq!(unserved().await, 0, "it is listed as idle");
+    rig.advance_past(SECOND * 40).await;
+    assert_eq!(unserved().await, 1, "it has died");
+    rig.backend().set_tasks_paused(test_queue(), true).await.unwrap();
+    assert_eq!(unserved().await, 0);
+}
 
 /// Returns true if the worker gets a wake-up within the time limit.
 async fn is_woken_in_time(worker: &PollingWorker<'_>) -> bool {

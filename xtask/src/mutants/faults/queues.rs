@@ -15,6 +15,17 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests::tasks"])],
     },
     SourceFault {
+        name: "woken-worker-counts-as-missing",
+        table_row: "tasks",
+        broken_behavior: "a warning that no worker polls, while a worker that was woken is about to",
+        edits: &[edit(
+            "src/store/lua/tasks_inspect.lua",
+            "meta[1] or tonumber(meta[2] or '0') > now_us - tonumber(ARGV[2])",
+            "meta[1]",
+        )],
+        suites: &[unit_tests(&["store::tests::tasks"])],
+    },
+    SourceFault {
         name: "late-end-lua",
         table_row: "tasks",
         broken_behavior: "a worker that has lost its run ends the task",
