@@ -70,6 +70,11 @@ pub(crate) trait Backend:
     fn has_manual_clock(&self) -> bool {
         false
     }
+    /// Notes keys that a `LockLayer` asks for, for a test that holds a key of another form.
+    #[cfg(any(test, feature = "test-kit"))]
+    fn note_layer_keys(&self, keys: &[Key]) {
+        let _ = keys;
+    }
     /// Returns the number of pending jobs that are lost when this process ends, because they are in
     /// its memory.
     fn volatile_job_count(&self) -> u64 {

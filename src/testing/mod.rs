@@ -80,6 +80,10 @@
 //! ```
 
 mod test_kit;
+mod test_lock_guard;
 
-pub use self::test_kit::{TestDeferWorker, TestKit, TestQueueWorker};
+pub use self::{
+    test_kit::{TestDeferWorker, TestKit, TestQueueWorker},
+    test_lock_guard::TestLockGuard,
+};
 pub use crate::{defer::JobRunReport, queue::TaskRunReport};

@@ -6,12 +6,13 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use super::test_lock_guard::TestLockGuard;
 use crate::{
     clock::Clock,
     defer::{DeferWorker, JobRunReport, JobStepper},
     error::{Error, ErrorKind},
     key::Key,
-    lock::{AcquireError, LockGuard},
+    lock::AcquireError,
     queue::{self, QueueWorker, TaskRunReport},
     store::{MemoryBackend, Store},
 };
@@ -80,21 +81,23 @@ impl TestKit {
     /// Holds the lock of a resource, like a long request. Other requests for it are refused, wait
     /// or are deferred. The lock is held until the guard is dropped, or until the store's clock or
     /// tokio's has advanced by a day. [`Key::path_param`] is the key of a
-    /// `LockLayer::by_path_param`.
+    /// `LockLayer::by_path_param`. A warning is logged at the end of the guard if layers have asked
+    /// for locks, and for none of a key of this kind, name and scope.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Unavailable`] if the lock is held, or if a deferred job of it is due.
-    pub async fn hold_lock(&self, key: impl Into<Key>) -> Result<LockGuard, Error> {
+    pub async fn hold_lock(&self, key: impl Into<Key>) -> Result<TestLockGuard, Error> {
         // The lease outlasts everything but a day on the store's clock or tokio's.
         let lock = self.store.lock(key).lease(DAY).max_hold(DAY);
-        lock.acquire().await.map_err(|refused| match refused {
+        let guard = lock.acquire().await.map_err(|refused| match refused {
             AcquireError::Fault(error) => error,
             _ => Error::new(ErrorKind::Unavailable, "TestKit::hold_lock").with_source(
                 "the lock is held, or a deferred job of it is due; hold it before the request, or \
                  call run_due first",
             ),
-        })
+        })?;
+        Ok(TestLockGuard::new(guard, Arc::clone(&self.memory)))
     }
 
     /// Makes every lock busy for requests, or ends this. Runs of deferred requests still get their

@@ -82,6 +82,8 @@ impl<R: RequestKind> LockLayer<R> {
         let Some(store) = self.policy.store.clone().or_else(|| view.store()) else {
             return InitialVerdict::Answer(crate::outage::missing_store_reply("LockLayer"));
         };
+        #[cfg(any(test, feature = "test-kit"))]
+        store.backend().note_layer_keys(&keys);
         // Taken out before it is filled: a request inside the slot that it holds itself would never
         // be freed.
         let mut slot = ParkingSlot::take_from(view);

@@ -44,6 +44,11 @@ impl Backend for MemoryBackend {
         self.clock.is_manual()
     }
 
+    #[cfg(any(test, feature = "test-kit"))]
+    fn note_layer_keys(&self, keys: &[Key]) {
+        self.remember_key_forms(keys);
+    }
+
     fn volatile_job_count(&self) -> u64 {
         let pending = |shard| self.with_shard(shard, |shard, now| shard.shard_stats(now).pending);
         (0..SHARD_COUNT).map(pending).sum()

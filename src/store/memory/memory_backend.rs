@@ -1,7 +1,7 @@
 //! `MemoryBackend`: the shards of the embedded store, and how an operation locks one.
 
 #[cfg(any(test, feature = "test-kit"))]
-use std::sync::atomic::Ordering;
+use std::{collections::BTreeSet, sync::atomic::Ordering};
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
@@ -51,6 +51,9 @@ pub(crate) struct MemoryBackend {
     /// All acquires are busy; jobs still run.
     #[cfg(any(test, feature = "test-kit"))]
     simulates_busy_locks: AtomicBool,
+    /// Forms of the keys that layers have asked for: all parts but the values.
+    #[cfg(any(test, feature = "test-kit"))]
+    layer_key_forms: Mutex<BTreeSet<Box<str>>>,
 }
 
 impl MemoryBackend {
@@ -69,6 +72,8 @@ impl MemoryBackend {
             pubsub: LocalPubsub::default(),
             #[cfg(any(test, feature = "test-kit"))]
             simulates_busy_locks: Default::default(),
+            #[cfg(any(test, feature = "test-kit"))]
+            layer_key_forms: Mutex::default(),
         }
     }
 
@@ -106,6 +111,28 @@ impl MemoryBackend {
     #[cfg(any(test, feature = "test-kit"))]
     pub(crate) fn simulate_busy_locks(&self, busy: bool) {
         self.simulates_busy_locks.store(busy, Ordering::SeqCst);
+    }
+
+    /// Remembers the forms of keys that a layer asks for. Layers have few of them.
+    #[cfg(any(test, feature = "test-kit"))]
+    pub(super) fn remember_key_forms(&self, keys: &[Key]) {
+        let mut forms = self.layer_key_forms.lock();
+        for form in keys.iter().map(Key::without_value) {
+            if !forms.contains(form) {
+                forms.insert(form.into());
+            }
+        }
+    }
+
+    /// Returns the forms of the keys that layers have asked for, if the form of this key is not
+    /// among them.
+    #[cfg(feature = "test-kit")]
+    pub(crate) fn other_layer_key_forms(&self, key: &Key) -> Vec<Box<str>> {
+        let forms = self.layer_key_forms.lock();
+        if forms.contains(key.without_value()) {
+            return Vec::new();
+        }
+        forms.iter().cloned().collect()
     }
 
     /// Makes a grant busy if the simulation is on. The lock is acquired and released, so that
