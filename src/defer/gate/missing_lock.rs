@@ -47,11 +47,10 @@ impl LockPresence {
         self.has_met_lock.load(Ordering::Relaxed)
     }
 
-    fn remember_unlocked(&self, route: &str) {
+    /// Returns true if the route is remembered from now on.
+    fn remember_unlocked(&self, route: &str) -> bool {
         let mut routes = self.unlocked_routes.lock();
-        if routes.len() < MAX_UNLOCKED_ROUTES {
-            routes.insert(route.to_owned());
-        }
+        routes.len() < MAX_UNLOCKED_ROUTES && routes.insert(route.to_owned())
     }
 
     fn is_unlocked(&self, route: &str) -> bool {
@@ -116,17 +115,10 @@ impl<R: RequestKind> DeferLayer<R> {
         };
         let is_unlocked = status < 300 && !has_met_lock;
         if slot.instruction() == LockInstruction::ParkOrRefuse && !slot.has_reached_lock() {
-            if let Some(route) = route.filter(|_| is_unlocked) {
-                self.0.lock_presence.remember_unlocked(route);
-            }
-            crate::throttle::throttled!(
-                error,
-                layer = "DeferLayer",
-                route,
-                "request answered with 500: the layer is set to `background`, but no LockLayer \
-                 inside it locked the request, so it ran at once; add a LockLayer inside the \
-                 DeferLayer"
-            );
+            let is_new_route = route
+                .filter(|_| is_unlocked)
+                .is_some_and(|route| self.0.lock_presence.remember_unlocked(route));
+            log_unlocked_run(route, is_new_route);
             return LeaveAction::Replace(Reply::misconfigured());
         }
         // One layer may be around many routes, some of them without a lock.
@@ -141,5 +133,20 @@ impl<R: RequestKind> DeferLayer<R> {
             );
         }
         LeaveAction::AddHeaders(Vec::new())
+    }
+}
+
+/// Logs a request of a `background` layer that has run at once: for each new route, of which no
+/// further request runs, and otherwise once a minute.
+fn log_unlocked_run(route: Option<&str>, is_new_route: bool) {
+    let suppressed = crate::throttle::admit("DeferLayer: background without a lock");
+    if is_new_route || suppressed.is_some() {
+        tracing::error!(
+            layer = "DeferLayer",
+            route,
+            suppressed,
+            "request answered with 500: the layer is set to `background`, but no LockLayer inside \
+             it locked the request, so it ran at once; add a LockLayer inside the DeferLayer"
+        );
     }
 }

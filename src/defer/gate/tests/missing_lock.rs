@@ -136,6 +136,11 @@ async fn background_without_a_lock_runs_one_request_of_a_route() {
     }
     assert_eq!(runs, 4, "one POST and one PUT");
     log.assert_contains("request answered with 500: the layer is set to `background`");
+    for ran in ["route=\"POST /orders/{id}\"", "route=\"PUT /orders/{id}\""] {
+        let text = log.text();
+        let is_logged = |line: &str| line.contains("so it ran at once") && line.contains(ran);
+        assert!(text.lines().any(is_logged), "{ran} is not throttled: {text}");
+    }
     log.assert_contains("request refused: the layer is set to `background`, and an earlier");
     let other = TestDeferLayer::new().background();
     assert_eq!(run_request(&other, "POST", |_| 404).await, 404, "another layer knows nothing");
