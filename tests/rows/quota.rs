@@ -126,6 +126,9 @@ pub(crate) async fn two_layers_report_two_quotas(case: TestCase) {
     let answer = site.get("/quota/both/7").send().await;
     assert_eq!(list_members(&answer, "ratelimit").len(), 2, "{answer:?}");
     expect_quota_exceeded(answer, "inner");
+    // The refused request was charged by the outer layer, so two of its five are left.
+    spend_quota(&site, "/quota/both/8", 2).await;
+    expect_quota_exceeded(site.get("/quota/both/9").send().await, "outer");
 }
 
 /// The key is a header, a path parameter or the result of a function.

@@ -1,4 +1,5 @@
-//! The layers of this crate delegate to the core's: none of their methods may be missing actix.
+//! The layers of this crate delegate to the core's: none of their methods may be missing, neither
+//! here nor in the pages about them.
 
 use std::{
     collections::BTreeSet,
@@ -86,5 +87,27 @@ fn the_status_routes_have_all_settings_of_the_core() {
         assert!(settings.remove("new") && settings.remove("parse_request"));
         assert!(settings.remove("mounted_at"), "called by the routes");
         assert_eq!(public_methods("DeferredRoutes", &[&file]), settings);
+    }
+}
+
+/// A setting that no page names is found by nobody. `try_` is the variant for a configuration.
+#[test]
+fn the_pages_name_all_methods_of_layers_and_workers() {
+    for (type_name, sources, page) in [
+        ("RateLimitLayer", "src/rate_limit/gate", "rate-limit.md"),
+        ("LockLayer", "src/lock/gate", "lock.md"),
+        ("DeferLayer", "src/defer/gate", "defer.md"),
+        ("DeferWorker", "src/defer/worker", "defer.md"),
+        ("QueueWorker", "src/queue", "queue.md"),
+    ] {
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
+        let text = fs::read_to_string(&page).expect("a page of this repository");
+        let words: BTreeSet<&str> =
+            text.split(|c: char| c != '_' && !c.is_ascii_alphanumeric()).collect();
+        let mut names = public_methods(type_name, &[sources]);
+        // For replayers without a framework.
+        names.remove("restore_with");
+        names.retain(|name| !name.starts_with("try_") && !words.contains(&**name));
+        assert!(names.is_empty(), "{} does not name {names:?} of {type_name}", page.display());
     }
 }

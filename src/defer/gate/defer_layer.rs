@@ -50,6 +50,18 @@ pub(super) type OwnerFn<N> = dyn Fn(&N) -> Option<String> + Send + Sync;
 /// - a credential that may not be stored
 /// - a shared lock, a permit, or several keys
 ///
+/// # Users and credentials
+///
+/// | setting | default | meaning |
+/// |---|---|---|
+/// | [`for_user::<U>()`](Self::for_user) | none | the authenticated user is stored and restored |
+/// | [`credential_header(name)`] | [the common headers] | one more header that is not stored |
+/// | [`keep_header(name)`] | none | a credential that is stored with the request |
+///
+/// [`credential_header(name)`]: Self::credential_header
+/// [`keep_header(name)`]: Self::keep_header
+/// [the common headers]: Self::keep_header
+///
 /// ```
 /// # use std::{convert::Infallible, time::Duration};
 /// # use http::{Request, Response};
