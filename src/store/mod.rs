@@ -19,6 +19,7 @@ mod job_id;
 #[cfg(any(feature = "redis", test))]
 mod key_names;
 mod lease_agent;
+mod live_stores;
 mod local_direct_run_tracker;
 mod lock_commands_and_outcomes;
 mod lock_lease;
@@ -85,10 +86,11 @@ pub(crate) use self::{
     grant_attempt::GrantAttempt,
     hold_state::HoldState,
     idempotency_record_completion::{IdempotencyRecordCompletion, IdempotencyRecordOutcome},
+    live_stores::live_store_count,
     local_direct_run_tracker::{DirectRunPermit, LocalDirectRunTracker},
     lock_lease::{LeaseTerms, LockLease, LossWatcher, ensure_replicated},
     owned_hold::OwnedHold,
-    store_handle::{WeakStore, live_store_count},
+    store_handle::WeakStore,
 };
 pub use self::{
     job_id::{JobId, JobState},

@@ -15,6 +15,7 @@ use super::{
     backend::{Backend, NodeId},
     inspection::{FleetResponder, InquiryListener, uptime},
     lease_agent::LeaseAgent,
+    live_stores::{count_live_store, uncount_live_store},
     local_direct_run_tracker::LocalDirectRunTracker,
     memory::MemoryBackend,
     wakeup_listeners::{SubscriptionState, WakeupListeners},
@@ -359,35 +360,6 @@ impl Store {
         extensions.push((type_id, Arc::clone(&value) as _));
         value
     }
-}
-
-/// Returns the number of stores of this process that have a handle. Clones of a handle count once.
-pub(crate) fn live_store_count() -> usize {
-    with_live_stores(|count| *count)
-}
-
-fn count_live_store() {
-    with_live_stores(|count| *count += 1);
-}
-
-fn uncount_live_store() {
-    with_live_stores(|count| *count = count.saturating_sub(1));
-}
-
-#[cfg(not(test))]
-fn with_live_stores<O>(access: impl FnOnce(&mut usize) -> O) -> O {
-    static LIVE_STORES: Mutex<usize> = Mutex::new(0);
-    access(&mut LIVE_STORES.lock())
-}
-
-/// Like the function above, for each thread: tests run in parallel. A store that another thread
-/// drops still counts in its own.
-#[cfg(test)]
-fn with_live_stores<O>(access: impl FnOnce(&mut usize) -> O) -> O {
-    use std::cell::RefCell;
-
-    thread_local!(static LIVE_STORES: RefCell<usize> = const { RefCell::new(0) });
-    LIVE_STORES.with(|count| access(&mut count.borrow_mut()))
 }
 
 impl fmt::Debug for Store {
