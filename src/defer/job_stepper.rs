@@ -18,7 +18,7 @@ use crate::{
     error::Error,
     gate::{HttpRequestHead, ReplayMarker},
     key::{Key, SHARD_COUNT},
-    store::{HeartbeatReply, JobId, WakeupMessage},
+    store::{HeartbeatReply, JobId, Store, WakeupMessage},
 };
 
 /// Passes over all due locks without a run before `run_due` returns. A queue may need a pass that
@@ -84,6 +84,10 @@ impl JobStepper {
             shutdown: watch::Sender::new(ShutdownPhase::Running),
             max_passes: MAX_PASSES,
         }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.worker.store
     }
 
     /// Registers the stepper as a live worker that owns every shard, until a clock has advanced by

@@ -12,7 +12,7 @@ use super::{
     task::UndecodedTask,
     task_run::{TaskRunResult, run_handler},
 };
-use crate::store::{TaskFault, TaskId, TaskPollCommand};
+use crate::store::{Store, TaskFault, TaskId, TaskPollCommand};
 
 /// Most polls of one call, each of which runs a task. More means that tasks push tasks without end,
 /// which is a fault of the test. This crate's own test of it needs fewer.
@@ -45,6 +45,10 @@ impl QueueStepper {
         let recorded_runs = RecordedTaskRuns::default();
         let worker = with_recording_handler(worker.concurrency(1), Arc::clone(&recorded_runs));
         Self { worker_loop: QueueWorkerLoop::new(worker), recorded_runs }
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.worker_loop.worker.store
     }
 
     /// Runs due tasks one after the other, until none is due.

@@ -17,6 +17,9 @@ use crate::{
     store::{MemoryBackend, Store},
 };
 
+const OTHER_STORE: &str =
+    "TestKit::{}: the worker has another store than the kit; create it with `kit.store()`";
+
 pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Embedded store for one test, with control over its clock, locks and workers.
@@ -112,15 +115,21 @@ impl TestKit {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Config`] if a layer of this process carries a user or another snapshot that the
-    /// worker does not restore, where [`DeferWorker::run`] would panic. While other kits or stores
-    /// exist, only a layer counts that a request has led to this store;
-    /// [`run_due`](TestDeferWorker::run_due) checks again. None by the store.
+    /// [`ErrorKind::Config`]; none by the store:
+    ///
+    /// - if the worker has another store than the kit, and so would find none of its jobs
+    /// - if a layer of this process carries a user or another snapshot that the worker does not
+    ///   restore, where [`DeferWorker::run`] would panic. While other kits or stores exist, only a
+    ///   layer counts that a request has led to this store; [`run_due`](TestDeferWorker::run_due)
+    ///   checks again
     pub async fn defer_worker<R>(
         &self,
         worker: impl Into<DeferWorker<R>>,
     ) -> Result<TestDeferWorker, Error> {
         let stepper = JobStepper::try_new(worker.into())?;
+        if !self.has_data_of(stepper.store()) {
+            return Err(Error::setting(OTHER_STORE.replace("{}", "defer_worker")));
+        }
         stepper.send_heartbeat().await?;
         Ok(TestDeferWorker(stepper))
     }
@@ -130,9 +139,23 @@ impl TestKit {
     /// Its settings apply, except that it runs one task at a time. The kit's clock governs
     /// `queue_rate` and backoffs; tokio's clock governs `max_run_time`. Don't spawn another worker
     /// on this queue: it would take tasks away.
+    ///
+    /// # Panics
+    ///
+    /// If the queue is one of another store than the kit's: no task of the kit would run.
     #[must_use]
+    #[expect(clippy::panic, reason = "the test would prove nothing")]
     pub fn queue_worker(&self, worker: QueueWorker) -> TestQueueWorker {
-        TestQueueWorker(queue::QueueStepper::new(worker))
+        let stepper = queue::QueueStepper::new(worker);
+        if !self.has_data_of(stepper.store()) {
+            panic!("{}", OTHER_STORE.replace("{}", "queue_worker"));
+        }
+        TestQueueWorker(stepper)
+    }
+
+    /// Returns true for handles on the kit's store, also those of another process.
+    fn has_data_of(&self, store: &Store) -> bool {
+        store.backend().identities() == self.store.backend().identities()
     }
 }
 
@@ -215,5 +238,16 @@ mod tests {
         }
         assert_eq!(held_lock.loss(), None);
         assert!(kit.store().lock("x").acquire().await.is_err());
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "TestKit::queue_worker: the worker has another store than the kit")]
+    async fn worker_of_another_store_is_refused() {
+        let worker_of = |store: &Store| {
+            store.queue::<u8>("q").worker(async |_| Ok::<(), queue::TaskFailure>(()))
+        };
+        let kit = TestKit::new();
+        drop(kit.queue_worker(worker_of(&kit.store().as_another_process())));
+        drop(kit.queue_worker(worker_of(&Store::memory())));
     }
 }
