@@ -22,7 +22,9 @@
 //! variant that it does not know, so a new variant is a breaking change.
 
 #[cfg(feature = "serve")]
-pub use crate::serving::{BackgroundWorker, ServerLifecycle, StopPhase, StopSignals};
+pub use crate::serving::{
+    BackgroundWorker, ServerLifecycle, StopPhase, StopSignals, build_thread_app,
+};
 pub use crate::{
     defer::{
         DeferCandidate, DeferTicket, ReplayBody, ReplayOutcome, ReplayResponse, Replayer,

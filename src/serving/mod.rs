@@ -13,6 +13,7 @@ mod live_server;
 mod server_lifecycle;
 mod stop_signals;
 mod termination_signal;
+mod thread_app;
 
 #[cfg(test)]
 mod tests;
@@ -21,4 +22,5 @@ pub use self::{
     background_worker::BackgroundWorker,
     server_lifecycle::ServerLifecycle,
     stop_signals::{StopPhase, StopSignals},
+    thread_app::build_thread_app,
 };

@@ -1,5 +1,6 @@
-//! Number of stores of this process.
+//! Number of stores of this process, and of those that a thread has created.
 
+use std::cell::Cell;
 #[cfg(test)]
 use std::cell::RefCell;
 
@@ -11,7 +12,16 @@ pub(crate) fn live_store_count() -> usize {
     with_live_stores(|count| *count)
 }
 
+thread_local!(static CREATED_STORES: Cell<usize> = const { Cell::new(0) });
+
+/// Returns the number of stores that this thread has created.
+#[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "`serve` watches an app's closure"))]
+pub(crate) fn created_store_count() -> usize {
+    CREATED_STORES.get()
+}
+
 pub(super) fn count_live_store() {
+    CREATED_STORES.set(CREATED_STORES.get().wrapping_add(1));
     with_live_stores(|count| *count += 1);
 }
 

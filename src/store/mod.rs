@@ -86,7 +86,7 @@ pub(crate) use self::{
     grant_attempt::GrantAttempt,
     hold_state::HoldState,
     idempotency_record_completion::{IdempotencyRecordCompletion, IdempotencyRecordOutcome},
-    live_stores::live_store_count,
+    live_stores::{created_store_count, live_store_count},
     local_direct_run_tracker::{DirectRunPermit, LocalDirectRunTracker},
     lock_lease::{LeaseTerms, LockLease, LossWatcher, ensure_replicated},
     owned_hold::OwnedHold,

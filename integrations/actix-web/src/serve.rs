@@ -24,7 +24,7 @@ use actix_web::{
 use futures_util::future::LocalBoxFuture;
 use lockgate::{
     Store,
-    driver::{BackgroundWorker, ServerLifecycle, StopPhase, StopSignals},
+    driver::{BackgroundWorker, ServerLifecycle, StopPhase, StopSignals, build_thread_app},
 };
 
 use self::cut_off_app::CutOffApp;
@@ -42,6 +42,9 @@ use self::cut_off_app::CutOffApp;
 ///    Connections that are still open three seconds later are closed.
 /// 3. The last locks are released, and the future resolves. That is at most 4 s after the drain
 ///    timeout.
+///
+/// The closure is called once for each thread. Create the store outside of it, as in the example
+/// below; an error is logged if the closure creates one.
 ///
 /// A client that disconnects releases its lock at once: `h1_allow_half_closed(false)` is set.
 /// Further signals change nothing.
@@ -124,7 +127,7 @@ where
     let signals = lifecycle.signals();
     let is_checked = Arc::new(AtomicBool::new(false));
     let cut_off_app = move || {
-        let app = IntoServiceFactory::<S, Request>::into_factory(app());
+        let app = IntoServiceFactory::<S, Request>::into_factory(build_thread_app(&app));
         let status_of = |response: S::Response| response.into().status().as_u16();
         CutOffApp::new(app, signals.clone(), status_of, Arc::clone(&is_checked))
     };
