@@ -173,8 +173,8 @@ pub use self::{
     },
     reply::{HeaderSet, Reply, SharedReply},
     store::{
-        FleetReport, HoldReport, JobId, JobState, LockLoss, OnFailure, ProcessReport, Store,
-        WorkerReport,
+        FleetReport, HoldReport, JobId, JobState, LockLoss, OnFailure, ProcessReport,
+        RunCancellation, Store, WorkerReport,
     },
     trace::{TraceContext, TracePropagator, TraceRelation},
 };

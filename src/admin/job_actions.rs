@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     admin_error::AdminError,
     admin_handle::{Admin, AdminAction},
+    cancel_request::CancelRequest,
     permission::Permission,
 };
 use crate::{
@@ -35,18 +36,29 @@ impl Admin {
             .await
     }
 
-    /// Cancels a deferred request that has not started, or waits for a retry.
+    /// Cancels a deferred request that waits or runs.
+    ///
+    /// A run is told by its [`RunCancellation`](crate::RunCancellation), and dropped if it has not
+    /// ended after 5 s. It is not repeated, also if it fails. A run that succeeds meanwhile keeps
+    /// its response. The action takes until the run has ended, at most about 10 s.
+    ///
+    /// Cancel safe: the run may end as cancelled.
     ///
     /// # Errors
     ///
-    /// [`AdminError::NotPossible`] if it is unknown, runs, or has ended; others as in
-    /// [`AdminError`].
+    /// [`AdminError::NotPossible`] if it is unknown or has ended, or if its worker has not ended
+    /// the run in time: the worker is gone, is of an older version, sends its requests to another
+    /// process, or its handler blocks its thread. Others as in [`AdminError`].
     pub async fn cancel_job(&self, id: &JobId, reason: &str) -> Result<(), AdminError> {
         let jobs = self.store.deferred_jobs();
         let cancel = async {
-            match jobs.cancel(id).await? {
-                Some(JobState::Cancelled) => Ok(()),
-                state => Err(unsuitable_state("cancelled", state)),
+            let mut request = CancelRequest::new(&self.store, id.as_str());
+            loop {
+                match jobs.cancel(id).await? {
+                    Some(JobState::Cancelled) => return Ok(()),
+                    Some(JobState::Running) => request.send().await?,
+                    state => return Err(unsuitable_state("cancelled", state)),
+                }
             }
         };
         self.act("cancel-job", id.as_str(), reason, cancel).await

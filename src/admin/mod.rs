@@ -9,6 +9,7 @@ mod admin_error;
 mod admin_handle;
 mod audit_log;
 mod audit_record;
+mod cancel_request;
 mod job_actions;
 mod lock_actions;
 mod operator;

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::{
     admin_error::AdminError,
     admin_handle::{Admin, AdminAction},
+    cancel_request::CancelRequest,
     job_actions::interval_of,
     permission::Permission,
 };
@@ -42,11 +43,15 @@ impl Admin {
         self.act("resume-queue", &queue.name(), reason, resume).await
     }
 
-    /// Cancels a waiting task.
+    /// Cancels a task that waits or runs, and so deletes it.
+    ///
+    /// A run ends as in [`cancel_job`](Self::cancel_job). If it succeeds meanwhile, its task is
+    /// done, which a queue does not record: the action succeeds too.
     ///
     /// # Errors
     ///
-    /// [`AdminError::NotPossible`] if it does not wait; others as in [`AdminError`].
+    /// [`AdminError::NotPossible`] if it is unknown or a dead letter, or if its worker has not
+    /// ended the run in time; others as in [`AdminError`].
     pub async fn cancel_task(
         &self,
         queue: impl Into<Key>,
@@ -54,7 +59,16 @@ impl Admin {
         reason: &str,
     ) -> Result<(), AdminError> {
         let queue = self.task_queue(queue);
-        let cancel = async { ensure_waiting(queue.cancel(id).await?) };
+        let cancel = async {
+            let mut request = CancelRequest::new(&self.store, id.as_str());
+            loop {
+                match queue.cancel(id).await? {
+                    Some(TaskState::Running) => request.send().await?,
+                    None if request.was_sent() => return Ok(()),
+                    state => return ensure_waiting(state),
+                }
+            }
+        };
         self.act("cancel-task", &target_of(&queue, id), reason, cancel).await
     }
 

@@ -14,7 +14,7 @@ use crate::{
     error::ErrorKind,
     store::{
         ClaimCommand, ClaimOutcome, ClaimedRun, GrantAttempt, JobId, LeaseTerms, LockMode,
-        NextClaim, OwnedHold, SettleCommand, SettleOutcome, Settlement,
+        NextClaim, OwnedHold, RunCancellation, SettleCommand, SettleOutcome, Settlement, Store,
     },
 };
 
@@ -38,11 +38,14 @@ pub(super) struct StartedRun {
     pub(super) label: RunLabel,
     /// Disabled until the stored request is decoded.
     pub(super) span: Span,
+    /// Tells the run that an operator cancels it.
+    pub(super) cancellation: RunCancellation,
 }
 
 impl StartedRun {
-    fn new(run: ClaimedRun, hold: OwnedHold) -> Self {
-        Self { run, hold, label: RunLabel::default(), span: Span::none() }
+    fn new(run: ClaimedRun, hold: OwnedHold, store: &Store) -> Self {
+        let cancellation = store.wakeups().register_run(run.id.as_str());
+        Self { run, hold, label: RunLabel::default(), span: Span::none(), cancellation }
     }
 }
 
@@ -66,7 +69,7 @@ impl JobChain {
                     self.warn_lost_holder(&run);
                 }
                 return match attempt.accept_grant(run.fence, self.lease_terms(&run.id)) {
-                    Ok(hold) => Ok(StartedRun::new(run, hold)),
+                    Ok(hold) => Ok(StartedRun::new(run, hold, &self.worker.store)),
                     // The lease is no longer certain. Dropping the attempt returns the job
                     // uncharged.
                     Err(error) => {
@@ -158,7 +161,7 @@ impl JobChain {
                 // If the lease is no longer certain, the job returns uncharged, and another chain
                 // claims it.
                 let hold = attempt.accept_grant(run.fence, self.lease_terms(&run.id)).ok();
-                Some(hold.map(|hold| StartedRun::new(run, hold)))
+                Some(hold.map(|hold| StartedRun::new(run, hold, &self.worker.store)))
             }
             (claimed, next) => {
                 next.into_iter().for_each(GrantAttempt::mark_refused);

@@ -82,7 +82,9 @@ impl JobChain {
         let (id, attempt, fence) = (run.id.clone(), run.attempt, run.fence);
         let job = RunningJob { id, attempt, accepted_at, fence };
         let hold_state = Arc::clone(started.hold.state());
-        let marker = ReplayMarker::with_snapshots(job, &worker.store, hold_state, restored);
+        let cancellation = started.cancellation.clone();
+        let marker =
+            ReplayMarker::with_snapshots(job, &worker.store, hold_state, cancellation, restored);
         if let Err(settlement) = self.authorize_run(&request, &marker, started).await {
             return settlement;
         }
@@ -118,6 +120,7 @@ impl JobChain {
             }
             _ = started.hold.state().wait_for_loss() => None,
             () = self.wait_for_shutdown(ShutdownPhase::Aborting) => Some(drained_settlement()),
+            () = started.cancellation.cancelled() => Some(drained_settlement()),
         }
     }
 
@@ -166,6 +169,8 @@ impl JobChain {
                 let settlement = context.classify(outcome);
                 self.await_handler_exit(marker, started, may_rerun, settlement).await
             }
+            // Last: a run that has ended keeps its outcome.
+            () = started.wait_for_cut_off(marker) => self.drop_cancelled_run(marker, started, may_rerun).await,
         }
     }
 
@@ -185,7 +190,7 @@ impl JobChain {
 
     /// Waits until a handler has ended that continues in its own task after an outer layer has
     /// responded. Only then is the run over and its lock free.
-    async fn await_handler_exit(
+    pub(super) async fn await_handler_exit(
         &self,
         marker: &ReplayMarker,
         started: &StartedRun,
@@ -237,6 +242,7 @@ pub(super) fn is_peer_runnable(reason: &str) -> bool {
 pub(super) fn outcome_label(settlement: &Settlement) -> &'static str {
     match settlement {
         Settlement::Done { .. } | Settlement::WebhookSettled { response: Some(_), .. } => "done",
+        Settlement::Cancelled { .. } => "cancelled",
         Settlement::Dead { reason, .. }
         | Settlement::WebhookSettled { reason, .. }
         | Settlement::Retry { reason, .. }

@@ -204,6 +204,7 @@ impl JobChain {
             self.count_run(&started.label, RunResult::Lost, started_at.elapsed());
             return ChainStep::End(ChainOutcome::AwaitWakeup);
         };
+        let settlement = started.apply_cancellation(settlement);
         let (result, duration) = (run_result(&settlement), started_at.elapsed());
         let label = std::mem::take(&mut started.label);
         let (outcome, next) = (outcome_label(&settlement), NextStep::after(&settlement));
@@ -244,7 +245,7 @@ impl JobChain {
         if self.is_webhook() {
             record_webhook(match result {
                 RunResult::Done => WebhookResult::Delivered,
-                RunResult::Dead => WebhookResult::Dead,
+                RunResult::Dead | RunResult::Cancelled => WebhookResult::Dead,
                 RunResult::Retry | RunResult::Lost | RunResult::HandedBack => WebhookResult::Retry,
             });
         } else {
@@ -314,6 +315,7 @@ fn run_result(settlement: &Settlement) -> RunResult {
             RunResult::Done
         }
         Settlement::Dead { .. } | Settlement::WebhookSettled { .. } => RunResult::Dead,
+        Settlement::Cancelled { .. } => RunResult::Cancelled,
         Settlement::Retry { .. } => RunResult::Retry,
         Settlement::Postpone { .. } | Settlement::ReturnToQueue { .. } => RunResult::HandedBack,
     }

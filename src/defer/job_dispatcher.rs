@@ -262,7 +262,8 @@ impl JobDispatcher {
             | WakeupMessage::TasksReady(_)
             | WakeupMessage::PoliciesChanged
             | WakeupMessage::FleetInquiry(..)
-            | WakeupMessage::ForcedRelease => {}
+            | WakeupMessage::ForcedRelease
+            | WakeupMessage::CancelRun(_) => {}
         }
     }
 

@@ -24,6 +24,7 @@
 //! worker, status resource, and an orderly shutdown.
 
 mod abort_run;
+mod cancel_run;
 mod claim_and_settle;
 mod end_without_run;
 mod envelope;

@@ -8,7 +8,7 @@ use crate::{durations::saturating_millis, store::Settlement};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NextStep {
     /// `retry`: it runs again, and the attempt counts. `run later`: it runs again, and the attempt
-    /// does not count. `dead`: it does not run again. `None` if it is done.
+    /// does not count. `dead`, `cancelled`: it does not run again. `None` if it is done.
     pub(super) name: Option<&'static str>,
     pub(super) retry_in_ms: Option<u64>,
 }
@@ -21,6 +21,7 @@ impl NextStep {
                 (None, None)
             }
             Settlement::Dead { .. } | Settlement::WebhookSettled { .. } => (Some("dead"), None),
+            Settlement::Cancelled { .. } => (Some("cancelled"), None),
             Settlement::Retry { delay, .. } => (Some("retry"), in_ms(delay)),
             Settlement::Postpone { delay, .. } | Settlement::ReturnToQueue { delay, .. } => {
                 (Some("run later"), in_ms(delay))

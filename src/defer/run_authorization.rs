@@ -113,6 +113,7 @@ impl JobChain {
                 return Err(None);
             }
             () = self.wait_for_shutdown(ShutdownPhase::Draining) => return Err(Some(drained_settlement())),
+            () = started.cancellation.cancelled() => return Err(Some(drained_settlement())),
             checked = checking => checked.unwrap_or_else(|_| {
                 tracing::error!(job = %id.log_prefix(), "the authorization check panicked");
                 RunAuthorization::Unknown

@@ -42,6 +42,7 @@ pub(super) fn record_outcome(span: &Span, settlement: &Settlement, outcome: &'st
         Settlement::Dead { .. } | Settlement::Retry { .. } => true,
         Settlement::WebhookSettled { response, .. } => response.is_none(),
         Settlement::Done { .. }
+        | Settlement::Cancelled { .. }
         | Settlement::Postpone { .. }
         | Settlement::ReturnToQueue { .. } => false,
     };

@@ -111,6 +111,10 @@ impl RunContext<'_> {
         requested_delay: Option<Duration>,
     ) -> Settlement {
         let settlement = self.retry_or_dead_letter(reason, requested_delay);
+        // The run ends as cancelled, and is logged so.
+        if self.replay.cancellation().is_cancelled() {
+            return settlement;
+        }
         let RunningJob { id, attempt, .. } = self.replay.job();
         let next = NextStep::after(&settlement);
         tracing::warn!(

@@ -1,5 +1,6 @@
 //! Worker and status resource on the embedded store, with tokio's clock paused.
 
+mod cancelled_runs;
 mod client_visible_settings;
 mod dispatch_order;
 mod due_retries;

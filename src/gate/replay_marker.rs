@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{HoldState, JobId, Store},
+    store::{HoldState, JobId, RunCancellation, Store},
 };
 
 /// Header that identifies a run in another process, which verifies it: see `http_replay`.
@@ -52,6 +52,7 @@ struct Inner {
     /// The store of the job.
     store: Store,
     hold: Arc<HoldState>,
+    cancellation: RunCancellation,
     /// Values that the replayer puts into the request's extensions.
     restored_snapshots: Vec<Box<dyn Any + Send + Sync>>,
     progress: RunProgress,
@@ -62,19 +63,21 @@ struct Inner {
 impl ReplayMarker {
     #[cfg(test)]
     pub(crate) fn new(job: RunningJob, store: &Store, hold: Arc<HoldState>) -> Self {
-        Self::with_snapshots(job, store, hold, Vec::new())
+        Self::with_snapshots(job, store, hold, RunCancellation::default(), Vec::new())
     }
 
     pub(crate) fn with_snapshots(
         job: RunningJob,
         store: &Store,
         hold: Arc<HoldState>,
+        cancellation: RunCancellation,
         restored_snapshots: Vec<Box<dyn Any + Send + Sync>>,
     ) -> Self {
         Self(Arc::new(Inner {
             job,
             store: store.clone(),
             hold,
+            cancellation,
             restored_snapshots,
             progress: RunProgress::new(),
             route: OnceLock::new(),
@@ -85,6 +88,12 @@ impl ReplayMarker {
     #[must_use]
     pub fn job(&self) -> &RunningJob {
         &self.0.job
+    }
+
+    /// Returns what tells the handler that an operator cancels the run.
+    #[must_use]
+    pub fn cancellation(&self) -> &RunCancellation {
+        &self.0.cancellation
     }
 
     /// Returns the snapshots of this run, in the type that the integration of the replayer stored.

@@ -53,6 +53,7 @@ outcomes! {
         Dead = "dead",
         Lost = "lost",
         HandedBack = "handed_back",
+        Cancelled = "cancelled",
     }
     /// Result of a push of a task.
     PushResult {
@@ -69,6 +70,7 @@ outcomes! {
         Dead = "dead",
         Lost = "lost",
         Returned = "returned",
+        Cancelled = "cancelled",
     }
     /// How the delivery of a webhook ended.
     WebhookResult { Delivered = "delivered", Retry = "retry", Dead = "dead" }

@@ -107,6 +107,7 @@ fn build_request<B: From<Bytes>, F: Framework>(
         .restored_snapshots::<ExtensionInserter>()
         .for_each(|insert| insert(request.extensions_mut()));
     request.extensions_mut().insert(marker.job().clone());
+    request.extensions_mut().insert(marker.cancellation().clone());
     request.extensions_mut().insert(marker);
     Some(request)
 }

@@ -123,7 +123,8 @@ impl<T> Queue<T> {
     }
 
     /// Cancels a waiting task. Returns its previous state: a [running](TaskState::Running) or
-    /// [dead](TaskState::Dead) task stays as it is. `None` as in [`get`](Self::get).
+    /// [dead](TaskState::Dead) task stays as it is. `None` as in [`get`](Self::get). See also
+    /// [`Admin::cancel_task`](crate::admin::Admin::cancel_task), which ends a run.
     ///
     /// # Errors
     ///

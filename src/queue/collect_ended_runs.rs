@@ -13,7 +13,7 @@ use super::{
 use crate::{
     durations::saturating_millis,
     instruments::TaskResult,
-    store::{RunToken, TaskId, TaskOutcome, TaskSettlement},
+    store::{RunToken, TaskOutcome, TaskSettlement},
 };
 
 impl QueueWorkerLoop {
@@ -41,17 +41,15 @@ impl QueueWorkerLoop {
         }
         let Some(running) = self.running.remove(&id) else { return };
         self.busy_slots.store(self.running.len(), Ordering::Relaxed);
-        let RunningTask {
-            token, attempt, max_attempts, record_bytes, unique_key, started_at, ..
-        } = running;
         if let Err((_, failure)) = &result
             && let FailureAction::ReturnToQueue(delay) = failure.action
         {
             self.unreadable_tasks.add(delay);
         }
-        let outcome = task_outcome(result, attempt, max_attempts, self.worker.backoff);
-        self.count_run(task_result(&outcome), started_at);
-        self.log_failure(&token.id, (attempt, max_attempts), &outcome);
+        let outcome = task_outcome(result, &running, self.worker.backoff);
+        self.count_run(task_result(&outcome), running.started_at);
+        self.log_failure(&running, &outcome);
+        let RunningTask { token, record_bytes, unique_key, .. } = running;
         self.pending_settlements.push(TaskSettlement {
             run: token,
             record_bytes,
@@ -65,13 +63,19 @@ impl QueueWorkerLoop {
         store.counters().record_task_run(&queue.operator_name(), result, started_at.elapsed());
     }
 
-    /// Logs a failed run, and what follows it.
-    fn log_failure(&self, id: &TaskId, (attempt, max_attempts): (u32, u32), outcome: &TaskOutcome) {
+    /// Logs a failed run, and what follows it; or that it was cancelled.
+    fn log_failure(&self, running: &RunningTask, outcome: &TaskOutcome) {
+        let RunningTask { token: RunToken { id, .. }, attempt, max_attempts, .. } = running;
         let (fault, reason, then, retry_in_ms) = match outcome {
             TaskOutcome::Retry { delay, fault, reason } => {
                 (fault, reason, "retry", Some(saturating_millis(*delay)))
             }
             TaskOutcome::Dead { fault, reason } => (fault, reason, "dead letter", None),
+            TaskOutcome::Cancelled => {
+                let queue = self.worker.log_name();
+                tracing::info!(%queue, task = %id.log_prefix(), attempt, "task cancelled");
+                return;
+            }
             TaskOutcome::Done | TaskOutcome::ReturnToQueue { .. } => return,
         };
         tracing::warn!(
@@ -85,6 +89,7 @@ impl QueueWorkerLoop {
 pub(super) fn task_result(outcome: &TaskOutcome) -> TaskResult {
     match outcome {
         TaskOutcome::Done => TaskResult::Done,
+        TaskOutcome::Cancelled => TaskResult::Cancelled,
         TaskOutcome::Retry { .. } => TaskResult::Retry,
         TaskOutcome::Dead { .. } => TaskResult::Dead,
         TaskOutcome::ReturnToQueue { .. } => TaskResult::Returned,

@@ -131,9 +131,17 @@ impl QueueWorkerLoop {
         let dropped_runs: Vec<_> = self.running.extract_if(|_, run| is_dropped(run)).collect();
         for (_, run) in dropped_runs {
             let RunningTask {
-                token, record_bytes, unique_key, retry_after_crash, started_at, ..
+                token,
+                record_bytes,
+                unique_key,
+                retry_after_crash,
+                cancellation,
+                started_at,
+                ..
             } = run;
-            let outcome = if retry_after_crash {
+            let outcome = if cancellation.is_cancelled() {
+                TaskOutcome::Cancelled
+            } else if retry_after_crash {
                 TaskOutcome::ReturnToQueue { delay: Duration::ZERO }
             } else {
                 TaskOutcome::Dead {

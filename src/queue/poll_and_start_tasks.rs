@@ -148,8 +148,15 @@ impl QueueWorkerLoop {
         };
         let start_delay = store.backend().estimated_now_us().saturating_sub(due_us);
         record_task_start(&queue.operator_name(), Duration::from_micros(start_delay));
-        let info =
-            TaskAttemptInfo { id: token.id.clone(), attempt, max_attempts, pushed_us, due_us };
+        let cancellation = store.wakeups().register_run(token.id.as_str());
+        let info = TaskAttemptInfo {
+            id: token.id.clone(),
+            attempt,
+            max_attempts,
+            pushed_us,
+            due_us,
+            cancellation: cancellation.clone(),
+        };
         let span = self.worker.run_span(&info, trace);
         let handler_run = run_handler(
             Arc::clone(&self.worker.handler),
@@ -172,6 +179,7 @@ impl QueueWorkerLoop {
             record_bytes,
             unique_key: unique,
             retry_after_crash,
+            cancellation,
             lease_until,
             started_at: Instant::now(),
         };

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::store::TaskId;
+use crate::store::{RunCancellation, TaskId};
 
 /// Task of the current run.
 ///
@@ -46,6 +46,7 @@ pub(super) struct TaskAttemptInfo {
     pub(super) pushed_us: u64,
     /// Time at which the task was first due.
     pub(super) due_us: u64,
+    pub(super) cancellation: RunCancellation,
 }
 
 /// Claimed task with its encoded payload.
@@ -76,6 +77,13 @@ impl<T> Task<T> {
     #[must_use]
     pub fn is_last_attempt(&self) -> bool {
         self.info.attempt >= self.info.max_attempts
+    }
+
+    /// Returns what tells the handler that an operator cancels the run. A cancelled run that fails is
+    /// not repeated, and its task is deleted.
+    #[must_use]
+    pub fn cancellation(&self) -> &RunCancellation {
+        &self.info.cancellation
     }
 
     /// Returns the time of the push, by the store's clock, to the microsecond.

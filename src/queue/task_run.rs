@@ -17,7 +17,7 @@ use super::{
     task::{Task, TaskAttemptInfo, UndecodedTask},
     task_failure::{FailureAction, TaskFailure},
 };
-use crate::store::{RunToken, Store, TaskFault, TaskOutcome};
+use crate::store::{RunCancellation, RunToken, Store, TaskFault, TaskOutcome};
 
 /// Handler of a task with an encoded payload.
 pub(super) type TaskHandler =
@@ -36,6 +36,7 @@ pub(super) struct RunningTask {
     pub(super) unique_key: Option<Arc<str>>,
     /// The task may run again after a run with an unknown outcome.
     pub(super) retry_after_crash: bool,
+    pub(super) cancellation: RunCancellation,
     /// No other worker runs the task until then.
     pub(super) lease_until: Instant,
     /// Start of the run, for its duration.
@@ -131,17 +132,26 @@ fn redacted_cause(error: &serde_json::Error) -> String {
     }
 }
 
-/// Runs a task and catches its panic.
+/// Runs a task and catches its panic. A cancelled run ends after its grace.
 pub(super) async fn run_handler(
     handler: TaskHandler,
     task: UndecodedTask,
     max_run_time: Option<Duration>,
 ) -> TaskRunResult {
     // The handler may also panic before it returns its future; and so may the future's drop, when
-    // the run exceeds its time limit.
-    let run = AssertUnwindSafe(with_time_limit(max_run_time, async move { handler(task).await }))
-        .catch_unwind();
-    run.await.unwrap_or_else(|panic| {
+    // the run exceeds its time limit or is cancelled.
+    let cancellation = task.info.cancellation.clone();
+    let run = with_time_limit(max_run_time, async move { handler(task).await });
+    let run = async move {
+        tokio::select! {
+            biased;
+            result = run => result,
+            () = cancellation.wait_for_grace() => {
+                Err((TaskFault::Failed, TaskFailure::new("cancelled")))
+            }
+        }
+    };
+    AssertUnwindSafe(run).catch_unwind().await.unwrap_or_else(|panic| {
         let failure = TaskFailure::new(panic_message(&*panic));
         // The panic's payload may panic when dropped, which would end the worker.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
@@ -165,21 +175,24 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("panicked")
 }
 
-/// Returns the outcome of a task after this attempt.
+/// Returns the outcome of a task after this run. A cancelled run that has succeeded is done.
 pub(super) fn task_outcome(
     result: TaskRunResult,
-    attempt: u32,
-    max_attempts: u32,
+    running: &RunningTask,
     backoff: RetryBackoff,
 ) -> TaskOutcome {
+    let RunningTask { attempt, max_attempts, cancellation, .. } = running;
     let Err((fault, TaskFailure { reason, action })) = result else {
         return TaskOutcome::Done;
     };
+    if cancellation.is_cancelled() {
+        return TaskOutcome::Cancelled;
+    }
     let delay = match action {
         FailureAction::DeadLetter => return TaskOutcome::Dead { fault, reason },
         FailureAction::ReturnToQueue(delay) => return TaskOutcome::ReturnToQueue { delay },
         _ if attempt >= max_attempts => return TaskOutcome::Dead { fault, reason },
-        FailureAction::Retry => backoff.delay_after(attempt),
+        FailureAction::Retry => backoff.delay_after(*attempt),
         FailureAction::RetryAfter(delay) => delay,
     };
     TaskOutcome::Retry { delay, fault, reason }

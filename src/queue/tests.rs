@@ -1,5 +1,6 @@
 //! Workers on the embedded store, with tokio's clock paused.
 
+mod cancelled_runs;
 mod handler_errors;
 mod idle_worker;
 mod run_lease;

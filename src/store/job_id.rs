@@ -115,7 +115,7 @@ pub enum JobState {
     Done,
     /// The request was given up. The status document has the reason.
     Dead,
-    /// The request was cancelled before it ran.
+    /// The request was cancelled: before it ran, or by an operator while it ran.
     Cancelled,
     /// The request's deadline passed before it ran.
     Expired,

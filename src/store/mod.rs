@@ -33,6 +33,7 @@ mod rate;
 #[cfg(feature = "redis")]
 mod redis;
 mod renewal_scheduler;
+mod run_cancellation;
 mod shared_job_poll;
 mod store_handle;
 mod store_trace_propagator;
@@ -94,6 +95,7 @@ pub(crate) use self::{
 };
 pub use self::{
     job_id::{JobId, JobState},
+    run_cancellation::RunCancellation,
     store_handle::Store,
     tasks::{QueueStats, TaskFault, TaskFilter, TaskId, TaskState},
 };

@@ -10,11 +10,15 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::Instant,
+};
 
 use super::{
     inspection::InquiryListener, job_id::JobId, lock_commands_and_outcomes::Contenders,
-    lock_token::LockToken, shared_job_poll::SharedJobPoll, wakeup_message::WakeupMessage,
+    lock_token::LockToken, run_cancellation::RunCancellation, shared_job_poll::SharedJobPoll,
+    wakeup_message::WakeupMessage,
 };
 use crate::key::Key;
 
@@ -34,6 +38,8 @@ pub(crate) struct WakeupListeners {
     inquiry_listener: Mutex<Option<Weak<dyn InquiryListener>>>,
     shared_job_polls: Mutex<HashMap<JobId, Weak<SharedJobPoll>>>,
     task_workers: Mutex<HashMap<Arc<str>, Weak<Notify>>>,
+    /// Runs of this process, by the id of their job or task.
+    runs: NotifierMap<Arc<str>, watch::Sender<Option<Instant>>>,
     job_workers: Mutex<Vec<mpsc::UnboundedSender<WakeupMessage>>>,
     /// Notified after an operator has changed policies.
     policy_changes: Arc<Notify>,
@@ -98,6 +104,14 @@ impl WakeupListeners {
         get_or_create_notifier(&self.task_workers, worker)
     }
 
+    /// Registers the run of a job or a task, and returns what tells it of a cancellation. An earlier
+    /// run of the same job or task is no longer told: it has ended, or is lost.
+    pub(crate) fn register_run(&self, id: &str) -> RunCancellation {
+        let cancellation = RunCancellation::default();
+        insert_notifier(&mut self.runs.lock(), &id.into(), cancellation.signal());
+        cancellation
+    }
+
     /// Subscribes a worker of this store handle to all wake-ups about work. Every worker receives
     /// all of them: a job for which one has no free run slot may fit another, and all claims but
     /// one are refused.
@@ -155,6 +169,7 @@ impl WakeupListeners {
                     listener.on_forced_release();
                 }
             }
+            WakeupMessage::CancelRun(id) => wake(&self.runs, &id, RunCancellation::request),
             WakeupMessage::Resync => {
                 self.policy_changes.notify_one();
                 wake_all(&self.offers, Notify::notify_one);
@@ -211,6 +226,16 @@ fn get_or_create_notifier<K: Clone + Eq + std::hash::Hash, B: Default>(
     if let Some(notifier) = notifiers.get(key).and_then(Weak::upgrade) {
         return notifier;
     }
+    let notifier = Arc::new(B::default());
+    insert_notifier(&mut notifiers, key, &notifier);
+    notifier
+}
+
+fn insert_notifier<K: Clone + Eq + std::hash::Hash, B>(
+    notifiers: &mut HashMap<K, Weak<B>>,
+    key: &K,
+    notifier: &Arc<B>,
+) {
     // Notifiers without listeners are removed when the map is about to grow, so it stays as large
     // as the number of waiters.
     if notifiers.len() == notifiers.capacity() {
@@ -221,9 +246,7 @@ fn get_or_create_notifier<K: Clone + Eq + std::hash::Hash, B: Default>(
             notifiers.reserve(additional);
         }
     }
-    let notifier = Arc::new(B::default());
-    notifiers.insert(key.clone(), Arc::downgrade(&notifier));
-    notifier
+    notifiers.insert(key.clone(), Arc::downgrade(notifier));
 }
 
 /// Wakes the listener of a key. A queue entry has one listener, its queue task; `notify_one` stores

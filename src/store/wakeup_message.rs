@@ -28,6 +28,8 @@ pub(crate) enum WakeupMessage {
     FleetInquiry(Arc<str>, Option<Key>),
     /// An operator has taken a lock from this process.
     ForcedRelease,
+    /// An operator cancels the run of the job or task with this id.
+    CancelRun(Arc<str>),
     /// Messages may have been missed, so every listener polls.
     Resync,
 }
@@ -63,6 +65,7 @@ impl WakeupMessage {
             | Self::PoliciesChanged
             | Self::FleetInquiry(..)
             | Self::ForcedRelease
+            | Self::CancelRun(_)
             | Self::Resync => None,
         }
     }
@@ -76,19 +79,33 @@ impl WakeupMessage {
         }
     }
 
-    /// Parses the part of an inquiry after its keyword.
-    fn parse_inquiry(text: &str) -> Self {
-        let (inquiry, lock) = text.split_once(' ').unwrap_or((text, ""));
-        let lock = Some(lock).filter(|lock| !lock.is_empty()).map(Key::from_store);
-        Self::FleetInquiry(inquiry.into(), lock)
+    /// Encodes the cancellation of a run, for all processes: `cancel <id>`. A process of an older
+    /// version finds the id of a job in it, polls the job, and does nothing else.
+    #[cfg(feature = "redis")]
+    pub(crate) fn encode_cancellation(id: &str) -> String {
+        format!("cancel {id}")
     }
 
-    /// Parses a message of the event channels: an inquiry, a keyword, or the ids of all jobs that
-    /// one call has changed.
+    /// Parses an operator's message to all processes.
+    fn parse_operator_message(text: &str) -> Option<Self> {
+        let (keyword, text) = text.split_once(' ')?;
+        match keyword {
+            "ask" => {
+                let (inquiry, lock) = text.split_once(' ').unwrap_or((text, ""));
+                let lock = Some(lock).filter(|lock| !lock.is_empty()).map(Key::from_store);
+                Some(Self::FleetInquiry(inquiry.into(), lock))
+            }
+            "cancel" => Some(Self::CancelRun(text.into())),
+            _ => None,
+        }
+    }
+
+    /// Parses a message of the event channels: one of an operator, a keyword, or the ids of all
+    /// jobs that one call has changed.
     pub(crate) fn parse_events(text: &str) -> impl Iterator<Item = Self> {
-        let inquiry = text.strip_prefix("ask ");
-        let events = if inquiry.is_some() { "" } else { text };
-        inquiry.map(Self::parse_inquiry).into_iter().chain(Self::parse_changes(events))
+        let message = Self::parse_operator_message(text);
+        let events = if message.is_some() { "" } else { text };
+        message.into_iter().chain(Self::parse_changes(events))
     }
 
     fn parse_changes(text: &str) -> impl Iterator<Item = Self> {

@@ -279,6 +279,7 @@ fn build_request(head: HttpRequestHead, body: Bytes, marker: &ReplayMarker) -> O
     let mut extensions = request.extensions_mut();
     marker.restored_snapshots::<ActixExtensionInserter>().for_each(|put| put(&mut extensions));
     extensions.insert(marker.job().clone());
+    extensions.insert(marker.cancellation().clone());
     extensions.insert(marker.clone());
     drop(extensions);
     Some(request)

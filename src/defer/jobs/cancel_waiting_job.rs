@@ -1,4 +1,4 @@
-//! Cancellation of a job that waits in its queue; a running job cannot be cancelled.
+//! Cancellation of a job that waits in its queue. `cancel_run` ends the run of another one.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// Time for which a cancelled job can be looked up.
-const CANCELLED_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+pub(in crate::defer) const CANCELLED_RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// Most attempts of one call. A repeated attempt means that the job has run and is queued again.
 const MAX_CANCEL_ATTEMPTS: usize = 8;

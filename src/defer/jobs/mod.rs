@@ -50,7 +50,7 @@ mod job_search;
 mod pause_and_stats;
 mod single_job_admin;
 
-pub(super) use self::cancel_waiting_job::{CancelOutcome, cancel_job};
+pub(super) use self::cancel_waiting_job::{CANCELLED_RETENTION, CancelOutcome, cancel_job};
 pub use crate::error::ParseCursorError;
 
 pub use self::{

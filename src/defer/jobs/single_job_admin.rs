@@ -64,6 +64,8 @@ impl DeferredJobs {
     /// Any state but [`JobState::Cancelled`] means that it was too late. That is final: no late
     /// copy of this call cancels a job that has run since.
     ///
+    /// [`Admin::cancel_job`](crate::admin::Admin::cancel_job) also cancels a job that runs.
+    ///
     /// # Errors
     ///
     /// Fails if the store is unavailable.

@@ -111,6 +111,11 @@ pub(crate) enum Settlement {
         delay: Duration,
         reason: &'static str,
     },
+    /// An operator has cancelled the run. The job ends like a waiting one that is cancelled, and no
+    /// other job is claimed.
+    Cancelled {
+        retention: Duration,
+    },
     /// Like `Postpone`, for the next worker. The job is not at fault, so no other job overtakes it.
     ReturnToQueue {
         delay: Duration,

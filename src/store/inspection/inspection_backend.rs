@@ -38,6 +38,8 @@ pub(crate) trait InspectionBackend {
     /// Takes a lock from its holders, tells their processes, and offers it to its queue. Returns
     /// the number of holders. Never sent twice.
     fn force_release(&self, key: Key) -> StoreFuture<'_, usize>;
+    /// Asks all processes to end the run of the job or task with this id.
+    fn cancel_run(&self, id: String) -> StoreFuture<'_, ()>;
     /// Sends an inquiry to all processes, and returns the number of receivers as far as the store
     /// knows it.
     fn ask_fleet(&self, inquiry: String, lock: Option<Key>) -> StoreFuture<'_, u64>;

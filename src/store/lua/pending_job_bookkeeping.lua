@@ -338,7 +338,8 @@ local function release_crashed_record(record_key, id)
   return outcome == 'rerun'
 end
 
--- Ends a waiting job as 'cancelled' or 'expired', with a reason unless that is ''. The job is kept
+-- Ends a job that waits, or whose run has just ended, as 'cancelled' or 'expired', with a reason
+-- unless that is ''. The job is kept
 -- for `retention_ms` without its request. It is counted, but in no index.
 local function end_waiting_job(id, bytes, state, reason, retention_ms, superseded_by)
   local job_key = shard_key('j:' .. id)

@@ -7,7 +7,7 @@
 --   id           job id; '-' to undo the claim of an unknown job
 --   token        run token
 --   verb         one of those below
---   duration_ms  retention (done, dead, webhook_settled) or delay (the other verbs), ms
+--   duration_ms  retention (done, dead, cancelled, webhook_settled) or delay (the other verbs), ms
 --   reason       reason; of done, the HTTP status of the response; of webhook_settled,
 --                '<end that was reported, us> <status of the answer, or 0: dead> <reason if dead>'
 --   response     stored response, or ''
@@ -17,6 +17,7 @@
 -- Verbs:
 --   done             the job has its response
 --   dead             the job is given up
+--   cancelled        an operator has cancelled the run: as cancel_job.lua; no next run starts
 --   webhook_settled  end of a webhook job, done or dead. If the reported job has ended again
 --                    meanwhile, the webhook job returns to the queue instead: `enqueue_webhook`
 --                    leaves that to this verb if it finds the webhook job running.
@@ -173,6 +174,11 @@ local function settle_job(
   local first
   if END_VERBS[verb] then
     first = end_run(id, job, verb, duration_ms, reason, response)
+  elseif verb == 'cancelled' then
+    redis.call('HSET', shard_key('j:' .. id), 'runs', append_run(job, reason))
+    -- `end_waiting_job` offers the lock to the next waiter or job, so no run starts here.
+    end_waiting_job(id, job.bytes, verb, '', duration_ms)
+    return {'ok'}
   elseif job.exp and tonumber(job.exp) <= NOW_MS then
     if verb ~= 'retry' then
       redis.call('HSET', shard_key('j:' .. id),

@@ -24,6 +24,7 @@
 --       'r<bytes> <delay us> <fault> <reason>'  retry
 --       'k<bytes> <delay us> <fault> <reason>'  dead
 --       'b<bytes> <delay us>  '                 returned to the queue, not charged
+--       'c<bytes>'                              cancelled
 --     its run, '<id><worker>.<poll number>'
 --     the task's unique key, if it has one; then the letter is a capital
 -- Output, an array:
@@ -185,6 +186,13 @@ if is_sweep_due or has_lapsed_leases or has_limits or has_special_settlements ==
   end
   -- Applies a settlement other than a success.
   function slow_path.settle_unsuccessful(settlement)
+    if settlement.kind == 'c' then
+      slow_path.release_unique_key(settlement.unique_key, settlement.id)
+      call('HDEL', RECORDS, settlement.id)
+      call('HDEL', FAILURES, settlement.id)
+      add_to_counter('bytes', 0 - settlement.bytes)
+      return add_to_counter('cancelled', 1)
+    end
     local delay_us, fault, reason = match(settlement.details, '^ (%d+) (%a?) (.*)$')
     delay_us = tonumber(delay_us)
     if settlement.kind == 'b' then

@@ -62,6 +62,11 @@ impl InspectionBackend for MemoryBackend {
         ready_ok(self.with_lock(&key, |transaction| transaction.force_release()))
     }
 
+    fn cancel_run(&self, id: String) -> StoreFuture<'_, ()> {
+        self.pubsub.broadcast(&WakeupMessage::CancelRun(id.into()));
+        ready_ok(())
+    }
+
     fn ask_fleet(&self, inquiry: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
         let message = WakeupMessage::FleetInquiry(inquiry.into(), lock);
         ready_ok(self.pubsub.broadcast(&message) as u64)

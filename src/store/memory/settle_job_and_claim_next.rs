@@ -70,6 +70,11 @@ impl LockTransaction<'_> {
                 job.record_run(now.us, reason);
                 (JobState::Dead, reason, retention)
             }
+            Settlement::Cancelled { retention } => {
+                job.record_run(now.us, "cancelled");
+                self.end_pending_job(id, JobState::Cancelled, "", retention, None);
+                return false;
+            }
             Settlement::Retry { delay, reason } => {
                 let rules = RetryRules { is_charged: true, may_be_overtaken: true };
                 return self.schedule_retry(id, delay, reason, rules);

@@ -105,6 +105,7 @@ fn write_settlement(command: &SettleCommand, response: Option<&Bytes>, out: &mut
     let (verb, duration, reason) = match settlement {
         Settlement::Done { status, retention, .. } => ("done", retention, digits.format(*status)),
         Settlement::Dead { reason, retention } => ("dead", retention, *reason),
+        Settlement::Cancelled { retention } => ("cancelled", retention, "cancelled"),
         Settlement::Retry { delay, reason } => ("retry", delay, *reason),
         Settlement::Postpone { delay, reason } => ("postpone", delay, *reason),
         Settlement::ReturnToQueue { delay, reason } => ("return_to_queue", delay, *reason),

@@ -196,7 +196,7 @@ fn next_run_leases() -> impl Strategy<Value = NextRunLease> {
 
 fn settlements() -> impl Strategy<Value = Settlement> {
     let response = Bytes::from_static(b"answer");
-    (0..8_u64, 0..5_u8).prop_map(move |(k, kind)| match kind {
+    (0..8_u64, 0..6_u8).prop_map(move |(k, kind)| match kind {
         0 => Settlement::Done {
             response: response.clone(),
             status: 200,
@@ -204,6 +204,7 @@ fn settlements() -> impl Strategy<Value = Settlement> {
         },
         1 => Settlement::Dead { reason: "auth", retention: seconds_and_half(k) },
         2 => Settlement::Retry { delay: seconds_and_half(k), reason: "status 503" },
+        5 => Settlement::Cancelled { retention: seconds_and_half(k) },
         3 => Settlement::Postpone { delay: seconds_and_half(k), reason: "no key" },
         _ => Settlement::ReturnToQueue { delay: seconds_and_half(k), reason: "drained" },
     })

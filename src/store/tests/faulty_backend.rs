@@ -299,6 +299,10 @@ impl InspectionBackend for FaultyBackend {
         self.call_with_fault("force_release", |memory| memory.force_release(key))
     }
 
+    fn cancel_run(&self, id: String) -> StoreFuture<'_, ()> {
+        self.call_with_fault("cancel_run", |memory| memory.cancel_run(id))
+    }
+
     fn ask_fleet(&self, inquiry: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
         self.memory.ask_fleet(inquiry, lock)
     }

@@ -34,6 +34,7 @@ on_every_store!(
     renewal_extends_run_and_lock,
     active_run_is_reported_while_lock_is_held,
     claim_reports_a_lock_that_was_not_offered,
+    cancelled_run_ends_its_job_once_and_frees_its_lock,
 );
 
 const RETRY: Settlement = Settlement::Retry { delay: SHORT_TIME, reason: "status 503" };
@@ -373,4 +374,37 @@ async fn active_run_is_reported_while_lock_is_held(rig: &StoreHarness) {
         rig.advance_past(LONG_TIME).await;
         assert_eq!(active_run().await, None, "{ending}");
     }
+}
+
+/// The settlement is repeated, as after a lost reply, and a claim that comes with it starts no run.
+async fn cancelled_run_ends_its_job_once_and_frees_its_lock(rig: &StoreHarness) {
+    let (key, run) = (test_key(), new_token());
+    rig.register_worker().await;
+    let call = retryable_enqueue_command(&key);
+    let id = call.id.clone();
+    rig.enqueue(call).await;
+    let next = rig.enqueue_job(&key).await;
+    rig.start_run(&key, &id, &run).await;
+    let cancelled = Settlement::Cancelled { retention: LONG_TIME };
+    for _ in 0..2 {
+        assert!(rig.settle(settle_command(&key, &id, &run, cancelled.clone())).await);
+        let job = rig.job_view(&id).await.expect("it is kept");
+        assert_eq!((job.state, job.reason, job.attempts), (JobState::Cancelled, None, 1));
+        let outcome = rig.job_history(&id).await.and_then(|job| job.recent_runs.last().cloned());
+        assert!(outcome.is_some_and(|run| run.ends_with(" cancelled")));
+        let stats = rig.shard_stats(key.shard()).await;
+        assert_eq!((stats.cancelled, stats.pending), (1, 1));
+    }
+    assert!(rig.settle(settle_command(&key, &id, &run, RETRY)).await, "it has ended");
+    assert_eq!(rig.job_state(&id).await, Some(JobState::Cancelled));
+    assert_eq!(rig.backend().job_envelope(id.clone()).await.expect("it answers"), None);
+    assert_eq!(rig.cancel(&id).await, Some(JobState::Cancelled));
+
+    // A run that has lost its lock cancels nothing.
+    let lost = new_token();
+    claim_with_short_lease(rig, &key, &next, &lost).await;
+    assert_eq!(rig.job_state(&next).await, Some(JobState::Running), "the lock is free");
+    rig.advance_past(SHORT_TIME).await;
+    assert!(!rig.settle(settle_command(&key, &next, &lost, cancelled)).await);
+    assert_eq!(rig.job_state(&next).await, Some(JobState::Running));
 }

@@ -24,6 +24,7 @@ use crate::{
             JobPolicy, LockMode, LockToken, NodeId, OnFailure, Settlement,
         },
         shared_job_poll::SharedJobPoll,
+        tasks::TaskId,
         wakeup_listeners::{JoinListener, WakeupListeners},
         wakeup_message::WakeupMessage,
     },
@@ -44,6 +45,7 @@ on_every_store!(
     every_admitted_reader_is_notified,
     all_workers_are_notified_of_dead_worker,
     retry_beside_overdue_lock_notifies_shard_worker,
+    runs_of_all_processes_are_told_of_their_cancellation,
 );
 
 /// A process with a subscription.
@@ -442,4 +444,21 @@ async fn retry_beside_overdue_lock_notifies_shard_worker(rig: &StoreHarness) {
         }
     }
     assert_eq!(worker.next_message().await, WakeupMessage::ShardDue(two.shard()));
+}
+
+async fn runs_of_all_processes_are_told_of_their_cancellation(rig: &StoreHarness) {
+    let (first, second) = (WakeupSubscriber::new(rig).await, WakeupSubscriber::new(rig).await);
+    let job = JobId::new(&test_key());
+    let task = TaskId::new();
+    let runs = [&first, &second].map(|process| process.wakeups.register_run(job.as_str()));
+    let other = second.wakeups.register_run(task.as_str());
+    rig.backend().cancel_run(job.to_string()).await.expect("it answers");
+    for run in &runs {
+        timeout(WAKEUP_TIMEOUT, run.cancelled()).await.expect("it is told");
+    }
+    assert!(!other.is_cancelled());
+    rig.backend().cancel_run(task.to_string()).await.expect("it answers");
+    timeout(WAKEUP_TIMEOUT, other.cancelled()).await.expect("it is told");
+    // A later run of the same job has its own signal.
+    assert!(!first.wakeups.register_run(job.as_str()).is_cancelled());
 }

@@ -23,13 +23,16 @@ impl QueueTransaction<'_> {
         }
         self.queue.running.remove(&settlement.run);
         match &settlement.outcome {
-            TaskOutcome::Done => {
+            outcome @ (TaskOutcome::Done | TaskOutcome::Cancelled) => {
                 self.release_unique_key(unique_key, id);
                 self.queue.task_histories.remove(id);
                 self.queue.task_records.remove(id);
-                self.queue.stats.bytes =
-                    self.queue.stats.bytes.saturating_sub(settlement.record_bytes);
-                self.queue.stats.done += 1;
+                let stats = &mut self.queue.stats;
+                stats.bytes = stats.bytes.saturating_sub(settlement.record_bytes);
+                match outcome {
+                    TaskOutcome::Cancelled => stats.cancelled += 1,
+                    _ => stats.done += 1,
+                }
             }
             TaskOutcome::Retry { delay, fault, reason } => {
                 self.record_failure(id, *fault, reason);

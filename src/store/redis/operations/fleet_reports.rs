@@ -1,4 +1,4 @@
-//! Inquiries of operators to all processes, and the reports that answer them.
+//! Messages of operators to all processes, and the reports that answer inquiries.
 
 use super::number_arg;
 use crate::{
@@ -11,8 +11,9 @@ use crate::{
 };
 
 impl RedisBackend {
-    /// Publishes an inquiry and returns the number of its receivers, as far as the server knows it.
-    pub(super) async fn publish_inquiry(&self, text: String) -> Result<u64, Error> {
+    /// Publishes a message to all processes and returns the number of its receivers, as far as the
+    /// server knows it.
+    pub(super) async fn publish_to_fleet(&self, text: String) -> Result<u64, Error> {
         let keys = [self.keys.shard_key(COMMON_SHARD, "watch")];
         let args = [self.keys.channel_prefix().into(), "e".into(), text.into_bytes()];
         let script = &script_sources::PUBLISH;

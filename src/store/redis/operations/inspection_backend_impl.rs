@@ -52,8 +52,13 @@ impl InspectionBackend for RedisBackend {
         Box::pin(self.force_lock_release(key))
     }
 
+    fn cancel_run(&self, id: String) -> StoreFuture<'_, ()> {
+        let text = WakeupMessage::encode_cancellation(&id);
+        Box::pin(async move { self.publish_to_fleet(text).await.map(drop) })
+    }
+
     fn ask_fleet(&self, inquiry: String, lock: Option<Key>) -> StoreFuture<'_, u64> {
-        Box::pin(self.publish_inquiry(WakeupMessage::encode_inquiry(&inquiry, lock.as_ref())))
+        Box::pin(self.publish_to_fleet(WakeupMessage::encode_inquiry(&inquiry, lock.as_ref())))
     }
 
     fn append_report(&self, inquiry: String, report: String) -> StoreFuture<'_, ()> {

@@ -75,6 +75,7 @@ fn write_settlement(settlement: &TaskSettlement, args: &mut ScriptArgs) {
         TaskOutcome::Dead { fault, reason } => {
             format!("{}{bytes} 0 {} {reason}", letter("k", "K"), fault.wire_letter()).into()
         }
+        TaskOutcome::Cancelled => format!("{}{bytes}", letter("c", "C")).into(),
         TaskOutcome::ReturnToQueue { delay } => {
             format!("{}{bytes} {}  ", letter("b", "B"), saturating_micros(*delay)).into()
         }

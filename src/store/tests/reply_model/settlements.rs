@@ -27,10 +27,10 @@ impl ReplyModel {
             assert_eq!(*reply, SettleOutcome::RunLost);
             return;
         }
-        let expired = self.apply_settlement(&call.id, &call.settlement);
+        let ends_chain = self.apply_settlement(&call.id, &call.settlement);
         self.remove_holder(&call.token);
         let next = call.next_claim.as_ref();
-        if let Some(next) = next.filter(|_| !expired) {
+        if let Some(next) = next.filter(|_| !ends_chain) {
             let has_next_run = matches!(reply, SettleOutcome::Settled(Some(_)));
             self.end_unrunnable_heads(
                 &call.token,
@@ -51,7 +51,7 @@ impl ReplyModel {
             (SettleOutcome::Settled(None), Some(_)) => {
                 let first = self.queued_jobs().next();
                 let has_no_due_job =
-                    expired || first.is_none_or(|job| self.backoff_end(&job.id).is_some());
+                    ends_chain || first.is_none_or(|job| self.backoff_end(&job.id).is_some());
                 assert!(
                     has_no_due_job || !self.is_watched || self.may_others_precede(&call.token),
                     "a claimable job was not claimed"
@@ -139,7 +139,8 @@ impl ReplyModel {
         }
     }
 
-    /// Applies a settlement. Returns true if the job would run again but is past its deadline.
+    /// Applies a settlement. Returns true if no next run may start with it: the job is cancelled, or
+    /// would run again but is past its deadline.
     fn apply_settlement(&mut self, id: &JobId, settlement: &Settlement) -> bool {
         let now = self.now_ms;
         let job = self.find_job(id).expect("it runs");
@@ -152,6 +153,11 @@ impl ReplyModel {
                 job.add_run(now, reason);
                 job.view.attempts -= u32::from(!matches!(settlement, Settlement::Retry { .. }));
                 job.expire(now);
+                return true;
+            }
+            Settlement::Cancelled { retention } => {
+                job.add_run(now, "cancelled");
+                job.finish_as(JobState::Cancelled, "", (now, now + ceil_millis(*retention)));
                 return true;
             }
             Settlement::Retry { delay, reason } if job.skip_on_failure => {

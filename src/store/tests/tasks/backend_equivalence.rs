@@ -78,7 +78,7 @@ enum QueueOperation {
 }
 
 fn operation_sequences() -> impl Strategy<Value = Vec<QueueOperation>> {
-    let poll = (0..WORKER_COUNT, 0..4usize, vec(0..6u8, 0..4), any::<bool>()).prop_map(
+    let poll = (0..WORKER_COUNT, 0..4usize, vec(0..7u8, 0..4), any::<bool>()).prop_map(
         |(worker, max_runs, outcomes, can_stay_idle)| QueueOperation::Poll {
             worker,
             max_runs,
@@ -182,6 +182,7 @@ fn task_outcome(code: u8) -> TaskOutcome {
         0..=2 => TaskOutcome::Done,
         3 => retry_outcome(SECOND * 20),
         4 => dead_outcome("hopeless"),
+        6 => TaskOutcome::Cancelled,
         _ => return_outcome(),
     }
 }

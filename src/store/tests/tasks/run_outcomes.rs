@@ -22,6 +22,7 @@ on_every_store!(
     crashed_task_without_retry_becomes_dead,
     task_becomes_dead_after_max_crashes,
     two_workers_share_due_tasks,
+    cancelled_run_deletes_its_task_and_frees_its_unique_key,
 );
 
 async fn failure_history_keeps_last_entries(rig: &StoreHarness) {
@@ -48,6 +49,25 @@ async fn failure_history_keeps_last_entries(rig: &StoreHarness) {
     let stats = rig.queue_stats().await;
     assert_eq!((stats.panicked, stats.failed, stats.dead), (10, 1, 1));
     assert_eq!((stats.bytes, stats.dead_letters), (0, 1));
+}
+
+async fn cancelled_run_deletes_its_task_and_frees_its_unique_key(rig: &StoreHarness) {
+    let worker = PollingWorker::new(rig);
+    for command in [push_command("a"), unique_push_command("b", "u", None)] {
+        let id = rig.push_task(command).await;
+        let run = worker.start_one().await;
+        assert!(worker.settle_run(&run, retry_outcome(SECOND)).await);
+        rig.advance_past(SECOND).await;
+        let run = worker.start_one().await;
+        assert!(worker.settle_run(&run, TaskOutcome::Cancelled).await);
+        assert!(!worker.settle_run(&run, TaskOutcome::Cancelled).await, "it has ended");
+        assert_eq!(rig.task_view(&id).await, None);
+    }
+    let stats = rig.queue_stats().await;
+    assert_eq!((stats.cancelled, stats.done, stats.failed), (2, 0, 2));
+    assert_eq!((stats.bytes, stats.running, stats.waiting), (0, 0, 0));
+    rig.push_task(unique_push_command("c", "u", None)).await;
+    assert_eq!(run_payloads(&worker.start_runs(2).await), ["c"], "its key is free");
 }
 
 async fn repeated_poll_has_one_effect(rig: &StoreHarness) {

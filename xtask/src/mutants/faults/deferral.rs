@@ -48,6 +48,17 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests", "defer::tests"])],
     },
     SourceFault {
+        name: "cancelled-run-is-repeated",
+        table_row: "d3",
+        broken_behavior: "a run that an operator has cancelled is repeated",
+        edits: &[edit(
+            "src/defer/cancel_run.rs",
+            "if has_succeeded || !self.cancellation.is_cancelled() {",
+            "if FAULT || has_succeeded || !self.cancellation.is_cancelled() {",
+        )],
+        suites: &[unit_tests(&["defer::tests"])],
+    },
+    SourceFault {
         name: "crash-not-charged",
         table_row: "d13",
         broken_behavior: "a job that kills its worker runs again without limit",

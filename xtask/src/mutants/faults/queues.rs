@@ -26,6 +26,17 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests::tasks"])],
     },
     SourceFault {
+        name: "cancelled-task-keeps-its-unique-key",
+        table_row: "tasks",
+        broken_behavior: "a cancelled run keeps the unique key of its deleted task",
+        edits: &[edit(
+            "src/store/lua/tasks_settle_and_poll.lua",
+            "    if settlement.kind == 'c' then\n      slow_path.release_unique_key(settlement.unique_key, settlement.id)\n",
+            "    if settlement.kind == 'c' then\n",
+        )],
+        suites: &[unit_tests(&["store::tests::tasks"])],
+    },
+    SourceFault {
         name: "late-end-lua",
         table_row: "tasks",
         broken_behavior: "a worker that has lost its run ends the task",
