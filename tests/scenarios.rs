@@ -204,6 +204,7 @@ scenario_tests! { tests_on_each_store {
         cancelled_job_never_runs,
         running_and_done_jobs_cannot_be_cancelled,
         offered_job_can_be_cancelled,
+        operator_cancels_a_run,
         invalid_ids_are_answered_alike,
         job_is_visible_only_to_its_owner,
         state_changes_are_sent_as_events,

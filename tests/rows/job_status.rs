@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockgate::{
     JobId, JobState, Key, Keyring,
+    admin::{Operator, Permission},
     defer::{JobCursor, RetainedRequest},
 };
 use lockgate_tests::{TestCase, TestResponse, TestSite};
@@ -222,6 +223,27 @@ pub(crate) async fn running_and_done_jobs_cannot_be_cancelled(case: TestCase) {
     let _ = job.wait_until_done(&site).await;
     let problem = site.delete(&job.location).send().await.expect_status(409).problem_document();
     assert_eq!(problem["state"], "done");
+}
+
+/// The client may not cancel a run, and an operator of another process may. The handler stops in
+/// order, and the lock goes to the next request.
+pub(crate) async fn operator_cancels_a_run(case: TestCase) {
+    let site = case.start_site().await;
+    let hold = site.post_held("/orders/7/pay?tag=hold").await;
+    let job = defer_refund(&site, "stops=run&tag=stopped").await;
+    let _ = hold.finish().await.expect_status(200);
+    case.handler.sync_points.wait_for_arrival("run").await;
+    let _ = site.delete(&job.location).send().await.expect_status(409);
+    let admin = case.new_store().await.admin(Operator::new("ada", Permission::Act));
+    let id: JobId = job.id.parse().expect("an id");
+    for _ in 0..2 {
+        admin.cancel_job(&id, "a test").await.expect("the worker answers");
+        assert_eq!(job.status_document(&site).await["state"], "cancelled");
+    }
+    let _ = site.post("/orders/7/pay?tag=next").send().await.expect_status(200);
+    let _ = site.delete(&job.location).send().await.expect_status(204);
+    case.handler.sync_points.open("run");
+    assert_eq!(case.handler.run_tags(), ["hold", "next"]);
 }
 
 /// The only run slot is taken, so the lock stays offered to the job.

@@ -1,9 +1,10 @@
-//! Extractors for handlers: locks, fence, quota and job of a request.
+//! Extractors for handlers: locks, fence, quota, job and cancellation of a request.
 //!
 //! The value inside each of them is also in the request's extensions, under its own type. Each
 //! extractor can be optional, for a handler that is behind the layer on some routes only.
 
 use std::{
+    convert::Infallible,
     fmt,
     future::{Ready, ready},
 };
@@ -13,7 +14,7 @@ use actix_web::{
     http::StatusCode,
 };
 use lockgate::{
-    HeldLock, HeldLocks, RateStatus, Reply, RunningJob,
+    HeldLock, HeldLocks, RateStatus, Reply, RunCancellation, RunningJob,
     driver::{GateRequest, MissingValue},
 };
 
@@ -151,6 +152,27 @@ pub struct CurrentRate(pub RateStatus);
 #[derive(Debug, Clone)]
 pub struct CurrentJob(pub RunningJob);
 
+/// Tells the handler that an operator cancels the run of its deferred request. Never rejected: in a
+/// request that was not deferred, it never fires.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use actix_web::{HttpResponse, web};
+/// use lockgate_actix_web::CurrentCancellation;
+///
+/// async fn report(CurrentCancellation(cancellation): CurrentCancellation) -> HttpResponse {
+///     tokio::select! {
+///         () = tokio::time::sleep(Duration::from_secs(60)) => HttpResponse::Ok().finish(),
+///         // An error: the run is cancelled. After a success it would be done.
+///         () = cancellation.cancelled() => HttpResponse::ServiceUnavailable().finish(),
+///     }
+/// }
+/// # let _ = actix_web::App::new().route("/", web::post().to(report));
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct CurrentCancellation(pub RunCancellation);
+
 /// Rejection of an extractor: its layer is not on the route, or has no value for this request. The
 /// response is 500 with a problem document, and a message is logged that names the fix.
 #[derive(Debug, Clone, Copy)]
@@ -220,6 +242,15 @@ impl_extractor!(CurrentJob, MissingValue::of_job, |request| request
     .get()
     .cloned()
     .map(CurrentJob));
+
+impl FromRequest for CurrentCancellation {
+    type Error = Infallible;
+    type Future = Ready<Result<Self, Infallible>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        ready(Ok(request.extensions().get().cloned().map(Self).unwrap_or_default()))
+    }
+}
 
 /// A lock without a fence was admitted without a grant.
 fn missing_fence<V: GateRequest>(view: &V) -> MissingValue {

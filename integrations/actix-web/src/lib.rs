@@ -138,7 +138,7 @@
 //! # In the handler
 //!
 //! Extractors provide the data of the layers: [`Fence`], [`CurrentLock`], [`CurrentLocks`],
-//! [`CurrentRate`], and [`CurrentJob`] in the run of a deferred request.
+//! [`CurrentRate`], and in the run of a deferred request [`CurrentJob`] and [`CurrentCancellation`].
 //!
 //! Store the fence beside the data. A process that was paused beyond its lease continues as if it
 //! still held the lock, and the database can detect that:
@@ -327,8 +327,8 @@ pub use lockgate::{
     LockSet, LockSetRequest, MissingAddress, OnFailure, OnLoss, ParseIdError, Policy,
     PolicyDecision, PolicyStatus, ProcessReport, Quota, QuotaBuilder, RateHeaders, RateLimitOutage,
     RateLimiter, RateRefusal, RateStatus, RefusalReason, ReleaseStatus, Reply, RequestUser,
-    RunningJob, SharedSecret, Store, StoreStats, TraceContext, TracePropagator, TraceRelation,
-    WorkerReport, queue,
+    RunCancellation, RunningJob, SharedSecret, Store, StoreStats, TraceContext, TracePropagator,
+    TraceRelation, WorkerReport, queue,
 };
 #[cfg(feature = "fsck")]
 pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
@@ -340,7 +340,8 @@ pub use self::{
     defer_layer::DeferLayer,
     defer_worker::DeferWorker,
     extractors::{
-        CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection,
+        CurrentCancellation, CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence,
+        MissingLayerRejection,
     },
     gate_middleware::GateMiddleware,
     lock_layer::LockLayer,

@@ -1,4 +1,4 @@
-//! Extractors for handlers: locks, fence, quota and job of a request.
+//! Extractors for handlers: locks, fence, quota, job and cancellation of a request.
 //!
 //! The value inside each of them is also available as an `Extension` of its type. Each extractor
 //! can be optional, for a handler that is behind the layer on some routes only.
@@ -12,7 +12,7 @@ use axum::{
 };
 use http::request::Parts;
 use lockgate::{
-    HeldLock, HeldLocks, RateStatus, Reply, RunningJob,
+    HeldLock, HeldLocks, RateStatus, Reply, RunCancellation, RunningJob,
     driver::{GateRequest, MissingValue},
     middleware::{PartsView, response_from_reply},
 };
@@ -52,6 +52,27 @@ pub struct CurrentRate(pub RateStatus);
 /// lock free has none.
 #[derive(Debug, Clone)]
 pub struct CurrentJob(pub RunningJob);
+
+/// Tells the handler that an operator cancels the run of its deferred request. Never rejected: in a
+/// request that was not deferred, it never fires.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use axum::http::StatusCode;
+/// use lockgate_axum::CurrentCancellation;
+///
+/// async fn report(CurrentCancellation(cancellation): CurrentCancellation) -> StatusCode {
+///     tokio::select! {
+///         () = tokio::time::sleep(Duration::from_secs(60)) => StatusCode::OK,
+///         // An error: the run is cancelled. After a success it would be done.
+///         () = cancellation.cancelled() => StatusCode::SERVICE_UNAVAILABLE,
+///     }
+/// }
+/// # let _: axum::Router = axum::Router::new().route("/", axum::routing::post(report));
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct CurrentCancellation(pub RunCancellation);
 
 /// Rejection of an extractor: its layer is not on the route, or has no value for this request. The
 /// response is 500 with a problem document, and a message is logged that names the fix.
@@ -132,6 +153,14 @@ impl_extractor!(CurrentJob, MissingValue::of_job, |parts| parts
     .get()
     .cloned()
     .map(CurrentJob));
+
+impl<S: Send + Sync> FromRequestParts<S> for CurrentCancellation {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(parts.extensions.get().cloned().map(Self).unwrap_or_default())
+    }
+}
 
 /// A lock without a fence was admitted without a grant.
 fn missing_fence<V: GateRequest>(view: &V) -> MissingValue {

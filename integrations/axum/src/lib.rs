@@ -110,7 +110,7 @@
 //! # In the handler
 //!
 //! Extractors provide the data of the layers: [`Fence`], [`CurrentLock`], [`CurrentLocks`],
-//! [`CurrentRate`], and [`CurrentJob`] in the run of a deferred request.
+//! [`CurrentRate`], and in the run of a deferred request [`CurrentJob`] and [`CurrentCancellation`].
 //!
 //! Store the fence beside the data. A process that was paused beyond its lease continues as if it
 //! still held the lock, and the database can detect that:
@@ -259,8 +259,8 @@ pub use lockgate::{
     LockSet, LockSetRequest, MissingAddress, OnFailure, OnLoss, ParseIdError, Policy,
     PolicyDecision, PolicyStatus, ProcessReport, Quota, QuotaBuilder, RateHeaders, RateLimitOutage,
     RateLimiter, RateRefusal, RateStatus, RefusalReason, ReleaseStatus, Reply, RequestUser,
-    RunningJob, SharedSecret, Store, StoreStats, TraceContext, TracePropagator, TraceRelation,
-    WorkerReport, queue,
+    RunCancellation, RunningJob, SharedSecret, Store, StoreStats, TraceContext, TracePropagator,
+    TraceRelation, WorkerReport, queue,
 };
 #[cfg(feature = "fsck")]
 pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
@@ -270,7 +270,8 @@ pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 pub use self::{
     axum_framework::AxumFramework,
     extractors::{
-        CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence, MissingLayerRejection,
+        CurrentCancellation, CurrentJob, CurrentLock, CurrentLocks, CurrentRate, Fence,
+        MissingLayerRejection,
     },
     layers::{DeferLayer, DeferWorker, KeyPart, LockLayer, RateLimitLayer},
     loopback_only::loopback_only,

@@ -4,6 +4,7 @@
 //! | query | effect |
 //! |---|---|
 //! | `gate=NAME` | stops at the gate before its work |
+//! | `stops=NAME` | stops at the gate; if its run is cancelled there, it answers with 503 |
 //! | `after=NAME` | stops at the gate after its work |
 //! | `first=NAME` | reads the first chunk of the body, then stops at the gate |
 //! | `unread=1` | does not read the body |
@@ -30,6 +31,7 @@ use futures_util::{
     Stream, StreamExt as _,
     stream::{self, BoxStream},
 };
+use lockgate::RunCancellation;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -90,6 +92,8 @@ pub struct ObservedRequest {
     pub run_fence: Option<u64>,
     /// Id and attempt of the deferred request.
     pub job: Option<(String, u32)>,
+    /// Cancellation of its run.
+    pub cancellation: RunCancellation,
 }
 
 /// Response of the handler.
@@ -139,6 +143,14 @@ impl ScriptedHandler {
         };
         if let Some(gate) = query.get("gate") {
             self.sync_points.wait_at(gate).await;
+        }
+        if let Some(gate) = query.get("stops") {
+            tokio::select! {
+                () = self.sync_points.wait_at(gate) => {}
+                () = observed.cancellation.cancelled() => {
+                    return HandlerResponse::new(503, "text/plain", "stopped");
+                }
+            }
         }
         self.record_run(HandlerRun {
             tag: query.get("tag").cloned().unwrap_or_default(),

@@ -20,8 +20,8 @@ use actix_web::{
     web::{Data, Path, Payload, ServiceConfig, resource, route, scope},
 };
 use lockgate_actix_web::{
-    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, KeyPart, LockLayer, LockOutage,
-    Quota, RateLimitLayer, RateLimitOutage, deferred_routes,
+    CurrentCancellation, CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, KeyPart,
+    LockLayer, LockOutage, Quota, RateLimitLayer, RateLimitOutage, deferred_routes,
 };
 use tokio::sync::oneshot;
 
@@ -250,6 +250,7 @@ async fn handle_request(
     lock: Option<CurrentLock>,
     rate: Option<CurrentRate>,
     job: Option<CurrentJob>,
+    cancellation: CurrentCancellation,
     id: Option<Path<String>>,
     request: HttpRequest,
     body: Payload,
@@ -260,6 +261,7 @@ async fn handle_request(
         quota_remaining: rate.map(|rate| rate.0.decision().remaining()),
         run_fence: job.as_ref().map(|job| job.0.fence),
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
+        cancellation: cancellation.0,
         ..describe_request(&app, &request)
     };
     build_response(app.handler.handle_request(observed, body).await)

@@ -21,8 +21,8 @@ use axum::{
     routing::{MethodFilter, any, on},
 };
 use lockgate_axum::{
-    CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, KeyPart, LockLayer, LockOutage,
-    Quota, RateLimitLayer, RateLimitOutage, deferred_routes,
+    CurrentCancellation, CurrentJob, CurrentLock, CurrentRate, DeferLayer, DeferWorker, KeyPart,
+    LockLayer, LockOutage, Quota, RateLimitLayer, RateLimitOutage, deferred_routes,
 };
 use tokio::{net::TcpListener, sync::oneshot};
 
@@ -257,6 +257,7 @@ async fn handle_request(
     lock: Option<CurrentLock>,
     rate: Option<CurrentRate>,
     job: Option<CurrentJob>,
+    cancellation: CurrentCancellation,
     id: Option<Path<String>>,
     request: Request,
 ) -> Response {
@@ -267,6 +268,7 @@ async fn handle_request(
         quota_remaining: rate.map(|rate| rate.0.decision().remaining()),
         run_fence: job.as_ref().map(|job| job.0.fence),
         job: job.map(|job| (job.0.id.to_string(), job.0.attempt)),
+        cancellation: cancellation.0,
         ..describe_request(&app, &parts)
     };
     build_response(app.handler.handle_request(observed, body.into_data_stream()).await)
