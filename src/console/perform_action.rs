@@ -118,7 +118,7 @@ async fn perform_queue_action(admin: &Admin, action: ConsoleAction) -> Result<St
         }
         ConsoleAction::CancelTask { queue, id, reason } => {
             admin.cancel_task(operator_key(&queue), &parse_task_id(&id)?, &reason).await?;
-            Ok("The task is cancelled.".to_owned())
+            Ok("The task is cancelled, unless it was done before.".to_owned())
         }
         ConsoleAction::RunTaskNow { queue, id, reason } => {
             admin.run_task_now(operator_key(&queue), &parse_task_id(&id)?, &reason).await?;

@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use lockgate::Store;
+use lockgate::{
+    Store,
+    queue::{Task, TaskFailure},
+};
 use redis_test::server::RedisServer;
 use serde_json::Value;
 
@@ -106,6 +109,25 @@ async fn queue_is_listed_and_paused() {
     assert!(queue.stats().await.expect("the store answers").paused);
     let (code, text, _) = shop.run(&["top"]).await;
     assert!(code == Some(0) && text.contains("emails") && text.contains("paused"), "{text}");
+}
+
+#[tokio::test]
+async fn running_task_is_cancelled() {
+    let shop = Shop::start().await;
+    let queue = shop.store.queue::<String>("emails");
+    let worker = queue.worker(async |task: Task<String>| {
+        task.cancellation().cancelled().await;
+        Err::<(), _>(TaskFailure::new("stopped"))
+    });
+    let worker = tokio::spawn(worker.run(std::future::pending()));
+    let task = queue.push(&"ada@example.org".to_owned()).await.expect("there is room").into_id();
+    let runs = async { while queue.stats().await.expect("it answers").running == 0 {} };
+    tokio::time::timeout(TEST_TIMEOUT, runs).await.expect("it starts");
+    let cancel = ["queues", "cancel", "emails", task.as_str(), "--reason", "a test", "--yes"];
+    let (code, text, error) = shop.run(&cancel).await;
+    assert_eq!((code, text.as_str()), (Some(0), "done\n"), "{error}");
+    assert_eq!(queue.stats().await.expect("it answers").cancelled, 1);
+    worker.abort();
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ import { actionButton, notify } from "./actions.js";
 
 export const title = "Deferred requests";
 
+const RUNNING = "Its run is told to stop, and dropped after 5 s. If it succeeds before, it is done.";
 const STATES = [["pending", "waiting, delayed or running"], ["dead", "dead"], ["done", "done"]];
 
 export async function open(main, parameters) {
@@ -67,7 +68,7 @@ function buttons(job, done, section) {
   const { id, state } = job;
   const isPending = state === "queued" || state === "running";
   return [
-    state === "queued" ? actionButton("Cancel", { title: "Cancel this request?", action: () => ({ action: "cancel-job", id }), done }) : null,
+    isPending ? actionButton("Cancel", { title: "Cancel this request?", text: state === "running" ? RUNNING : undefined, action: () => ({ action: "cancel-job", id }), done }) : null,
     state === "queued" ? actionButton("Run now", { title: "Run this request as soon as its lock is free?", danger: false, action: () => ({ action: "run-job-now", id }), done }) : null,
     state === "dead" ? actionButton("Redrive", { title: "Run this request again?", danger: false, action: () => ({ action: "redrive-job", id }), done }) : null,
     !isPending ? actionButton("Purge", { title: "Delete this request and its response?", action: () => ({ action: "purge-job", id }), done }) : null,

@@ -6,6 +6,7 @@ import { chart, points } from "./history.js";
 
 export const title = "Queues";
 
+const RUNNING = "Its run is told to stop, and dropped after 5 s. If it succeeds before, it is done.";
 const STATES = [["due", "due"], ["delayed", "delayed"], ["running", "running"], ["dead", "dead letters"]];
 
 export async function open(main, { name, state = "due" }) {
@@ -66,7 +67,7 @@ function taskButtons(queue, state, task, done) {
     state === "dead" ? actionButton("Redrive", { title: "Run this task again?", danger: false, action: () => ({ action: "redrive-task", queue, id }), done }) : null,
     state === "dead" ? actionButton("Purge", { title: "Delete this dead letter?", action: () => ({ action: "purge-task", queue, id }), done }) : null,
     state === "delayed" ? actionButton("Run now", { title: "Run this task now?", danger: false, action: () => ({ action: "run-task-now", queue, id }), done }) : null,
-    state !== "dead" ? actionButton("Cancel", { title: "Cancel this task?", action: () => ({ action: "cancel-task", queue, id }), done }) : null,
+    state !== "dead" ? actionButton("Cancel", { title: "Cancel this task?", text: state === "running" ? RUNNING : undefined, action: () => ({ action: "cancel-task", queue, id }), done }) : null,
     may("see-payloads") ? element("button", { type: "button", onclick: async (event) => {
       try {
         const payload = await read("task-payload", { queue, id });

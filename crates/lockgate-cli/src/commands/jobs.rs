@@ -42,7 +42,7 @@ pub(crate) enum JobsCommand {
         #[arg(long)]
         reason: String,
     },
-    /// Cancel a request that has not started
+    /// Cancel a request that waits or runs; a run may take 10 s to end
     Cancel {
         /// Id of the request
         id: JobId,

@@ -39,7 +39,7 @@ pub(crate) enum QueuesCommand {
         #[arg(long, default_value_t = 50)]
         limit: usize,
     },
-    /// Cancel a waiting task
+    /// Cancel a task that waits or runs; a run may take 10 s to end
     Cancel {
         /// Name of the queue
         queue: String,
