@@ -64,7 +64,7 @@ fn serve_console(framework: WebFramework, store: &Store) -> SocketAddr {
             let console = lockgate_actix_web::console("/ops", operator).store(store);
             let app = move || App::new().service(console.clone());
             thread::spawn(|| {
-                System::new().block_on(lockgate_actix_web::serve(listener, app).into_future())
+                System::new().block_on(async { lockgate_actix_web::serve(listener, app).await })
             });
         }
     }
