@@ -9,9 +9,7 @@ use crate::{
     error::Error,
     json_time::{duration_ms, optional_duration_ms},
     key::Key,
-    store::{
-        FleetReport, HoldReport, HolderKind, JobId, LockSnapshot, ProcessReport, SnapshotHolder,
-    },
+    store::{FleetReport, HolderKind, JobId, LockSnapshot, LockToken, SnapshotHolder},
 };
 
 /// State of a lock for operators.
@@ -39,7 +37,7 @@ pub struct LockInspection {
 pub struct LockHolder {
     /// `exclusive`, `shared` or `permits`.
     pub mode: &'static str,
-    /// Id of the process; see [`ProcessReport::node`].
+    /// Id of the process; see [`ProcessReport::node`](crate::ProcessReport::node).
     pub node: String,
     /// Host of the process.
     pub host: Option<String>,
@@ -65,7 +63,7 @@ pub struct LockHolder {
 pub struct LockWaiter {
     /// `exclusive`, `shared` or `permits`.
     pub mode: &'static str,
-    /// Id of the process; see [`ProcessReport::node`].
+    /// Id of the process; see [`ProcessReport::node`](crate::ProcessReport::node).
     pub node: String,
     /// Host of the process, if it has answered.
     pub host: Option<String>,
@@ -135,13 +133,15 @@ impl LockInspection {
 
 impl LockHolder {
     fn new(holder: &SnapshotHolder, fleet: &FleetReport) -> Self {
-        let (node, is_offer) = match &holder.kind {
-            HolderKind::Holder(token) => (token.node(), false),
-            HolderKind::OfferToWaiter(token) => (token.node(), true),
-            HolderKind::OfferToJob(_) => ("", true),
+        let (token, is_offer) = match &holder.kind {
+            HolderKind::Holder(token) => (Some(token), false),
+            HolderKind::OfferToWaiter(token) => (Some(token), true),
+            HolderKind::OfferToJob(_) => (None, true),
         };
+        let node = token.map_or("", LockToken::node);
         let process = fleet.process(node);
-        let hold = process.filter(|_| !is_offer).and_then(longest_hold);
+        let hold = process.zip(token.filter(|_| !is_offer));
+        let hold = hold.and_then(|(process, token)| process.hold_under(token));
         Self {
             mode: holder.mode,
             node: node.to_owned(),
@@ -154,12 +154,6 @@ impl LockHolder {
             is_offer,
         }
     }
-}
-
-/// Returns the longest hold of a report about one lock. A process may have several holds of a
-/// shared lock, which look alike from outside.
-fn longest_hold(process: &ProcessReport) -> Option<&HoldReport> {
-    process.holds.first()
 }
 
 impl fmt::Display for LockInspection {

@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::node_id::NodeId;
+use crate::key::LogHash;
 
 /// Identity of an acquisition: `<nonce>:<node>`, both random hex. It is secret: never logged, never
 /// sent to a client.
@@ -35,6 +36,11 @@ impl LockToken {
 
     pub(crate) fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// Returns a digest of the token that other processes may see: it is not the token.
+    pub(crate) fn digest(&self) -> String {
+        LogHash(&self.0).to_string()
     }
 
     /// Returns the node part. Messages for this token go to that node's channel.

@@ -11,7 +11,7 @@ use crate::{
     durations::saturating_millis,
     instruments::StoreStats,
     key::Key,
-    store::{Store, hold_state::HoldState},
+    store::{Store, hold_state::HoldState, lock_token::LockToken},
 };
 
 /// Most holds in a report: the longest ones.
@@ -45,6 +45,10 @@ pub struct ProcessReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct HoldReport {
+    /// Digest that tells the holds of one process apart: twelve digits. It allows nothing, unlike
+    /// the token of the hold. Empty in reports of older versions.
+    #[serde(default)]
+    pub id: String,
     /// Name of the lock, as in [`Key::operator_name`].
     pub lock: String,
     /// `exclusive`, `shared` or `permits`.
@@ -74,14 +78,10 @@ pub struct WorkerReport {
 impl ProcessReport {
     /// Creates the report of this process, about one lock or about all.
     pub(crate) fn of(store: &Store, lock: Option<&Key>) -> Self {
-        let all_holds = store.agent().holds();
-        let hold_count = all_holds.len() as u64;
-        let mut holds: Vec<HoldReport> = all_holds
-            .iter()
-            .filter(|hold| lock.is_none_or(|lock| lock == hold.key()))
-            .map(|hold| HoldReport::of(hold))
-            .collect();
-        holds.sort_unstable_by_key(|hold| std::cmp::Reverse(hold.held_ms));
+        let mut holds = store.agent().holds();
+        let hold_count = holds.len() as u64;
+        holds.retain(|hold| lock.is_none_or(|lock| lock == hold.key()));
+        holds.sort_unstable_by_key(|hold| hold.held_since);
         holds.truncate(MAX_HOLDS);
         let workers = store.counters().workers();
         let workers = workers.iter().map(|worker| WorkerReport {
@@ -95,11 +95,18 @@ impl ProcessReport {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_ms: saturating_millis(uptime()),
-            holds,
+            holds: holds.iter().map(|hold| HoldReport::of(hold)).collect(),
             hold_count,
             workers: workers.collect(),
             stats: store.stats(),
         }
+    }
+
+    /// Returns the hold under this token, from a report about its lock. An older version does not
+    /// tell its holds apart, so it is the longest one.
+    pub(crate) fn hold_under(&self, token: &LockToken) -> Option<&HoldReport> {
+        let id = token.digest();
+        self.holds.iter().find(|hold| hold.id == id || hold.id.is_empty())
     }
 }
 
@@ -107,6 +114,7 @@ impl HoldReport {
     fn of(hold: &HoldState) -> Self {
         let now = tokio::time::Instant::now();
         Self {
+            id: hold.lease.token.digest(),
             lock: hold.key().operator_name().into_owned(),
             mode: hold.lease.terms.mode.name().to_owned(),
             fence: hold.fence,
