@@ -110,6 +110,8 @@ scenario_tests! { tests_on_each_store {
         header_can_name_the_lock,
         nested_layers_of_one_key_do_not_block_each_other,
         safe_methods_and_preflights_take_no_lock,
+        operators_see_each_holder_and_its_route,
+        operators_see_the_route_of_a_run,
         unrouted_requests_take_no_lock,
         request_body_is_streamed_under_the_lock;
     wait_queue:

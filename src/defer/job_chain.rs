@@ -29,7 +29,7 @@ use super::{
 use crate::{
     instruments::{RunResult, WebhookResult, record_deferred_wait, record_webhook},
     key::Key,
-    store::{ClaimedRun, JobId, Settlement},
+    store::{ClaimedRun, HoldRoute, JobId, Settlement},
 };
 
 /// Longest chain. After it the lock is released even if it has more jobs; the worker that receives
@@ -154,6 +154,9 @@ impl JobChain {
         let request = self.decode_run(started);
         if let Ok(request) = &request {
             started.label = RunLabel::of_request(request);
+        }
+        if let (Some(method), Some(route)) = (started.label.method(), started.label.route()) {
+            started.hold.state().record_route(&HoldRoute::new(method, route));
         }
         started.span = self.run_span(started, request.as_ref().ok());
         let StartedRun { run, label, span, .. } = &*started;

@@ -1,10 +1,10 @@
 //! `GateRequest`: a request as a driver shows it to a gate.
 
-use std::{fmt, net::SocketAddr};
+use std::{borrow::Cow, fmt, net::SocketAddr};
 
 use http::HeaderName;
 
-use crate::store::Store;
+use crate::store::{HoldRoute, Store};
 
 /// Result of routing a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +109,15 @@ pub trait GateRequest {
     /// Returns the result of routing.
     fn route(&mut self) -> RouteMatch;
 
+    /// Returns the pattern of [`route`](Self::route), if it matched one. An implementation that has
+    /// the pattern need not copy it. The result is for operators, and no decision depends on it.
+    fn route_pattern(&mut self) -> Option<Cow<'_, str>> {
+        match self.route() {
+            RouteMatch::Matched(pattern) => Some(pattern.into()),
+            _ => None,
+        }
+    }
+
     /// Returns a path parameter, decoded; `None` if the route has none of this name.
     ///
     /// # Errors
@@ -178,6 +187,12 @@ pub trait GateRequest {
 
     /// Removes a request extension and returns it.
     fn remove_extension<T: Clone + Send + Sync + 'static>(&mut self) -> Option<T>;
+}
+
+/// Returns the route of a request, to be shown with the locks that it holds.
+pub(crate) fn hold_route<V: GateRequest>(view: &mut V) -> Option<HoldRoute> {
+    let method = HoldRoute::method_name(view.method());
+    view.route_pattern().map(|pattern| HoldRoute::new(method, &pattern))
 }
 
 /// Returns the value of a header that may be sent once. Without a `host` header, the host is that

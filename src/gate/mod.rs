@@ -42,6 +42,7 @@ pub(crate) use self::{
     address::NetworkSet,
     direct_run_refusals::{DirectRunRefusals, GateId},
     direct_run_terms::{DirectRunTerms, IdempotencyLookup},
+    gate_request::hold_route,
     idempotent_run::{BeginOutcome, IdempotentRun, RunLimits, STOPPED_REASON},
     key_source::dedup_keys,
     layer_context::UnderLockMark,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     key::Key,
-    store::{HoldState, JobId, RunCancellation, Store},
+    store::{HoldRoute, HoldState, JobId, RunCancellation, Store},
 };
 
 /// Header that identifies a run in another process, which verifies it: see `http_replay`.
@@ -111,11 +111,12 @@ impl ReplayMarker {
         &self.0.store
     }
 
-    /// Notes the route of the run, for log records. Called by its lock layers.
+    /// Notes the route of the run, for log records and operators. Called by its lock layers.
     pub(crate) fn note_route<V: GateRequest>(&self, view: &mut V) {
         if self.0.route.get().is_none()
             && let RouteMatch::Matched(route) = view.route()
         {
+            self.0.hold.record_route(&HoldRoute::new(view.method(), &route));
             let _ = self.0.route.set(route);
         }
     }

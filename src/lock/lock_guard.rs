@@ -71,6 +71,9 @@ impl LockGuard {
         let (hold_state, grant) =
             (Arc::clone(hold.state()), Arc::new(SharedGrant::new(hold, None)));
         let weak_grant = Arc::downgrade(&grant);
+        if let Some(route) = previous.route() {
+            hold_state.record_route(route);
+        }
         previous.set_successor(&hold_state, weak_grant);
         Self(GrantShare::Owned(grant), span)
     }

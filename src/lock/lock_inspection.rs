@@ -53,6 +53,9 @@ pub struct LockHolder {
     pub lease_left: Duration,
     /// True if a deferred request runs under the lock.
     pub is_run: Option<bool>,
+    /// Method and route pattern of its request, such as `POST /orders/{id}`. `None` if code has
+    /// taken the lock.
+    pub route: Option<String>,
     /// True if the lock is reserved for the next waiter, who has not taken it yet.
     pub is_offer: bool,
 }
@@ -151,6 +154,7 @@ impl LockHolder {
             fence: hold.map(|hold| hold.fence),
             lease_left: holder.remaining,
             is_run: hold.map(|hold| hold.is_run),
+            route: hold.and_then(|hold| hold.route.clone()),
             is_offer,
         }
     }
@@ -186,6 +190,9 @@ impl fmt::Display for LockHolder {
             (Some(host), Some(pid)) => write!(formatter, "{host} (pid {pid})")?,
             _ if self.node.is_empty() => formatter.write_str("a deferred request")?,
             _ => write!(formatter, "process {}, which does not answer", self.node)?,
+        }
+        if let Some(route) = &self.route {
+            write!(formatter, " in {route}")?;
         }
         if let Some(held) = self.held {
             write!(formatter, " for {:.1} s", held.as_secs_f64())?;

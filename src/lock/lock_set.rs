@@ -6,7 +6,11 @@ use futures_util::future::join_all;
 use smallvec::SmallVec;
 
 use super::{held_lock_view::HeldLocks, lock_guard::LockGuard, release_status::ReleaseStatus};
-use crate::{error::Error, key::Key, store::LockLoss};
+use crate::{
+    error::Error,
+    key::Key,
+    store::{HoldRoute, LockLoss},
+};
 
 /// Several held locks. Dropping the set releases all of them in reverse order, as [`LockGuard`]
 /// does.
@@ -47,6 +51,13 @@ impl LockSet {
     /// Like [`first`](Self::first), to set its span.
     pub(super) fn first_mut(&mut self) -> Option<&mut LockGuard> {
         self.guards.first_mut().map(|(_, guard)| guard)
+    }
+
+    /// Records the route of the request that holds the locks, for operators.
+    pub(super) fn record_route(&self, route: &HoldRoute) {
+        for hold_state in self.guards.iter().filter_map(|(_, guard)| guard.hold_state()) {
+            hold_state.record_route(route);
+        }
     }
 
     pub(super) fn from_guards(guards: Vec<LockGuard>) -> Self {

@@ -1,6 +1,6 @@
 //! `Framework`: access to a router's data in an `http` request; `PlainHttp` for no router.
 
-use std::{convert, net::SocketAddr};
+use std::{borrow::Cow, convert, net::SocketAddr};
 
 use bytes::Bytes;
 use http::{Extensions, request::Parts};
@@ -32,6 +32,15 @@ pub trait Framework: Copy + Send + Sync + 'static {
 
     /// Returns the result of routing.
     fn route(parts: &mut Parts) -> RouteMatch;
+
+    /// Returns the pattern of the route, if it matched one; see
+    /// [`GateRequest::route_pattern`](crate::driver::GateRequest::route_pattern).
+    fn route_pattern(parts: &mut Parts) -> Option<Cow<'_, str>> {
+        match Self::route(parts) {
+            RouteMatch::Matched(pattern) => Some(pattern.into()),
+            _ => None,
+        }
+    }
 
     /// Returns a path parameter, percent-decoded; `None` if the route has none of this name.
     ///

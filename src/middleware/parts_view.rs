@@ -1,6 +1,6 @@
 //! `PartsView`: the head of an `http` request as a `GateRequest`, and its stored form.
 
-use std::{marker::PhantomData, net::SocketAddr};
+use std::{borrow::Cow, marker::PhantomData, net::SocketAddr};
 
 use http::{HeaderMap, HeaderName, HeaderValue, request::Parts, uri::Authority};
 
@@ -37,6 +37,10 @@ impl<F: Framework> GateRequest for PartsView<'_, F> {
 
     fn route(&mut self) -> RouteMatch {
         F::route(self.parts)
+    }
+
+    fn route_pattern(&mut self) -> Option<Cow<'_, str>> {
+        F::route_pattern(self.parts)
     }
 
     fn path_param(&mut self, name: &str) -> Result<Option<String>, PathParamError> {

@@ -13,7 +13,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::lock_lease::LockLease;
+use super::{hold_route::HoldRoute, lock_lease::LockLease};
 use crate::key::Key;
 
 /// Reason why a lock was lost before its release.
@@ -43,6 +43,8 @@ pub(crate) struct HoldState {
     /// A drop lets the lease expire instead of releasing it, because the work under it cannot be
     /// stopped and continues.
     expires_on_drop: AtomicBool,
+    /// Route of the request under the lock, if a layer has taken it.
+    route: OnceLock<HoldRoute>,
     /// Hold that continues this one on a lease of another mode, after a downgrade, with its owner.
     /// This module does not know the owner's type.
     successor: OnceLock<(Arc<Self>, Weak<dyn Any + Send + Sync>)>,
@@ -75,8 +77,18 @@ impl HoldState {
             closed: AtomicBool::new(false),
             receipt: AtomicU8::new(RECEIVED),
             expires_on_drop: AtomicBool::new(false),
+            route: OnceLock::new(),
             successor: OnceLock::new(),
         })
+    }
+
+    /// Records the route of the request under the lock. The first one stands.
+    pub(crate) fn record_route(&self, route: &HoldRoute) {
+        let _ = self.route.set(route.clone());
+    }
+
+    pub(crate) fn route(&self) -> Option<&HoldRoute> {
+        self.route.get()
     }
 
     /// Sets the hold that continues this one, and its owner. References to this state follow it.

@@ -12,6 +12,7 @@ mod deferred;
 #[cfg(any(test, feature = "fsck"))]
 mod fsck;
 mod grant_attempt;
+mod hold_route;
 mod hold_state;
 mod idempotency_record_completion;
 mod inspection;
@@ -85,6 +86,7 @@ pub use self::{
 };
 pub(crate) use self::{
     grant_attempt::GrantAttempt,
+    hold_route::HoldRoute,
     hold_state::HoldState,
     idempotency_record_completion::{IdempotencyRecordCompletion, IdempotencyRecordOutcome},
     live_stores::{created_store_count, live_store_count},

@@ -1,8 +1,9 @@
 //! Locks: which requests exclude each other.
 
+use lockgate::Key;
 use lockgate_tests::{TestCase, TestResponse};
 
-use super::{assert_no_token, response_fence};
+use super::{assert_no_token, expect_accepted, response_fence};
 
 /// Expects a busy response with all promised headers and members.
 #[track_caller]
@@ -71,6 +72,49 @@ pub(crate) async fn nested_layers_of_one_key_do_not_block_each_other(case: TestC
     let second = site.post("/nested/7").send().await.expect_status(200);
     assert!(response_fence(&second) > response_fence(&first));
     let _ = site.post("/orders/7/pay").send().await.expect_status(200);
+}
+
+/// Another process asks. The pattern is shown, and never the path.
+pub(crate) async fn operators_see_each_holder_and_its_route(case: TestCase) {
+    let (site, operator) = (case.start_site().await, case.new_store().await);
+    let hold = site.post_held("/orders/7/pay").await;
+    let lock = operator.lock(Key::path_param("id", "7")).inspect().await.expect("it answers");
+    let [holder] = &lock.holders[..] else { panic!("one holder: {lock:?}") };
+    assert_eq!(holder.route.as_deref(), Some("POST /orders/{id}/pay"));
+    assert_eq!((holder.pid, holder.is_run), (Some(std::process::id()), Some(false)));
+    assert!(lock.to_string().contains(" in POST /orders/{id}/pay for "), "{lock}");
+    let fence = response_fence(&hold.finish().await.expect_status(200));
+    assert_eq!(holder.fence, Some(fence));
+
+    let readers = [site.store(), site.store(), &case.new_store().await].map(|store| {
+        let request = store.lock("catalog").shared();
+        async move { request.acquire().await.expect("readers share it") }
+    });
+    let readers = futures_util::future::join_all(readers).await;
+    let lock = operator.lock("catalog").inspect().await.expect("it answers");
+    let mut seen: Vec<_> = lock.holders.iter().filter_map(|holder| holder.fence).collect();
+    seen.sort_unstable();
+    let mut fences: Vec<_> = readers.iter().map(lockgate::LockGuard::fence).collect();
+    fences.sort_unstable();
+    assert_eq!(seen, fences, "each holder has its own hold");
+    assert!(lock.holders.iter().all(|holder| holder.route.is_none()), "taken in code: {lock:?}");
+}
+
+pub(crate) async fn operators_see_the_route_of_a_run(case: TestCase) {
+    let (site, operator) = (case.start_site().await, case.new_store().await);
+    let hold = site.post_held("/orders/7/pay").await;
+    let job = expect_accepted(site.post("/orders/7/refund?gate=run").send().await);
+    let _ = hold.finish().await.expect_status(200);
+    case.handler.sync_points.wait_for_arrival("run").await;
+    let lock = operator.lock(Key::path_param("id", "7")).inspect().await.expect("it answers");
+    let holders = lock.holders.iter().map(|holder| (holder.is_run, holder.route.as_deref()));
+    let route = Some("POST /orders/{id}/refund");
+    assert_eq!(holders.collect::<Vec<_>>(), [(Some(true), route)]);
+    let fleet = operator.fleet().await.expect("it answers");
+    let holds = fleet.processes.iter().flat_map(|process| &process.holds);
+    assert_eq!(holds.map(|hold| hold.route.as_deref()).collect::<Vec<_>>(), [route]);
+    case.handler.sync_points.open("run");
+    let _ = job.wait_for_final_status(&site).await;
 }
 
 pub(crate) async fn safe_methods_and_preflights_take_no_lock(case: TestCase) {

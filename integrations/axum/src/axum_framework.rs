@@ -1,7 +1,7 @@
 //! `AxumFramework`, axum's implementation of `Framework`: routes, path parameters and addresses of
 //! a request, and its bodies.
 
-use std::{net::SocketAddr, sync::LazyLock};
+use std::{borrow::Cow, net::SocketAddr, sync::LazyLock};
 
 use axum::{
     Extension, Router,
@@ -47,6 +47,10 @@ impl Framework for AxumFramework {
             Ok(_) if !is_entering_nested_service(&parts.extensions) => RouteMatch::Unmatched,
             _ => RouteMatch::Unknown,
         }
+    }
+
+    fn route_pattern(parts: &mut Parts) -> Option<Cow<'_, str>> {
+        parts.extensions.get::<MatchedPath>().map(|matched| matched.as_str().into())
     }
 
     fn path_param(parts: &mut Parts, name: &str) -> Result<Option<String>, PathParamError> {

@@ -26,6 +26,7 @@ async function showLock(section, key) {
     table("Holders", [
       ["Mode", (holder) => holder.mode],
       ["Process", (holder) => holder.host ? `${holder.host} (${holder.pid})` : "process has not answered"],
+      ["Route", (holder) => holder.route],
       ["State", (holder) => holder.is_offer ? "offered" : holder.is_run ? "runs a deferred request" : "held"],
       ["Held for", (holder) => duration(holder.held_ms), true],
       ["Lease left", (holder) => duration(holder.lease_left_ms), true],
@@ -55,6 +56,7 @@ function allLocks({ holds = [] }) {
     table("Longest holds", [
       ["Lock", (hold) => element("a", { href: `#locks?key=${encodeURIComponent(hold.lock)}` }, hold.lock)],
       ["Process", (hold) => `${hold.host} (${hold.pid})`],
+      ["Route", (hold) => hold.route],
       ["Mode", (hold) => hold.mode],
       ["Held for", (hold) => duration(hold.held_ms), true],
       ["Lease left", (hold) => duration(hold.lease_left_ms), true],

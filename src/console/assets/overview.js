@@ -38,6 +38,7 @@ function content({ store, jobs = {}, queues = [], holds = [], processes = [], st
       ["Lock", (hold) => element("a", { href: `#locks?key=${encodeURIComponent(hold.lock)}` }, hold.lock)],
       ["Held for", (hold) => duration(hold.held_ms), true],
       ["By", (hold) => `${hold.host} (${hold.pid})`],
+      ["Route", (hold) => hold.route],
     ], holds.slice(0, 5), "No lock is held."),
   ];
 }

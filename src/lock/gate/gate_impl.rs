@@ -75,6 +75,9 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
             clear_slot(context.slot.as_ref());
             match acquired {
                 Ok(LockOutcome::Granted(guards)) => {
+                    if let Some(route) = &context.route {
+                        guards.record_route(route);
+                    }
                     let average_hold_time = Arc::clone(&self.average_hold_time);
                     let locks = AdmittedRequestLocks::Acquired {
                         guards,

@@ -10,6 +10,7 @@ use crate::{
     gate::{
         DirectRunRefusals, GateRequest, InitialVerdict, KeyError, LockInstruction, MethodFilter,
         ParkingSlot, RequestKind, UnderLockMark, UnlistedMethodMark, current_replay, dedup_keys,
+        hold_route,
     },
     key::Key,
     lock::{held_lock_view::HeldLocks, stripped_headers::has_trusted_replay},
@@ -118,7 +119,8 @@ impl<R: RequestKind> LockLayer<R> {
                 slot.filter(|slot| !is_trusted_replay && (can_defer || slot.records_direct_runs()));
         }
         let outer = outer.has_content().then(|| Box::new(outer));
-        InitialVerdict::Enter(LockEntryContext { store, keys, mode, slot, inherited: outer })
+        let route = hold_route(view);
+        InitialVerdict::Enter(LockEntryContext { store, keys, mode, route, slot, inherited: outer })
     }
 }
 

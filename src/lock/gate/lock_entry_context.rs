@@ -10,7 +10,7 @@ use crate::{
     key::Key,
     lock::held_lock_view::{HeldLock, HeldLocks},
     reply::Reply,
-    store::{LockMode, Store},
+    store::{HoldRoute, LockMode, Store},
 };
 
 /// Entry context of a lock. It is moved with the future of every request, so the parts that few
@@ -21,6 +21,8 @@ pub struct LockEntryContext {
     /// At least one, without duplicates.
     pub(super) keys: Vec<Key>,
     pub(super) mode: LockMode,
+    /// Route of the request, if its pattern is known.
+    pub(super) route: Option<HoldRoute>,
     /// Slot of an outer layer that would accept the request, with the time to wait before.
     pub(super) slot: Option<ParkingSlot>,
     pub(super) inherited: Option<Box<OuterLayerContext>>,

@@ -61,6 +61,9 @@ pub struct HoldReport {
     pub lease_left_ms: u64,
     /// True if a deferred request runs under the lock.
     pub is_run: bool,
+    /// Method and route pattern of the request under the lock, such as `POST /orders/{id}`. `None`
+    /// if code has taken the lock, or if the layer found no pattern.
+    pub route: Option<String>,
 }
 
 /// A worker of a process.
@@ -123,6 +126,7 @@ impl HoldReport {
                 hold.lease.valid_until().saturating_duration_since(now),
             ),
             is_run: hold.lease.terms.job.is_some(),
+            route: hold.route().map(|route| route.as_str().to_owned()),
         }
     }
 }

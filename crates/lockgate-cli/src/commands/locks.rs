@@ -67,13 +67,15 @@ pub(crate) async fn run(
             rows.truncate(MAX_LISTED);
             context.output.print_rows(
                 &rows,
-                ["LOCK", "MODE", "HELD", "LEASE LEFT", "FENCE", "PROCESS"],
+                ["LOCK", "MODE", "HELD", "LEASE LEFT", "FENCE", "PROCESS", "ROUTE"],
                 |row| {
-                    let HoldReport { lock, mode, held_ms, lease_left_ms, fence, .. } = row.hold;
+                    let HoldReport { lock, mode, held_ms, lease_left_ms, fence, route, .. } =
+                        row.hold;
+                    let route = route.clone().unwrap_or_default();
                     let [held, left] = [*held_ms, *lease_left_ms]
                         .map(|ms| readable_duration(Duration::from_millis(ms)));
                     let process = format!("{} (pid {})", row.host, row.pid);
-                    [lock.clone(), mode.clone(), held, left, fence.to_string(), process]
+                    [lock.clone(), mode.clone(), held, left, fence.to_string(), process, route]
                 },
             )
         }
@@ -94,6 +96,9 @@ async fn show(context: &CommandContext<'_>, lock: &str) -> Result<(), CliError> 
     let inspection = context.store.lock(Key::from_operator_name(lock)).inspect().await?;
     context.output.print(&inspection, |inspection| {
         let mut text = format!("{inspection}\n");
+        for holder in inspection.holders.iter().skip(1) {
+            text += &format!("also {holder}\n");
+        }
         if !inspection.waiters.is_empty() {
             let mut table = TextTable::new(["WAITS", "MODE", "PROCESS"]);
             for waiter in &inspection.waiters {
