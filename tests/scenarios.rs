@@ -112,6 +112,7 @@ scenario_tests! { tests_on_each_store {
         safe_methods_and_preflights_take_no_lock,
         operators_see_each_holder_and_its_route,
         operators_see_the_route_of_a_run,
+        forced_release_takes_the_lock_from_its_holder,
         unrouted_requests_take_no_lock,
         request_body_is_streamed_under_the_lock;
     wait_queue:

@@ -40,6 +40,7 @@ one fault, which must be caught (the last line of the output says in which confi
                        it
   --handover-requeues  a handover makes the next waiter of its process join the queue instead of
                        taking the lock
+  --force-no-offer     an operator's forced release does not offer the lock
   --handover-overtakes the next waiter of the process takes the lock although others arrived before
                        it
 """
@@ -49,19 +50,19 @@ from collections import deque
 FLAGS = (
     "--no-job-skip", "--keep-head", "--no-nudge", "--job-token", "--claim-dequeues", "--no-run",
     "--reader-barge", "--no-window", "--any-mode", "--no-leave", "--handover-requeues",
-    "--handover-overtakes",
+    "--handover-overtakes", "--force-no-offer",
 )
 (
     NO_JOB_SKIP, KEEP_HEAD, NO_NUDGE, JOB_TOKEN, CLAIM_DEQUEUES, NO_RUN,
     BARGE, NO_WINDOW, ANY_MODE, NO_LEAVE, HANDOVER_REQUEUES,
-    HANDOVER_OVERTAKES,
+    HANDOVER_OVERTAKES, FORCE_NO_OFFER,
 ) = (f in sys.argv for f in FLAGS)
 PERMITS = 2
 
 # Modes of the live processes, jobs and workers. Then the processes that arrive again
 # (`rearriving`), that may arrive with an older sequence of their process (`with_old_sequence`),
 # that hand the lock over once (`handing_over`), that downgrade (`downgrading`), and that never die
-# (`immortal`).
+# (`immortal`); and whether an operator takes the lock from its holders (`forces_release`).
 CONFIGS = {
     "jobs": dict(live={"A": "x", "B": "x"}, jobs="JK", workers="VW"),
     "readers": dict(live={"A": "x", "B": "x", "C": "s", "D": "s"}),
@@ -77,6 +78,9 @@ CONFIGS = {
     ),
     "downgrade": dict(
         live={"A": "x", "B": "x", "C": "s", "D": "s"}, downgrading="AB", immortal="D",
+    ),
+    "forced release": dict(
+        live={"A": "x", "B": "x", "C": "s"}, jobs="J", workers="V", forces_release=True,
     ),
     "phase": dict(
         live={"A": "x", "C": "s", "D": "s", "E": "s"},
@@ -137,12 +141,13 @@ class Model:
 
     def __init__(
         self, live, jobs="", workers="", rearriving="", with_old_sequence="", handing_over="",
-        downgrading="", immortal="",
+        downgrading="", immortal="", forces_release=False,
     ):
         self.processes, self.mode = "".join(live), live
         self.jobs, self.workers = jobs, workers
         self.rearriving, self.with_old_sequence = rearriving, with_old_sequence
         self.handing_over, self.downgrading, self.immortal = handing_over, downgrading, immortal
+        self.forces_release = forces_release
         n = len(live)
         self.init = (
             (), (), ("idle",) * n, (False,) * n, (False,) * n, ("none",) * len(jobs),
@@ -251,6 +256,7 @@ class Model:
             self.job_transitions(go, s, j, q)
         for w, name in enumerate(self.workers):
             self.worker_transitions(go, s, w, name)
+        self.force_release(go, s)
         for o, kind, _ in held:
             if kind == "offered":
                 skips = jobs_skipped or (o in self.jobs and not NO_JOB_SKIP)
@@ -262,6 +268,24 @@ class Model:
         if overtaken and overtaken[1] == "open":
             go("window ends", overtaken=(overtaken[0], "over"))
         return out
+
+    def force_release(self, go, s):
+        """an operator takes the lock from its holders; offers stay"""
+        held, queue, live, rejoined, handed_over, jobs, alive_workers, jobs_skipped, overtaken = s
+        offers = tuple(m for m in held if m[1] == "offered")
+        if not self.forces_release or offers == held:
+            return
+        owners = {m[0] for m in held if m[1] == "held"}
+        new_live = tuple(
+            "gone" if p in owners and status == "hold" else status
+            for p, status in zip(self.processes, live))
+        new_jobs = tuple(
+            "run:x" if status.startswith("run:") and q + status[4] in owners else status
+            for q, status in zip(self.jobs, jobs))
+        new_held, new_queue = offers, queue
+        if not FORCE_NO_OFFER:
+            new_held, new_queue = self.serve_head(offers, queue, jobs_skipped)
+        go("force", held=new_held, queue=new_queue, live=new_live, jobs=new_jobs)
 
     def live_transitions(self, go, s, i, p):
         held, queue, live, rejoined, handed_over, jobs, alive_workers, jobs_skipped, overtaken = s
@@ -357,7 +381,9 @@ SYSTEM_TRANSITIONS = (
     "confirm", "take", "join", "release", "reclaim", "show up", "claim", "ack", "nudge", "lapse",
     "expire", "window",
 )
-SERVING_TRANSITIONS = ("confirm", "take", "join", "release", "leave", "downgrade", "ack", "nudge")
+SERVING_TRANSITIONS = (
+    "confirm", "take", "join", "release", "leave", "downgrade", "ack", "nudge", "force",
+)
 
 
 def explore(model):

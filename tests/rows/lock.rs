@@ -1,7 +1,12 @@
 //! Locks: which requests exclude each other.
 
-use lockgate::Key;
-use lockgate_tests::{TestCase, TestResponse};
+use std::time::Duration;
+
+use lockgate::{
+    Key, LockLoss,
+    admin::{Operator, Permission},
+};
+use lockgate_tests::{TestCase, TestResponse, eventually, with_timeout};
 
 use super::{assert_no_token, expect_accepted, response_fence};
 
@@ -115,6 +120,28 @@ pub(crate) async fn operators_see_the_route_of_a_run(case: TestCase) {
     assert_eq!(holds.map(|hold| hold.route.as_deref()).collect::<Vec<_>>(), [route]);
     case.handler.sync_points.open("run");
     let _ = job.wait_for_final_status(&site).await;
+}
+
+/// The guard is told: its next renewal would be later than the end of the test.
+pub(crate) async fn forced_release_takes_the_lock_from_its_holder(case: TestCase) {
+    let (holder, operator) = (case.new_store().await, case.new_store().await);
+    let lock = holder.lock(Key::path_param("id", "7")).lease(Duration::from_secs(600));
+    let guard = lock.max_hold(Duration::from_secs(3_600)).acquire().await.expect("it is free");
+    let site = case.start_site().await;
+    expect_busy(site.post("/orders/7/pay").send().await);
+    let waiter = site.post("/orders/7/ship").spawn();
+    eventually("the request to wait", async || {
+        let lock = operator.lock(Key::path_param("id", "7")).inspect().await;
+        lock.expect("it answers").waiter_count == 1
+    })
+    .await;
+    let admin = operator.admin(Operator::new("ada", Permission::Act));
+    let released = admin.force_release(Key::path_param("id", "7"), "it hangs").await;
+    assert_eq!(released.expect("it has a holder"), 1);
+    let loss = with_timeout("the holder to be told", guard.lost()).await;
+    assert_eq!(loss, LockLoss::Taken);
+    let answer = waiter.response().await.expect_status(200);
+    assert!(response_fence(&answer) > guard.fence());
 }
 
 pub(crate) async fn safe_methods_and_preflights_take_no_lock(case: TestCase) {

@@ -7,7 +7,7 @@
 -- Not resent: a copy would take the lock from the next holder.
 -- Caller gone: the lock is free, and offered to its queue.
 -- h gone: the lock is free already.
--- The next fence is above all fences of the removed holders, with those reserved for handovers.
+-- The next grant has a fence above all of the removed holders, with those reserved for handovers.
 -- The holders are told, and find out at the next renewal at the latest. An offer stays: it lapses
 -- in a moment, and its waiter has left the queue.
 select_lock_by_key(KEYS[1])
@@ -21,8 +21,5 @@ for _, member in ipairs(redis.call('ZRANGE', HOLDERS, '0', SCAN_LIMIT - 1)) do
     redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node, 'x ' .. LOCK_NAME)
   end
 end
-if #nodes > 0 then
-  next_fence()
-  offer_next()
-end
+if #nodes > 0 then offer_next() end
 return nodes

@@ -55,7 +55,6 @@ impl LockTransaction<'_> {
             self.send_wakeup(&node, WakeupMessage::ForcedRelease);
         }
         if released > 0 {
-            self.next_fence();
             self.offer_next();
         }
         released

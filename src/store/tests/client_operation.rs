@@ -33,6 +33,8 @@ pub(super) enum ClientOperation {
     /// Reads the queue state of a held lock.
     RefreshGrant(usize),
     Downgrade(usize, u64),
+    /// An operator takes a lock from its holders.
+    ForceRelease(usize),
     Renew(usize, u64),
     Enqueue(JobTemplate),
     /// Repeats the latest enqueue command.
@@ -132,6 +134,7 @@ fn any_operation() -> impl Strategy<Value = ClientOperation> {
         3 => (token(), lease(), 0..9_u64).prop_map(|(token, k, wait)| ClientOperation::ReleaseAndReacquire(token, k, wait)),
         2 => token().prop_map(ClientOperation::RefreshGrant),
         2 => (token(), lease()).prop_map(|(token, k)| ClientOperation::Downgrade(token, k)),
+        1 => lock().prop_map(ClientOperation::ForceRelease),
         2 => (token(), lease()).prop_map(|(token, k)| ClientOperation::Renew(token, k)),
         6 => job_templates().prop_map(ClientOperation::Enqueue),
         1 => Just(ClientOperation::RepeatEnqueue),

@@ -34,6 +34,9 @@ async fn forced_release_offers_the_lock_with_a_higher_fence(rig: &StoreHarness) 
     let fence = rig.acquire_as(Exclusive, &key, &holder).await;
     rig.join_queue_as(Exclusive, &key, &waiter).await;
     assert_eq!(rig.backend().force_release(key.clone()).await.unwrap(), 1);
+    let snapshot = rig.backend().inspect_lock(key.clone()).await.unwrap();
+    let kinds: Vec<_> = snapshot.holders.into_iter().map(|holder| holder.kind).collect();
+    assert_eq!(kinds, [HolderKind::OfferToWaiter(waiter.clone())]);
     // Above the fences that are reserved for handovers of the old holder, too.
     assert!(rig.acquire_as(Exclusive, &key, &waiter).await > fence + 32);
     assert_eq!(rig.release_as(Exclusive, &key, &holder).await, ReleaseOutcome::NotFound);

@@ -159,6 +159,7 @@ impl SimulatedClients {
                 let SimulatedWaiter { key, token, .. } = self.waiters[index].clone();
                 StoreCall::Downgrade(key, token, seconds_and_half(k))
             }
+            ClientOperation::ForceRelease(lock) => StoreCall::ForceRelease(self.keys[lock].clone()),
             ClientOperation::Renew(index, k) => {
                 let waiter = self.waiters[index].clone();
                 let mode = waiter.held_mode();

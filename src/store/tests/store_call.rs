@@ -21,6 +21,7 @@ pub(super) enum StoreCall {
     ReleaseAndReacquire(LockToken, LockMode, AcquireCommand),
     RefreshGrant(Key, LockToken),
     Downgrade(Key, LockToken, Duration),
+    ForceRelease(Key),
     Renew(LeaseRenewal),
     Enqueue(EnqueueCommand),
     Claim(ClaimCommand),
@@ -43,6 +44,8 @@ pub(super) enum StoreReply {
     ReleasedAndReacquired(ReleaseOutcome, AcquireReply),
     GrantRefreshed(Option<GrantRefresh>),
     Downgraded(bool),
+    /// Number of holders.
+    ForceReleased(usize),
     Renewed(Vec<bool>),
     Enqueued(EnqueueOutcome),
     Claimed(ClaimOutcome),
@@ -74,6 +77,9 @@ impl StoreCall {
             }
             Self::Downgrade(key, token, lease) => {
                 StoreReply::Downgraded(rig.downgrade(&key, &token, lease).await)
+            }
+            Self::ForceRelease(key) => {
+                StoreReply::ForceReleased(rig.backend().force_release(key).await.unwrap())
             }
             Self::Renew(item) => StoreReply::Renewed(rig.renew(vec![item]).await),
             Self::Enqueue(call) => StoreReply::Enqueued(rig.enqueue(call).await),

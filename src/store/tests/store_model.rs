@@ -93,6 +93,9 @@ impl StoreModel {
             (StoreCall::Downgrade(key, token, lease), StoreReply::Downgraded(r)) => {
                 self.lock_mut(key).check_downgrade(token, *lease, *r);
             }
+            (StoreCall::ForceRelease(key), StoreReply::ForceReleased(r)) => {
+                self.lock_mut(key).check_forced_release(*r);
+            }
             (StoreCall::Renew(c), StoreReply::Renewed(r)) => {
                 self.lock_mut(&c.key).check_renewal(&c.token, c.mode, c.lease, r == &[true]);
             }

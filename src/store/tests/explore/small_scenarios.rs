@@ -170,6 +170,29 @@ pub(super) fn small_scenarios() -> Vec<ModelScenario> {
                 expire_everything(),
             ],
         ),
+        scenario_with_modes(
+            "two readers and a writer whose lock an operator takes",
+            [LockMode::Shared, LockMode::Shared, LockMode::Exclusive],
+            [
+                wait_for_lock(FIRST_WAITER),
+                wait_for_lock(SECOND_WAITER),
+                wait_for_lock(THIRD_WAITER),
+                ClientOperation::ForceRelease(0),
+                expire_everything(),
+            ],
+        ),
+        small_scenario(
+            "a process and a request whose lock an operator takes",
+            1,
+            [
+                wait_for_lock(FIRST_WAITER),
+                enqueue_operation(true),
+                claim_head(),
+                settle_done(),
+                ClientOperation::ForceRelease(0),
+                expire_everything(),
+            ],
+        ),
         small_scenario(
             "a request that may run again",
             1,

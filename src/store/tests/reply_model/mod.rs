@@ -316,6 +316,13 @@ impl ReplyModel {
         }
     }
 
+    /// An operator takes the lock from all its holders. Their fences stay the highest so far.
+    pub(super) fn check_forced_release(&mut self, reply: usize) {
+        assert_eq!(reply, self.live_holders().count());
+        let now = self.now_ms;
+        self.holders.retain(|holder| holder.expires_ms <= now);
+    }
+
     pub(super) fn check_downgrade(&mut self, token: &LockToken, lease: Duration, reply: bool) {
         let is_exclusive = self.is_held_as(token, LockMode::Exclusive);
         assert_eq!(reply, is_exclusive || self.is_held_as(token, LockMode::Shared));

@@ -33,6 +33,39 @@ pub(super) const FAULTS: &[SourceFault] = &[
         suites: &[unit_tests(&["store::tests", "lock::"])],
     },
     SourceFault {
+        name: "forced-release-offers-nothing-lua",
+        table_row: "l10",
+        broken_behavior: "a waiter is not told of a lock that an operator has released",
+        edits: &[edit(
+            "src/store/lua/force_release.lua",
+            "if #nodes > 0 then offer_next() end",
+            "",
+        )],
+        suites: &[unit_tests(&["forced_release"])],
+    },
+    SourceFault {
+        name: "forced-release-keeps-holders-memory",
+        table_row: "l10",
+        broken_behavior: "a holder whose lock an operator has released still has it",
+        edits: &[edit(
+            "src/store/memory/lock_inspection.rs",
+            "                released += 1;\n                false\n",
+            "                released += 1;\n                FAULT\n",
+        )],
+        suites: &[unit_tests(&["forced_release"])],
+    },
+    SourceFault {
+        name: "forced-release-tells-nobody-lua",
+        table_row: "l10",
+        broken_behavior: "a holder learns of a forced release when it renews its lease",
+        edits: &[edit(
+            "src/store/lua/force_release.lua",
+            "    redis.call(PUBLISH_COMMAND, CHANNEL_PREFIX .. 'w:' .. node, 'x ' .. LOCK_NAME)\n",
+            "",
+        )],
+        suites: &[scenario_tests(&["forced_release"])],
+    },
+    SourceFault {
         name: "renewal-revives-lua",
         table_row: "l11",
         broken_behavior: "a late renewal revives a lost lock",
