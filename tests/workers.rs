@@ -1,4 +1,8 @@
-//! Limits that workers of several processes share, on the embedded store and on Redis.
+//! Workers of several processes, on the embedded store and on Redis: limits that they share, and the
+//! drain of one process.
+
+#[path = "workers/process_drain.rs"]
+mod process_drain;
 
 use std::{
     sync::Arc,

@@ -15,6 +15,7 @@ mod lock_actions;
 mod operator;
 mod permission;
 mod policy_actions;
+mod process_actions;
 mod queue_actions;
 #[cfg(any(test, feature = "fsck"))]
 mod store_actions;

@@ -183,3 +183,15 @@ async fn blocked_subject_is_refused_in_all_processes_until_it_is_unblocked() {
     admin.unblock("search", "7", "a test").await.expect("it may");
     until_admitted(true).await;
 }
+
+#[tokio::test]
+async fn drain_of_a_process_that_does_not_answer_is_not_possible() {
+    let store = Store::memory();
+    let admin = store.admin(Operator::new("ada", Permission::Act));
+    let refused = admin.drain_process("web-3", "a test").await;
+    assert!(matches!(refused, Err(AdminError::Invalid(_))), "{refused:?}");
+    let refused = admin.drain_process("07", "a test").await;
+    assert!(matches!(refused, Err(AdminError::NotPossible(_))), "{refused:?}");
+    let failed = AuditOutcome::Failed("no process with this id answers".to_owned());
+    assert_eq!(outcomes(&store).await[0], ("drain-process".to_owned(), failed));
+}

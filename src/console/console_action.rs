@@ -28,5 +28,7 @@ pub(super) enum ConsoleAction {
     RedriveTask { queue: String, id: String, reason: String },
     RedriveTasks { queue: String, per_second: u32, reason: String },
     PurgeTask { queue: String, id: String, reason: String },
+    DrainProcess { node: String, reason: String },
+    ResumeProcess { node: String, reason: String },
     Repair { reason: String },
 }

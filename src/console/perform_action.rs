@@ -36,6 +36,14 @@ pub(super) async fn perform_action(
         | ConsoleAction::ResetLimit { .. }
         | ConsoleAction::Block { .. }
         | ConsoleAction::Unblock { .. } => perform_limit_action(&admin, action).await,
+        ConsoleAction::DrainProcess { node, reason } => {
+            admin.drain_process(&node, &reason).await?;
+            Ok("The process is drained: its workers start nothing more.".to_owned())
+        }
+        ConsoleAction::ResumeProcess { node, reason } => {
+            admin.resume_process(&node, &reason).await?;
+            Ok("The workers of the process start work again.".to_owned())
+        }
         ConsoleAction::Repair { reason } => {
             let report = admin.repair_store(&reason).await?;
             let repaired = report.faults().filter(|finding| finding.repaired).count();

@@ -203,3 +203,19 @@ async fn lock_is_shown_and_released_by_force() {
     assert_eq!(snapshot["holds"][0]["lock"], "order:7");
     assert_eq!(snapshot["processes"].as_array().map(Vec::len), Some(1));
 }
+
+#[tokio::test]
+async fn process_is_drained_and_resumed_from_the_page() {
+    let store = Store::memory();
+    let _guard = store.lock("order:7").acquire().await.expect("it is free");
+    let console = console(&store, Permission::Act);
+    let node = store.fleet().await.expect("the store answers").processes[0].node.clone();
+    for (action, is_draining) in [("drain-process", true), ("resume-process", false)] {
+        let body = format!(r#"{{"action":"{action}","node":"{node}","reason":"a test"}}"#);
+        let request = request("POST", &[HOST, JSON, SAME_ORIGIN]);
+        let reply = respond(&console, request, "api/actions", body.as_bytes()).await;
+        assert_eq!(reply.status, 200, "{:?}", reply.body);
+        let fleet = store.fleet().await.expect("the store answers");
+        assert_eq!(fleet.processes[0].draining, is_draining);
+    }
+}

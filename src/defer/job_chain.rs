@@ -64,7 +64,7 @@ pub(super) struct JobChain {
     pub(super) shutdown: watch::Receiver<ShutdownPhase>,
     /// True while other locks wait for such a slot.
     pub(super) contended: Arc<AtomicBool>,
-    /// True while no run may start.
+    /// True while jobs are paused.
     pub(super) paused: Arc<AtomicBool>,
     /// Receivers of the worker's webhooks.
     pub(super) webhook_receivers: Arc<WebhookReceivers>,
@@ -123,10 +123,10 @@ impl JobChain {
         };
         let Some(mut permit) = permit else { return ChainOutcome::AwaitWakeup };
         // The queue may have been paused during a long wait for the permit.
-        let outcome = if self.paused.load(Ordering::Relaxed) {
-            ChainOutcome::AwaitWakeup
-        } else {
+        let outcome = if self.may_start_run() {
             self.claim_and_run(head, &mut permit).await
+        } else {
+            ChainOutcome::AwaitWakeup
         };
         shared_limits.release(store, permit).await;
         outcome
@@ -300,7 +300,13 @@ impl JobChain {
         is_slot_available
             && streak.run_count < MAX_STREAK
             && leaves_head
+            && self.may_start_run()
             && *self.shutdown.borrow() == ShutdownPhase::Running
+    }
+
+    /// Returns false while jobs are paused, or while an operator has drained this process.
+    fn may_start_run(&self) -> bool {
+        !self.paused.load(Ordering::Relaxed) && !self.worker.store.is_drained()
     }
 
     /// Waits for this phase. Never resolves if the worker's future was dropped: that is a crash

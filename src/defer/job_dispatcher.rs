@@ -101,6 +101,8 @@ pub(super) struct JobDispatcher {
     shutdown: watch::Sender<ShutdownPhase>,
     /// State at the last heartbeat.
     paused: Arc<AtomicBool>,
+    /// Changes when an operator drains this process, or resumes it.
+    process_drain: watch::Receiver<bool>,
     owned_shards: BTreeSet<u16>,
     due_polls: BTreeMap<u16, Instant>,
     /// Wakes at the first time in `due_polls`.
@@ -132,6 +134,7 @@ impl JobDispatcher {
     pub(super) fn new(worker: Arc<WorkerSettings>) -> Self {
         let request_capacity = RunCapacity::new(worker.concurrency);
         let registration = request_capacity.register(&worker.store);
+        let process_drain = worker.store.wakeups().process_drain();
         Self {
             request_capacity,
             _registration: registration,
@@ -143,6 +146,7 @@ impl JobDispatcher {
             worker,
             shutdown: watch::Sender::new(ShutdownPhase::Running),
             paused: Arc::default(),
+            process_drain,
             owned_shards: BTreeSet::new(),
             due_polls: BTreeMap::new(),
             due_poll_alarm: PreciseTimer::default(),
@@ -172,6 +176,7 @@ impl JobDispatcher {
                 // handled before new ones start.
                 biased;
                 () = &mut shutdown => break,
+                Ok(()) = self.process_drain.changed() => self.apply_process_drain(),
                 () = tokio::time::sleep_until(self.next_heartbeat) => self.refresh_membership().await,
                 Some(ended) = self.chain_tasks.join_next() => {
                     if let Ok((key, outcome)) = ended {
@@ -201,9 +206,12 @@ impl JobDispatcher {
         // Restarts the receiver of wake-ups if it ended with the runtime that it ran on.
         self.worker.store.wakeups();
         let was_late = Instant::now() > self.next_heartbeat + MAX_HEARTBEAT_DELAY;
-        let heartbeat = self.send_heartbeat(SHARD_LEASE).await;
+        let is_drained = self.worker.store.is_drained();
+        // A drained worker leaves, so that its peers take its shards.
+        let lease = if is_drained { Duration::ZERO } else { SHARD_LEASE };
+        let heartbeat = self.send_heartbeat(lease).await;
         let now = Instant::now();
-        if was_late || !heartbeat.as_ref().is_ok_and(|reply| !reply.is_paused) {
+        if was_late || is_drained || !heartbeat.as_ref().is_ok_and(|reply| !reply.is_paused) {
             self.worker.record_watch_gap();
         }
         let Ok(HeartbeatReply { own_shards, busy_shards, peers, is_paused, peer_expires_in }) =
@@ -239,7 +247,7 @@ impl JobDispatcher {
     fn handle_wakeup(&mut self, message: WakeupMessage) {
         let now = Instant::now();
         match message {
-            WakeupMessage::JobOffer(..) if self.paused.load(Ordering::Relaxed) => {}
+            WakeupMessage::JobOffer(..) if !self.may_start_runs() => {}
             WakeupMessage::JobOffer(key, id) if self.running_chains.contains_key(&key) => {
                 self.running_chains.insert(key, Some(id));
             }
@@ -263,8 +271,14 @@ impl JobDispatcher {
             | WakeupMessage::PoliciesChanged
             | WakeupMessage::FleetInquiry(..)
             | WakeupMessage::ForcedRelease
-            | WakeupMessage::CancelRun(_) => {}
+            | WakeupMessage::CancelRun(_)
+            | WakeupMessage::ProcessDrain(_) => {}
         }
+    }
+
+    /// Returns false while jobs are paused, or while an operator has drained this process.
+    fn may_start_runs(&self) -> bool {
+        !self.paused.load(Ordering::Relaxed) && !self.worker.store.is_drained()
     }
 
     fn handle_job_offer(&mut self, key: Key, id: JobId, now: Instant) {

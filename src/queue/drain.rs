@@ -26,6 +26,14 @@ const FINAL_POLLS_TIMEOUT: Duration = Duration::from_secs(2);
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl QueueWorkerLoop {
+    /// Starts no more tasks, or starts some again, as an operator has ordered for this process. What
+    /// runs goes on. A task that the poll in flight still claims is returned.
+    pub(super) fn apply_process_drain(&mut self) {
+        let (queue, is_drained) = (self.worker.log_name(), self.worker.store.is_drained());
+        tracing::info!(%queue, is_drained, "an operator has drained or resumed this worker");
+        (self.was_woken, self.next_poll_at) = (true, Some(Instant::now()));
+    }
+
     /// Lets current runs end until `cut_off` resolves, then drops them and returns their tasks.
     pub(super) async fn drain(&mut self, cut_off: impl Future<Output = ()>) {
         self.is_draining = true;

@@ -88,8 +88,9 @@ impl QueueWorkerLoop {
             .empty_queue_check
             .take()
             .filter(|check| check.check_count < MAX_EMPTY_QUEUE_CHECKS);
-        empty_check
-            .filter(|_| !self.was_woken && !self.is_draining && self.pending_settlements.is_empty())
+        empty_check.filter(|_| {
+            !self.was_woken && !self.starts_nothing() && self.pending_settlements.is_empty()
+        })
     }
 
     pub(super) fn apply_outcome(&mut self, outcome: PollOrEmptyCheck) {

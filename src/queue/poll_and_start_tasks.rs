@@ -43,7 +43,7 @@ impl QueueWorkerLoop {
             max_runs: self.free_slots().min(MAX_TASKS_PER_STEP),
             lease: *lease,
             limits: *limits,
-            idle_timeout: if self.is_draining || self.unreadable_tasks.is_yielding() {
+            idle_timeout: if self.starts_nothing() || self.unreadable_tasks.is_yielding() {
                 Duration::ZERO
             } else {
                 IDLE_REGISTRATION_TTL
@@ -127,7 +127,7 @@ impl QueueWorkerLoop {
             trace,
             payload,
         } = decode_record(record);
-        let is_too_late = self.is_draining || Instant::now() >= lease_until;
+        let is_too_late = self.starts_nothing() || Instant::now() >= lease_until;
         let QueueWorker { store, queue, .. } = &self.worker;
         let opened = match is_too_late {
             true => Err(Duration::ZERO),

@@ -17,7 +17,11 @@ use std::{
 };
 
 use futures_util::future::BoxFuture;
-use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::Instant,
+};
 
 use super::{
     empty_queue_check::{EmptyQueueCheck, PollOrEmptyCheck, poll_unless_still_empty},
@@ -50,6 +54,8 @@ pub(super) struct QueueWorkerLoop {
     /// The worker may be registered as idle.
     pub(super) is_listed_idle: bool,
     pub(super) is_draining: bool,
+    /// Changes when an operator drains this process, or resumes it.
+    pub(super) process_drain: watch::Receiver<bool>,
     /// Number of settlements in the poll in flight.
     pub(super) settlements_in_flight: usize,
     /// Flag of the poll in flight.
@@ -97,6 +103,7 @@ impl QueueWorkerLoop {
             poll_number: 0,
             is_listed_idle: false,
             is_draining: false,
+            process_drain: worker.store.wakeups().process_drain(),
             settlements_in_flight: 0,
             not_executed: NotExecutedFlag::default(),
             next_poll_at: Some(Instant::now()),
@@ -149,6 +156,7 @@ impl QueueWorkerLoop {
                 self.pending_renewal = None;
                 self.apply_renewals(renewals);
             }
+            Ok(()) = self.process_drain.changed() => self.apply_process_drain(),
             () = wakeup.notified() => {
                 self.was_woken = true;
                 self.next_poll_at = Some(Instant::now());
@@ -160,11 +168,16 @@ impl QueueWorkerLoop {
     }
 
     pub(super) fn free_slots(&self) -> usize {
-        if self.is_draining {
+        if self.starts_nothing() {
             0
         } else {
             self.worker.concurrency.saturating_sub(self.running.len())
         }
+    }
+
+    /// Returns true if the worker stops, or if an operator has drained its process.
+    pub(super) fn starts_nothing(&self) -> bool {
+        self.is_draining || self.worker.store.is_drained()
     }
 
     /// `None` while no slot is free or a poll is in flight: a task could not be started.
@@ -184,7 +197,10 @@ impl QueueWorkerLoop {
     fn start_poll(&mut self) {
         let is_due =
             self.next_poll_at.is_some_and(|at| at <= Instant::now()) && self.free_slots() > 0;
-        if self.pending_poll.is_some() || (self.pending_settlements.is_empty() && !is_due) {
+        // A worker of a drained process must not be woken in place of others.
+        let must_leave_idle = self.is_listed_idle && self.worker.store.is_drained();
+        let has_reason = is_due || must_leave_idle || !self.pending_settlements.is_empty();
+        if self.pending_poll.is_some() || !has_reason {
             return;
         }
         // Restarts the subscriber if it has ended with its runtime.

@@ -271,6 +271,11 @@ impl Store {
         wakeups
     }
 
+    /// Returns true while an operator has drained this process.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.inner.wakeups.is_drained()
+    }
+
     /// Starts to receive messages, unless this handle does so already: a process with locks answers
     /// operators, and is told of a forced release.
     pub(crate) fn ensure_listening(&self) {

@@ -47,6 +47,8 @@ pub(crate) struct WakeupListeners {
     lifetime: watch::Sender<()>,
     /// A caller has waited for a job.
     jobs_wanted: watch::Sender<bool>,
+    /// An operator has drained the process: its workers start nothing.
+    process_drain: watch::Sender<bool>,
 }
 
 impl WakeupListeners {
@@ -97,6 +99,16 @@ impl WakeupListeners {
     #[cfg(feature = "redis")]
     pub(crate) fn jobs_wanted(&self) -> watch::Receiver<bool> {
         self.jobs_wanted.subscribe()
+    }
+
+    /// Returns true while an operator has drained the process.
+    pub(crate) fn is_drained(&self) -> bool {
+        *self.process_drain.borrow()
+    }
+
+    /// Returns a receiver of the flag that an operator has drained the process.
+    pub(crate) fn process_drain(&self) -> watch::Receiver<bool> {
+        self.process_drain.subscribe()
     }
 
     /// Returns the notifier of a worker of a task queue.
@@ -170,6 +182,10 @@ impl WakeupListeners {
                 }
             }
             WakeupMessage::CancelRun(id) => wake(&self.runs, &id, RunCancellation::request),
+            WakeupMessage::ProcessDrain(is_drained) => {
+                self.process_drain
+                    .send_if_modified(|flag| std::mem::replace(flag, is_drained) != is_drained);
+            }
             WakeupMessage::Resync => {
                 self.policy_changes.notify_one();
                 wake_all(&self.offers, Notify::notify_one);

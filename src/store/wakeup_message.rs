@@ -30,6 +30,8 @@ pub(crate) enum WakeupMessage {
     ForcedRelease,
     /// An operator cancels the run of the job or task with this id.
     CancelRun(Arc<str>),
+    /// An operator drains this process, or, with false, resumes it.
+    ProcessDrain(bool),
     /// Messages may have been missed, so every listener polls.
     Resync,
 }
@@ -47,6 +49,7 @@ impl WakeupMessage {
             "j" => Some(Self::JobOffer(key, JobId::parse(parts.next()?)?)),
             "d" => Some(Self::ShardDue(key.shard())),
             "x" => Some(Self::ForcedRelease),
+            "drain" => Some(Self::ProcessDrain(key.as_str() == "on")),
             "t" => Some(Self::TasksReady(key.as_str().into())),
             _ => None,
         }
@@ -56,6 +59,8 @@ impl WakeupMessage {
     pub(crate) fn encode(&self) -> Option<String> {
         match self {
             Self::JobOffer(key, id) => Some(format!("j {key} {id}")),
+            Self::ProcessDrain(true) => Some("drain on".to_owned()),
+            Self::ProcessDrain(false) => Some("drain off".to_owned()),
             Self::QueueJoin(..)
             | Self::Offer(_)
             | Self::ShardDue(_)

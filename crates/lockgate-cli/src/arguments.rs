@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use crate::{
     commands::{
         audit::AuditArguments, jobs::JobsCommand, limits::LimitsCommand, locks::LocksCommand,
-        queues::QueuesCommand,
+        queues::QueuesCommand, workers::WorkersCommand,
     },
     exit_status::EXIT_CODES,
     output::Output,
@@ -74,8 +74,11 @@ pub(crate) enum Command {
     /// Task queues: depth, tasks, dead letters
     #[command(subcommand)]
     Queues(QueuesCommand),
-    /// Processes of the service and their workers
-    Workers,
+    /// Processes of the service and their workers; drain one
+    Workers {
+        #[command(subcommand)]
+        command: Option<WorkersCommand>,
+    },
     /// Check the store for jobs in no state or in two, keys without an owner, and wrong counts
     #[command(after_help = EXIT_CODES)]
     Check(CheckArguments),
@@ -106,7 +109,8 @@ impl Command {
             Self::Jobs(command) => command.is_read_only(),
             Self::Queues(command) => command.is_read_only(),
             Self::Check(check) => !check.repair,
-            Self::Workers | Self::Top | Self::Audit(_) => true,
+            Self::Workers { command } => command.is_none(),
+            Self::Top | Self::Audit(_) => true,
             Self::Completions { .. } => false,
         }
     }

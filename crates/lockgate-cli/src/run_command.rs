@@ -28,7 +28,7 @@ pub(crate) async fn run(store: &Store, arguments: &Arguments) -> Result<ExitStat
         Command::Limits(command) => limits::run(&context, command).await,
         Command::Jobs(command) => jobs::run(&context, command).await,
         Command::Queues(command) => queues::run(&context, command).await,
-        Command::Workers => workers::run(&context).await,
+        Command::Workers { command } => workers::run(&context, command.as_ref()).await,
         Command::Check(check) => return check::run(&context, check).await,
         Command::Top => top::run(&context).await,
         Command::Audit(audit) => audit::run(&context, audit).await,

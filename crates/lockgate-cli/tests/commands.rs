@@ -153,3 +153,22 @@ async fn unknown_job_and_wrong_arguments_have_their_exit_codes() {
     let (code, text, _) = shop.run(&["completions", "bash"]).await;
     assert!(code == Some(0) && text.contains("_lockgate"), "{text}");
 }
+
+#[tokio::test]
+async fn process_is_drained_and_resumed() {
+    let shop = Shop::start().await;
+    let _guard = shop.store.lock("order:7").acquire().await.expect("it is free");
+    let process = shop.run_json(&["workers"]).await[0].clone();
+    assert_eq!(process["draining"], false);
+    let name = format!("{}:{}", process["host"].as_str().expect("a host"), std::process::id());
+    let drain = ["workers", "drain", &name, "--reason", "it is being replaced", "--yes"];
+    let (code, text, error) = shop.run(&drain).await;
+    assert_eq!((code, text), (Some(0), format!("{name} is drained\n")), "{error}");
+    assert_eq!(shop.run_json(&["workers"]).await[0]["draining"], true);
+    let node = process["node"].as_str().expect("an id");
+    let (code, _, error) = shop.run(&["workers", "resume", node, "--reason", "it is well"]).await;
+    assert_eq!(code, Some(0), "{error}");
+    assert_eq!(shop.run_json(&["workers"]).await[0]["draining"], false);
+    let (code, _, error) = shop.run(&["workers", "drain", "web:1", "--reason", "x", "--yes"]).await;
+    assert!(code == Some(1) && error.starts_with("web:1 does not answer"), "{error}");
+}

@@ -1,5 +1,6 @@
 // Fleet: the processes that answered, and their workers.
 import { duration, element, table } from "./dom.js";
+import { actionButton } from "./actions.js";
 
 export const title = "Fleet";
 
@@ -13,5 +14,14 @@ export function open(main) {
     ["Locks held", (process) => String(process.hold_count), true],
     ["Workers", (process) => element("span", {}, process.workers.map((worker) =>
       element("div", {}, `${worker.queue ?? "deferred requests"}: ${worker.busy} of ${worker.slots} slots busy`)))],
+    ["State", (process) => process.draining ? "draining" : "works"],
+    ["Actions", drainButton],
   ], processes, "No process answered.")) };
+}
+
+function drainButton(process) {
+  const { node, host, pid } = process, name = `${host} (${pid})`;
+  return process.draining
+    ? actionButton("Resume", { title: `Resume ${name}?`, danger: false, action: () => ({ action: "resume-process", node }) })
+    : actionButton("Drain", { title: `Drain ${name}?`, text: "Its workers finish what runs and start nothing more, until it is resumed or starts again. It goes on to serve requests.", action: () => ({ action: "drain-process", node }) });
 }

@@ -1,6 +1,9 @@
-//! Drain of a worker of deferred requests: it receives no new jobs, and current runs may end.
+//! Drain of a worker of deferred requests: it receives no new jobs, and current runs may end. At
+//! a stop the worker ends afterwards; an operator's drain of its process can be ended.
 
 use std::{future::Future, pin::pin, time::Duration};
+
+use tokio::time::Instant;
 
 use super::{JobDispatcher, RETRY_DELAY};
 use crate::defer::job_chain::ShutdownPhase;
@@ -12,6 +15,17 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl JobDispatcher {
+    /// Starts no more runs, or starts some again, as an operator has ordered for this process. What
+    /// runs goes on. The heartbeat that follows gives up the shards or takes some.
+    pub(super) fn apply_process_drain(&mut self) {
+        let (node, is_drained) = (self.worker.store.node(), self.worker.store.is_drained());
+        tracing::info!(%node, is_drained, "an operator has drained or resumed this worker");
+        if is_drained {
+            self.forward_ready_locks(true);
+        }
+        self.next_heartbeat = Instant::now();
+    }
+
     /// Releases the shards, repeated until the store replies. Otherwise peers would wait for the
     /// lease.
     fn release_shards(&self, mut released: bool) -> impl Future<Output = ()> + Send + use<> {

@@ -27,10 +27,10 @@ impl JobDispatcher {
         capacity.is_available()
     }
 
-    /// Starts chains for ready locks within the capacity. While the queue is paused, the due index
-    /// keeps them.
+    /// Starts chains for ready locks within the capacity. While none may start, the due index keeps
+    /// them.
     pub(super) fn start_ready_chains(&mut self) {
-        if self.paused.load(Ordering::Relaxed) {
+        if !self.may_start_runs() {
             self.ready_queues.clear();
         }
         self.start_owner_lookup();

@@ -35,6 +35,10 @@ pub struct ProcessReport {
     pub holds: Vec<HoldReport>,
     /// Number of locks that the process holds.
     pub hold_count: u64,
+    /// True while an operator has [drained](crate::admin::Admin::drain_process) the process: its
+    /// workers finish what runs, and start nothing.
+    #[serde(default)]
+    pub draining: bool,
     /// Workers of the process.
     pub workers: Vec<WorkerReport>,
     /// What the process has done so far.
@@ -100,6 +104,7 @@ impl ProcessReport {
             uptime_ms: saturating_millis(uptime()),
             holds: holds.iter().map(|hold| HoldReport::of(hold)).collect(),
             hold_count,
+            draining: store.is_drained(),
             workers: workers.collect(),
             stats: store.stats(),
         }

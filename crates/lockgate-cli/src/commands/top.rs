@@ -24,5 +24,5 @@ pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
     print_line("");
     queues::run(context, &QueuesCommand::List).await?;
     print_line("");
-    workers::run(context).await
+    workers::run(context, None).await
 }

@@ -1,25 +1,90 @@
-//! `lockgate workers`: the processes that answer, and their workers.
+//! `lockgate workers`: the processes that answer, their workers, and the drain of one process.
 
 use std::time::Duration;
 
+use clap::{Args, Subcommand};
+use lockgate::{ProcessReport, admin::AdminError};
+
 use crate::{
-    cli_error::CliError, command_context::CommandContext, readable_time::readable_duration,
+    cli_error::CliError, command_context::CommandContext, output::print_line,
+    readable_time::readable_duration,
 };
 
-pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
+#[derive(Debug, Subcommand)]
+pub(crate) enum WorkersCommand {
+    /// Let the workers of a process finish what runs, and start nothing more
+    Drain(ProcessArguments),
+    /// Let the workers of a drained process start work again
+    Resume(ProcessArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProcessArguments {
+    /// The process, as HOST:PID or by its id
+    #[arg(value_name = "HOST:PID|NODE")]
+    process: String,
+    /// Why, for the audit log
+    #[arg(long)]
+    reason: String,
+}
+
+pub(crate) async fn run(
+    context: &CommandContext<'_>,
+    command: Option<&WorkersCommand>,
+) -> Result<(), CliError> {
+    match command {
+        None => list(context).await,
+        Some(WorkersCommand::Drain(arguments)) => {
+            let process = &arguments.process;
+            context.confirm(&format!("Drain {process}? Its workers start nothing more."))?;
+            for node in nodes_of(context, process).await? {
+                context.admin().drain_process(&node, &arguments.reason).await?;
+            }
+            print_line(format_args!("{process} is drained"));
+            Ok(())
+        }
+        Some(WorkersCommand::Resume(arguments)) => {
+            for node in nodes_of(context, &arguments.process).await? {
+                context.admin().resume_process(&node, &arguments.reason).await?;
+            }
+            print_line(format_args!("{} is resumed", arguments.process));
+            Ok(())
+        }
+    }
+}
+
+async fn list(context: &CommandContext<'_>) -> Result<(), CliError> {
     let fleet = context.store.fleet().await?;
-    let columns = ["PROCESS", "VERSION", "UP", "LOCKS", "WORKERS"];
+    let columns = ["PROCESS", "NODE", "VERSION", "UP", "LOCKS", "STATE", "WORKERS"];
     context.output.print_rows(&fleet.processes, columns, |process| {
         let workers = process.workers.iter().map(|worker| {
             let queue = worker.queue.as_deref().unwrap_or("deferred requests");
             format!("{queue} {}/{}", worker.busy, worker.slots)
         });
         [
-            format!("{} (pid {})", process.host, process.pid),
+            format!("{}:{}", process.host, process.pid),
+            process.node.clone(),
             process.version.clone(),
             readable_duration(Duration::from_millis(process.uptime_ms)),
             process.hold_count.to_string(),
+            if process.draining { "draining" } else { "works" }.to_owned(),
             workers.collect::<Vec<_>>().join(", "),
         ]
     })
+}
+
+/// Returns the ids of a process: one for each of its store handles. An id stands for itself.
+async fn nodes_of(context: &CommandContext<'_>, process: &str) -> Result<Vec<String>, CliError> {
+    if !process.contains(':') {
+        return Ok(vec![process.to_owned()]);
+    }
+    let fleet = context.store.fleet().await?;
+    let is_named = |report: &&ProcessReport| format!("{}:{}", report.host, report.pid) == process;
+    let nodes: Vec<_> =
+        fleet.processes.iter().filter(is_named).map(|report| report.node.clone()).collect();
+    if nodes.is_empty() {
+        let sentence = format!("{process} does not answer; `lockgate workers` lists who does");
+        return Err(AdminError::NotPossible(sentence).into());
+    }
+    Ok(nodes)
 }

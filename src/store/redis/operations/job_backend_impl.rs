@@ -103,7 +103,7 @@ impl JobBackend for RedisBackend {
     }
 
     fn send_wakeup(&self, node: NodeId, message: WakeupMessage) -> StoreFuture<'_, ()> {
-        Box::pin(self.send_job_offer(node, message))
+        Box::pin(self.send_to_process(node, message))
     }
 
     fn list_ended(

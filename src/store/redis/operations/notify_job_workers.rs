@@ -1,5 +1,5 @@
-//! Pub/sub messages to the workers of jobs: a job offer to one worker, and a membership change to
-//! all.
+//! Pub/sub messages to other processes: a job offer or an operator's order to one, and a change of
+//! the workers of jobs to all.
 
 use crate::{
     error::Error,
@@ -12,18 +12,19 @@ use crate::{
 };
 
 impl RedisBackend {
-    /// Sends a job offer to the worker of one node. Other messages are sent by the scripts.
-    pub(super) async fn send_job_offer(
+    /// Sends a job offer or an operator's order to one process. Other messages are sent by the
+    /// scripts.
+    pub(super) async fn send_to_process(
         &self,
         node: NodeId,
         message: WakeupMessage,
     ) -> Result<(), Error> {
-        match (message.encode(), message) {
-            (Some(text), WakeupMessage::JobOffer(key, _)) => {
-                self.publish(key.shard(), format!("w:{node}"), text).await
-            }
-            _ => Ok(()),
-        }
+        let Some(text) = message.encode() else { return Ok(()) };
+        let shard = match message {
+            WakeupMessage::JobOffer(key, _) => key.shard(),
+            _ => COMMON_SHARD,
+        };
+        self.publish(shard, format!("w:{node}"), text).await
     }
 
     /// Notifies all workers that some have joined or left.

@@ -1,6 +1,6 @@
 //! Faults in deferred requests, direct runs and webhooks.
 
-use super::{SourceFault, deferral_tests, edit, scenario_tests, unit_tests};
+use super::{SourceFault, deferral_tests, edit, scenario_tests, unit_tests, worker_tests};
 
 pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
@@ -57,6 +57,28 @@ pub(super) const FAULTS: &[SourceFault] = &[
             "if FAULT || has_succeeded || !self.cancellation.is_cancelled() {",
         )],
         suites: &[unit_tests(&["defer::tests"])],
+    },
+    SourceFault {
+        name: "drained-worker-keeps-its-shards",
+        table_row: "d drain",
+        broken_behavior: "deferred requests wait for a process that an operator has drained",
+        edits: &[edit(
+            "src/defer/job_dispatcher.rs",
+            "let lease = if is_drained {",
+            "let lease = if is_drained && !FAULT {",
+        )],
+        suites: &[worker_tests(&["process_drain"])],
+    },
+    SourceFault {
+        name: "drained-worker-continues-its-chain",
+        table_row: "d drain",
+        broken_behavior: "a process that an operator has drained runs the next request of a lock",
+        edits: &[edit(
+            "src/defer/job_chain.rs",
+            "&& self.may_start_run()",
+            "&& (FAULT || self.may_start_run())",
+        )],
+        suites: &[worker_tests(&["process_drain"])],
     },
     SourceFault {
         name: "crash-not-charged",

@@ -58,6 +58,11 @@ const fn deferral_tests(filters: &'static [&'static str]) -> TestSuite {
     TestSuite { program: "deferral", filters }
 }
 
+/// Tests of workers in several processes.
+const fn worker_tests(filters: &'static [&'static str]) -> TestSuite {
+    TestSuite { program: "workers", filters }
+}
+
 pub(super) fn all_faults() -> Vec<&'static SourceFault> {
     let all = [
         locks::FAULTS,

@@ -1,6 +1,6 @@
 //! Faults in task queues.
 
-use super::{SourceFault, edit, unit_tests};
+use super::{SourceFault, edit, unit_tests, worker_tests};
 
 pub(super) const FAULTS: &[SourceFault] = &[
     SourceFault {
@@ -35,6 +35,17 @@ pub(super) const FAULTS: &[SourceFault] = &[
             "    if settlement.kind == 'c' then\n",
         )],
         suites: &[unit_tests(&["store::tests::tasks"])],
+    },
+    SourceFault {
+        name: "drained-worker-starts-tasks",
+        table_row: "tasks",
+        broken_behavior: "a process that an operator has drained starts tasks",
+        edits: &[edit(
+            "src/queue/queue_worker_loop.rs",
+            "self.is_draining || self.worker.store.is_drained()",
+            "self.is_draining || (self.worker.store.is_drained() && !FAULT)",
+        )],
+        suites: &[worker_tests(&["process_drain"])],
     },
     SourceFault {
         name: "late-end-lua",
