@@ -67,6 +67,24 @@ pub(crate) async fn deferred_requests_are_paused_and_resumed(page: &DemoPage) {
     assert_eq!(rows, 2, "each action has a record");
 }
 
+pub(crate) async fn process_is_drained_and_resumed(page: &DemoPage) {
+    let console = ConsolePage::open(page).await;
+    console.go_to("fleet").await;
+    console.act("Drain").await;
+    page.wait_for_text("#notice", "The process is drained: its workers start nothing more.").await;
+    console.wait_for("draining").await;
+    // The process goes on to serve and to store what it defers.
+    let (id, running) = console.defer_refund("", "").await;
+    let _ = running.response().await.expect_status(200);
+    console.go_to("overview").await;
+    console.wait_for_card("Deferred requests", "1").await;
+
+    console.go_to("fleet").await;
+    console.act("Resume").await;
+    page.wait_for_text("#notice", "The workers of the process start work again.").await;
+    console.wait_for_state(&id, "done").await;
+}
+
 pub(crate) async fn payload_is_shown_as_text(page: &DemoPage) {
     const MARKUP: &str = "<img src=x onerror=\"window.hasRun = true\">";
     let console = ConsolePage::open(page).await;
