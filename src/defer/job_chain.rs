@@ -88,6 +88,7 @@ struct RunStreak {
 }
 
 /// Result of one run.
+#[allow(clippy::large_enum_variant, reason = "it is moved once, out of its future")]
 enum ChainStep {
     End(ChainOutcome),
     /// This worker keeps the lock for the next job.

@@ -245,6 +245,7 @@ fn user_header(request: &HttpRequest) -> Option<String> {
     user.to_str().ok().map(str::to_owned)
 }
 
+#[expect(clippy::too_many_arguments, reason = "each is an extractor")]
 async fn handle_request(
     app: Data<AppState>,
     lock: Option<CurrentLock>,
