@@ -109,7 +109,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         edits: &[edit(
             "src/queue/task_run.rs",
             "_ if attempt >= max_attempts =>",
-            "_ if attempt >= max_attempts + u32::from(FAULT) =>",
+            "_ if *attempt >= max_attempts + u32::from(FAULT) =>",
         )],
         suites: &[unit_tests(&["queue::"])],
     },
