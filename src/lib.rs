@@ -117,6 +117,7 @@ mod clock;
 pub mod console;
 pub mod defer;
 pub mod driver;
+mod duration_text;
 mod durations;
 mod error;
 mod gate;

@@ -84,6 +84,7 @@ mod policy_cost_and_reactions;
 mod policy_status;
 mod quota;
 mod quota_document;
+mod quota_text;
 mod rate_headers;
 mod rate_limiter;
 mod rate_refusal;

@@ -1,8 +1,8 @@
 //! `PolicyChange`: what an operator changes of a policy while processes run.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
-use super::quota::Quota;
+use super::{quota::Quota, quota_document::QuotaDocument};
 
 /// Change of a policy while processes run. What it does not set stays as the code has it.
 ///
@@ -20,7 +20,11 @@ use super::quota::Quota;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyChange {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "serialize_quota_document"
+    )]
     quota: Option<Quota>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shadow: Option<bool>,
@@ -71,4 +75,12 @@ impl PolicyChange {
     pub fn new_shadow(&self) -> Option<bool> {
         self.shadow
     }
+}
+
+/// Keeps the form that processes of all versions read.
+fn serialize_quota_document<S: Serializer>(
+    quota: &Option<Quota>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    quota.map(QuotaDocument::from).serialize(serializer)
 }

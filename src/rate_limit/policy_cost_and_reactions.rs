@@ -5,6 +5,7 @@ use std::{fmt::Write as _, sync::Arc, time::Duration};
 
 use super::{policy_change::PolicyChange, quota::Quota};
 use crate::{
+    duration_text::DurationText,
     durations::MAX_DURATION,
     error::{Error, expect_setting},
     key::escape,
@@ -340,11 +341,7 @@ fn name_after_quota(quota: Quota) -> String {
     if quota.is_unlimited() {
         return "unlimited".to_owned();
     }
-    let (limit, nanos) = (quota.limit(), quota.window().as_nanos());
-    let units = [("s", 1_000_000_000_u128), ("ms", 1_000_000), ("us", 1_000)];
-    let unit = units.into_iter().find(|(_, length)| nanos % length == 0);
-    let (unit, length) = unit.unwrap_or(("ns", 1));
-    format!("{limit}-per-{}{unit}", nanos / length)
+    format!("{}-per-{}", quota.limit(), DurationText(quota.window()))
 }
 
 /// Returns the counter name of a policy without a name: `~`, limit, window and capacity. It differs

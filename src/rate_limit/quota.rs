@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::quota_document::QuotaDocument;
 use crate::{durations::MAX_DURATION, store::QuotaRule};
 
 /// Number of requests per window.
@@ -12,9 +9,25 @@ use crate::{durations::MAX_DURATION, store::QuotaRule};
 /// There is one spelling, `Quota::requests(100).per(Duration::from_secs(60))`. A short form such as
 /// "per_second(n)" could be read as "n per second" or as "one in n seconds".
 ///
-/// A quota has a serde form, such as `{"counting":"fixed","limit":100,"window_ms":60000}`; the
-/// other values of `counting` are `sliding`, `gcra` (with a `burst`) and `unlimited`. The window is
-/// rounded up to milliseconds. Unknown fields and values out of range are errors.
+/// # Text
+///
+/// In a configuration, a quota is a text: `100 per 60s`, which may be followed by `sliding`, `gcra`
+/// or `burst 20`, or `unlimited`. The unit of the window is `ns`, `us`, `ms`, `s`, `min`, `h` or
+/// `d`. [`Display`](std::fmt::Display), [`FromStr`](std::str::FromStr) and serde use this form.
+/// serde also reads `{"counting":"fixed","limit":100,"window_ms":60000}`, the form in the store;
+/// the other values of `counting` are `sliding`, `gcra` (with a `burst`) and `unlimited`. Values out
+/// of range and unknown fields are errors.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockgate::Quota;
+///
+/// let quota: Quota = "100 per 60s burst 20".parse()?;
+/// assert_eq!(quota, Quota::requests(100).per(Duration::from_secs(60)).burst(20));
+/// let error = "100 per minute".parse::<Quota>().unwrap_err();
+/// assert!(error.to_string().contains("`minute` is no duration such as"));
+/// # Ok::<(), lockgate::Error>(())
+/// ```
 ///
 /// # Worst case
 ///
@@ -39,8 +52,7 @@ use crate::{durations::MAX_DURATION, store::QuotaRule};
 /// assert_eq!(limit.check("customer:8", 2).await?.remaining(), 0);
 /// # Ok(()) }
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(into = "QuotaDocument", try_from = "QuotaDocument")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u64,
     window: Duration,

@@ -1,4 +1,4 @@
-//! `QuotaDocument`: the form of a quota in JSON and other self-describing formats.
+//! `QuotaDocument`: the form of a quota in the store's document of changed policies.
 
 use std::time::Duration;
 
@@ -43,28 +43,41 @@ impl TryFrom<QuotaDocument> for Quota {
     type Error = &'static str;
 
     fn try_from(document: QuotaDocument) -> Result<Self, Self::Error> {
-        let with_window = |limit: u64, window_ms: u64| {
-            if limit > MAX_LIMIT {
-                return Err("limit: at most 2^50");
-            }
-            let window = Duration::from_millis(window_ms);
-            if window.is_zero() || window > MAX_DURATION {
-                return Err("window_ms: at least 1, at most a year");
-            }
-            Ok(Self::requests(limit).per(window))
-        };
+        let with_window = |limit, window_ms| checked_quota(limit, Duration::from_millis(window_ms));
         match document {
             QuotaDocument::Fixed { limit, window_ms } => with_window(limit, window_ms),
             QuotaDocument::Sliding { limit, window_ms } => {
                 with_window(limit, window_ms).map(Self::sliding)
             }
-            QuotaDocument::Gcra { limit, window_ms, burst } if (1..=MAX_LIMIT).contains(&burst) => {
-                with_window(limit, window_ms).map(|quota| quota.burst(burst))
+            // `requests(0).gcra()` has a burst of 0.
+            QuotaDocument::Gcra { limit: 0, window_ms, burst: 0 } => {
+                with_window(0, window_ms).map(Self::gcra)
             }
-            QuotaDocument::Gcra { .. } => Err("burst: at least 1, at most 2^50"),
+            QuotaDocument::Gcra { limit, window_ms, burst } => {
+                checked_burst(with_window(limit, window_ms)?, burst)
+            }
             QuotaDocument::Unlimited {} => Ok(Self::unlimited()),
         }
     }
+}
+
+/// Creates the quota of a fixed window from a limit and a window that may be out of range.
+pub(super) fn checked_quota(limit: u64, window: Duration) -> Result<Quota, &'static str> {
+    if limit > MAX_LIMIT {
+        return Err("limit: at most 2^50");
+    }
+    if window < Duration::from_millis(1) || window > MAX_DURATION {
+        return Err("window: 1 ms to a year");
+    }
+    Ok(Quota::requests(limit).per(window))
+}
+
+/// Sets a burst that may be out of range.
+pub(super) fn checked_burst(quota: Quota, burst: u64) -> Result<Quota, &'static str> {
+    if !(1..=MAX_LIMIT).contains(&burst) {
+        return Err("burst: 1 to 2^50");
+    }
+    Ok(quota.burst(burst))
 }
 
 #[cfg(test)]
@@ -74,8 +87,9 @@ mod tests {
     #[test]
     fn quotas_survive_their_json_form() {
         let minute = Quota::requests(100).per(Duration::from_secs(60));
-        for quota in [minute, minute.sliding(), minute.burst(7), Quota::unlimited()] {
-            let json = serde_json::to_string(&quota).expect("it has a JSON form");
+        let none = Quota::requests(0).per(Duration::from_secs(60));
+        for quota in [minute, minute.sliding(), minute.burst(7), none.gcra(), Quota::unlimited()] {
+            let json = serde_json::to_string(&QuotaDocument::from(quota)).expect("a JSON form");
             assert_eq!(serde_json::from_str::<Quota>(&json).expect(&json), quota);
         }
     }

@@ -17,7 +17,7 @@ use crate::{
 
 /// Level of every top-level module under `src/`. A module imports only modules of lower levels.
 /// Modules of the same level do not import each other, except at level 0.
-const MODULE_LEVELS: [(&str, u8); 27] = [
+const MODULE_LEVELS: [(&str, u8); 28] = [
     ("admin", 4),
     ("console", 5),
     ("driver", 5),
@@ -39,6 +39,7 @@ const MODULE_LEVELS: [(&str, u8); 27] = [
     ("reply", 0),
     ("error", 0),
     ("clock", 0),
+    ("duration_text", 0),
     ("durations", 0),
     ("instruments", 0),
     ("json_time", 0),
