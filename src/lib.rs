@@ -161,7 +161,7 @@ pub use self::{
     defer::{ExtensionSnapshot, RequestUser},
     error::{Error, ErrorKind, ParseIdError},
     gate::{ClientAddress, HttpRequestHead, MissingAddress, RunningJob},
-    instruments::StoreStats,
+    instruments::{DeployedPolicy, PolicyReport, RefusedSubject, StoreStats},
     key::Key,
     lock::{
         AcquireError, BusyStatus, HeldLock, HeldLocks, HoldUntil, LockBusy, LockGuard, LockRequest,

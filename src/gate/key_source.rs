@@ -4,6 +4,7 @@
 //! Admitting the request would bypass the lock; a shared "unknown" key would let unrelated clients
 //! block each other.
 
+mod description;
 mod function_and_extension_sources;
 mod read_keys;
 mod trait_impls;

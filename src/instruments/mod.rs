@@ -9,17 +9,26 @@
     allow(dead_code, unused_imports, reason = "recorded by metrics, or by Redis stores, only")
 )]
 
+mod deployed_policy;
 #[cfg(feature = "metrics")]
 mod metric_family;
 #[cfg(feature = "metrics")]
 pub(crate) mod metric_list;
 mod outcomes;
+mod policy_registry;
+mod policy_report;
 mod recording;
+mod refusal_sketch;
+mod refused_subject;
+mod refused_subjects;
 mod store_counters;
 mod store_stats;
 mod worker_slots;
 
-pub use self::store_stats::StoreStats;
+pub use self::{
+    deployed_policy::DeployedPolicy, policy_report::PolicyReport, refused_subject::RefusedSubject,
+    store_stats::StoreStats,
+};
 pub(crate) use self::{
     outcomes::{
         DecisionOutcome, DecisionSource, EnqueueResult, HandoverVia, LockRequestOutcome,

@@ -9,6 +9,7 @@ use super::{
     outcomes::{
         DecisionOutcome, EnqueueResult, LockRequestOutcome, PushResult, RunResult, TaskResult,
     },
+    policy_registry::PolicyRegistry,
     worker_slots::{WorkerSlotRegistry, WorkerSlots},
 };
 
@@ -46,6 +47,7 @@ pub(crate) struct StoreCounters {
     pub(super) pushes: OutcomeCounters<{ PushResult::LABELS.len() }>,
     pub(super) task_runs: OutcomeCounters<{ TaskResult::LABELS.len() }>,
     workers: WorkerSlotRegistry,
+    policies: PolicyRegistry,
 }
 
 impl StoreCounters {
@@ -58,6 +60,11 @@ impl StoreCounters {
         busy: impl Fn() -> usize + Send + Sync + 'static,
     ) -> Arc<WorkerSlots> {
         self.workers.add(queue, slots, busy)
+    }
+
+    /// Returns the policies of this process.
+    pub(crate) fn policies(&self) -> &PolicyRegistry {
+        &self.policies
     }
 
     /// Returns the workers of this process.

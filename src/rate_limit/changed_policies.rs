@@ -1,10 +1,10 @@
 //! `ChangedPolicies`: the policies that operators have changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::policy_change::PolicyChange;
+use super::{policy_change::PolicyChange, policy_cost_and_reactions::decode_name};
 use crate::{
     error::{Error, ErrorKind},
     store::{Store, StoredPolicyChanges},
@@ -39,6 +39,19 @@ impl ChangedPolicies {
             Error::new(ErrorKind::Protocol, "read_policy_changes").with_source(source)
         })?;
         Ok(Self { version: stored.version, ..parsed })
+    }
+
+    /// Returns the changes by the name of the policy as in the code.
+    pub(super) fn by_operator_name(&self) -> impl Iterator<Item = (String, PolicyChange)> {
+        self.policies.iter().map(|(name, change)| (decode_name(name).into_owned(), *change))
+    }
+
+    /// Returns the names of the policies with another quota or mode than in the code.
+    pub(super) fn replaced_names(&self) -> BTreeSet<String> {
+        let is_replaced =
+            |change: &PolicyChange| change.new_quota().is_some() || change.new_shadow().is_some();
+        let replaced = self.policies.iter().filter(|(_, change)| is_replaced(change));
+        replaced.map(|(name, _)| name.clone()).collect()
     }
 
     fn to_stored(&self) -> Result<StoredPolicyChanges, Error> {

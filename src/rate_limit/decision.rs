@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 
-use super::{policy_cost_and_reactions::Policy, quota::Quota};
+use super::{engine::CheckRequest, policy_cost_and_reactions::Policy, quota::Quota};
 use crate::{
     instruments::{DecisionOutcome, DecisionSource, PolicyResult, StoreCounters},
     store::QuotaSnapshot,
@@ -36,11 +36,19 @@ pub(super) struct QuotaReading {
 }
 
 impl Decision {
-    /// Records the result of each policy. A policy that did not refuse a refused request was not
-    /// charged, and is not counted.
-    pub(super) fn record(&self, counters: &StoreCounters, source: DecisionSource) {
+    /// Records the result of each policy, and the subjects that were refused. A policy that did not
+    /// refuse a refused request was not charged, and is not counted.
+    pub(super) fn record(
+        &self,
+        counters: &StoreCounters,
+        request: &CheckRequest,
+        source: DecisionSource,
+    ) {
         let source = if self.decided_locally { DecisionSource::Local } else { source };
-        for decision in &self.policies {
+        for (decision, check) in self.policies.iter().zip(&request.checks) {
+            if decision.violated {
+                counters.policies().record_refusal(decision.policy.name(), &check.key);
+            }
             let is_shadow = decision.policy.is_shadow();
             let outcome = match decision.violated {
                 true if decision.is_too_costly() => DecisionOutcome::TooCostly,

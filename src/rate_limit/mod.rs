@@ -78,16 +78,19 @@ mod changed_policies;
 mod decision;
 mod engine;
 mod exemption_rules;
+mod fleet_policy;
 mod gate;
 mod policy_change;
 mod policy_cost_and_reactions;
 mod policy_status;
+mod policy_variant;
 mod quota;
 mod quota_document;
 mod quota_text;
 mod rate_headers;
 mod rate_limiter;
 mod rate_refusal;
+mod register_policy;
 mod response_options;
 #[cfg(test)]
 mod tests;
@@ -96,10 +99,12 @@ pub use self::{
     access_lists::AccessLists,
     changed_policies::ChangedPolicies,
     decision::{Decision, PolicyDecision},
+    fleet_policy::FleetPolicy,
     gate::{ChargeCappedError, RateLimitContext, RateLimitLayer, RateLimitTicket, RateStatus},
     policy_change::PolicyChange,
     policy_cost_and_reactions::Policy,
     policy_status::PolicyStatus,
+    policy_variant::PolicyVariant,
     quota::{Quota, QuotaBuilder},
     rate_headers::RateHeaders,
     rate_limiter::RateLimiter,

@@ -1,7 +1,9 @@
 //! `Policy`: a quota with a name, a cost, and its reactions: to a refusal (penalty, shadow mode,
 //! cached refusals), to an unavailable store, and the quota lease.
 
-use std::{fmt::Write as _, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt::Write as _, sync::Arc, time::Duration};
+
+use percent_encoding::percent_decode_str;
 
 use super::{policy_change::PolicyChange, quota::Quota};
 use crate::{
@@ -29,9 +31,9 @@ use crate::{
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     /// Name that clients see.
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
     /// The application has set the name.
-    is_named: bool,
+    pub(super) is_named: bool,
     /// Name in the keys of the counters.
     counter_name: Arc<str>,
     quota: Quota,
@@ -334,6 +336,11 @@ fn encode_name(name: &str) -> String {
         }
     }
     out
+}
+
+/// Returns the name that was [encoded](encode_name).
+pub(super) fn decode_name(name: &str) -> Cow<'_, str> {
+    percent_decode_str(name).decode_utf8_lossy()
 }
 
 /// Returns the name that clients see of a policy without a name: `100-per-60s`.

@@ -41,14 +41,19 @@ pub struct RateLimiter {
     group: Option<Key>,
 }
 
+/// What the requests of a limiter are counted by, for operators.
+const LIMITER_KEYS: &str = "given by the code";
+
 impl Store {
     /// Creates a limiter of this policy, or of a quota, which is called after its numbers.
     #[must_use]
     pub fn rate_limiter(&self, policy: impl Into<Policy>) -> RateLimiter {
+        let policy = policy.into();
+        policy.register(self, LIMITER_KEYS.to_owned(), false);
         RateLimiter {
             store: self.clone(),
             engine: RateLimitEngine::for_store(self),
-            policies: vec![Arc::new(policy.into())],
+            policies: vec![Arc::new(policy)],
             conflicting_policy: None,
             group: None,
         }
@@ -72,6 +77,7 @@ impl RateLimiter {
             let conflicts = |other: &&Arc<Policy>| policy.conflicts_with(other);
             self.conflicting_policy = self.policies.iter().find(conflicts).cloned();
         }
+        policy.register(&self.store, LIMITER_KEYS.to_owned(), false);
         self.policies.push(Arc::new(policy));
         self
     }

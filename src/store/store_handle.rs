@@ -276,8 +276,8 @@ impl Store {
         self.inner.wakeups.is_drained()
     }
 
-    /// Starts to receive messages, unless this handle does so already: a process with locks answers
-    /// operators, and is told of a forced release.
+    /// Starts to receive messages, unless this handle does so already: a process with locks or
+    /// limits answers operators, and is told of a forced release.
     pub(crate) fn ensure_listening(&self) {
         if self.inner.fleet_responder.get().is_none() {
             self.wakeups();

@@ -322,13 +322,14 @@ pub use lockgate::metrics;
 pub use lockgate::testing;
 pub use lockgate::{
     AccessLists, AcquireError, BusyStatus, ChargeCappedError, ClientAddress, Clock, Decision,
-    Error, ErrorKind, ExtensionSnapshot, FleetReport, HeaderSet, HeldLock, HeldLocks, HoldReport,
-    HoldUntil, JobId, JobState, Key, LockBusy, LockGuard, LockLoss, LockOutage, LockRequest,
-    LockSet, LockSetRequest, MissingAddress, OnFailure, OnLoss, ParseIdError, Policy,
-    PolicyDecision, PolicyStatus, ProcessReport, Quota, QuotaBuilder, RateHeaders, RateLimitOutage,
-    RateLimiter, RateRefusal, RateStatus, RefusalReason, ReleaseStatus, Reply, RequestUser,
-    RunCancellation, RunningJob, SharedSecret, Store, StoreStats, TraceContext, TracePropagator,
-    TraceRelation, WorkerReport, queue,
+    DeployedPolicy, Error, ErrorKind, ExtensionSnapshot, FleetReport, HeaderSet, HeldLock,
+    HeldLocks, HoldReport, HoldUntil, JobId, JobState, Key, LockBusy, LockGuard, LockLoss,
+    LockOutage, LockRequest, LockSet, LockSetRequest, MissingAddress, OnFailure, OnLoss,
+    ParseIdError, Policy, PolicyDecision, PolicyReport, PolicyStatus, ProcessReport, Quota,
+    QuotaBuilder, RateHeaders, RateLimitOutage, RateLimiter, RateRefusal, RateStatus,
+    RefusalReason, RefusedSubject, ReleaseStatus, Reply, RequestUser, RunCancellation, RunningJob,
+    SharedSecret, Store, StoreStats, TraceContext, TracePropagator, TraceRelation, WorkerReport,
+    queue,
 };
 #[cfg(feature = "fsck")]
 pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};

@@ -100,7 +100,7 @@ impl PolicyCheck {
             && algorithm(self) == algorithm(other_check)
     }
 
-    pub(super) fn charge_item(&self) -> Option<ChargeItem> {
+    pub(in crate::rate_limit) fn charge_item(&self) -> Option<ChargeItem> {
         Some(ChargeItem {
             policy: Arc::clone(self.policy.counter_name()),
             subject: self.key.clone(),

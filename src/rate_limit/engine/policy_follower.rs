@@ -59,6 +59,8 @@ impl RateLimitEngine {
         if running.load(Ordering::Relaxed) || running.swap(true, Ordering::AcqRel) {
             return;
         }
+        // The task would do it later: operators see the policy from its first check on.
+        store.ensure_listening();
         let guard = MarkFollowerEndedOnDrop(Arc::downgrade(self));
         store.spawn_long_running(follow_policy_changes(guard, store.downgrade()));
     }
@@ -71,6 +73,7 @@ impl RateLimitEngine {
         match ChangedPolicies::from_stored(stored) {
             Ok(changed) => {
                 let has_changes = !changed.policies.is_empty();
+                store.counters().policies().set_changed(changed.replaced_names());
                 *self.follower.changed.lock() = Arc::new(changed);
                 self.follower.has_changes.store(has_changes, Ordering::Relaxed);
                 // Refusals of the old quota may outlast their reason, and its units are of no

@@ -56,7 +56,7 @@ impl RateLimitEngine {
     ) -> Result<RateCheckOutcome, Error> {
         match self.cached_refusal(request) {
             Some(decision) => {
-                decision.record(store.counters(), DecisionSource::Memory);
+                decision.record(store.counters(), request, DecisionSource::Memory);
                 Ok(RateCheckOutcome { decision, receipt: ChargeReceipt::default() })
             }
             None => self.check_uncached(store, request, keep_receipts).await,
@@ -127,9 +127,9 @@ impl<'a> RateCheck<'a> {
     }
 
     fn finish(self, admitted: bool) -> RateCheckOutcome {
-        let Self { store, decisions, receipt, decided_locally, .. } = self;
+        let Self { store, request, decisions, receipt, decided_locally, .. } = self;
         let decision = Decision { admitted, decided_locally, policies: decisions };
-        decision.record(store.counters(), DecisionSource::Store);
+        decision.record(store.counters(), request, DecisionSource::Store);
         RateCheckOutcome { decision, receipt }
     }
 

@@ -40,6 +40,9 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
         if let Some(name) = self.0.conflicting_policy_name() {
             expect_setting::<()>(Err(policy_conflict_error("RateLimitLayer", name)));
         }
+        if let Some(store) = &self.0.store {
+            self.0.register_policies(store);
+        }
     }
 
     fn inspect<V: GateRequest<NativeRequest = R::Native>>(
@@ -109,6 +112,7 @@ impl<R: RequestKind> Gate<R::Native> for RateLimitLayer<R> {
             let Some((store, engine)) = context.store_and_engine(&self.0) else {
                 return Verdict::Answer(rate_limit_context::missing_store_reply());
             };
+            self.0.register_policies(store);
             if context.replay.is_some() {
                 let store_and_engine = (store.clone(), Arc::clone(engine));
                 return Verdict::Pass(RateLimitTicket::for_run(RunCharge::new(

@@ -55,6 +55,7 @@ impl<R: RequestKind> RateLimitLayer<R> {
             group_source: None,
             store: None,
             engine: OnceLock::new(),
+            registered: OnceLock::new(),
             exemptions: ExemptionRules::default(),
             response: ResponseOptions::default(),
             reply_cache: RefusalReplyCache::default(),

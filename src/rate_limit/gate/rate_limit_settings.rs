@@ -23,6 +23,8 @@ pub(super) struct RateLimitSettings<R: RequestKind> {
     pub(super) store: Option<Store>,
     /// Engine of `store`.
     pub(super) engine: OnceLock<Arc<RateLimitEngine>>,
+    /// Set once the policies are registered for operators.
+    pub(super) registered: OnceLock<()>,
     pub(super) exemptions: ExemptionRules,
     pub(super) response: ResponseOptions,
     /// Replies made with these settings.
@@ -93,6 +95,21 @@ impl<R: RequestKind> RateLimitSettings<R> {
         None
     }
 
+    /// Registers the policies with the first store that the layer meets, to be reported to
+    /// operators.
+    pub(super) fn register_policies(&self, store: &Store) {
+        self.registered.get_or_init(|| {
+            let group = self.group_source.as_ref().map(KeySource::description);
+            for LayerPolicy { key_source, policy, quota_by, .. } in &self.policies {
+                let mut keys = key_source.description();
+                if let Some(group) = &group {
+                    keys = format!("{keys}, grouped by {group}");
+                }
+                policy.register(store, keys, quota_by.is_some());
+            }
+        });
+    }
+
     pub(super) fn may_settle(&self) -> bool {
         self.policies.iter().any(LayerPolicy::may_settle)
     }
@@ -128,6 +145,7 @@ impl<R: RequestKind> Clone for RateLimitSettings<R> {
             group_source: self.group_source.clone(),
             store: self.store.clone(),
             engine: OnceLock::new(),
+            registered: OnceLock::new(),
             exemptions: self.exemptions.clone(),
             response: self.response.clone(),
             reply_cache: RefusalReplyCache::default(),

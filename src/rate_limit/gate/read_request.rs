@@ -73,14 +73,14 @@ impl<R: RequestKind> RateLimitSettings<R> {
             if !self.may_settle()
                 && let Some(decision) = engine.admit_from_lease(store, &request)
             {
-                decision.record(store.counters(), DecisionSource::Lease);
+                decision.record(store.counters(), &request, DecisionSource::Lease);
                 let charged = (request, store_identity);
                 let status = RateStatus::new(decision, charged, None, outer_status);
                 status.insert_into(view);
                 return InitialVerdict::PassLight(Some(status));
             }
             if let Some(decision) = engine.cached_refusal(&request) {
-                decision.record(store.counters(), DecisionSource::Memory);
+                decision.record(store.counters(), &request, DecisionSource::Memory);
                 return self.refusal(&policy_statuses(&decision));
             }
         }

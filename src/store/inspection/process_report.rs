@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     durations::saturating_millis,
-    instruments::StoreStats,
+    instruments::{PolicyReport, StoreStats},
     key::Key,
     store::{Store, hold_state::HoldState, lock_token::LockToken},
 };
@@ -41,6 +41,10 @@ pub struct ProcessReport {
     pub draining: bool,
     /// Workers of the process.
     pub workers: Vec<WorkerReport>,
+    /// Policies of its rate limits by name, at most 256; none if the inquiry was about one lock, and
+    /// of a process with an older version.
+    #[serde(default)]
+    pub policies: Vec<PolicyReport>,
     /// What the process has done so far.
     pub stats: StoreStats,
 }
@@ -106,6 +110,7 @@ impl ProcessReport {
             hold_count,
             draining: store.is_drained(),
             workers: workers.collect(),
+            policies: lock.map_or_else(|| store.counters().policies().report(), |_| Vec::new()),
             stats: store.stats(),
         }
     }
