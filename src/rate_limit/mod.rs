@@ -80,6 +80,7 @@ mod engine;
 mod exemption_rules;
 mod fleet_policy;
 mod gate;
+mod limit_inspection;
 mod policy_change;
 mod policy_cost_and_reactions;
 mod policy_status;
@@ -92,6 +93,7 @@ mod rate_limiter;
 mod rate_refusal;
 mod register_policy;
 mod response_options;
+mod subject_quota;
 #[cfg(test)]
 mod tests;
 
@@ -101,6 +103,7 @@ pub use self::{
     decision::{Decision, PolicyDecision},
     fleet_policy::FleetPolicy,
     gate::{ChargeCappedError, RateLimitContext, RateLimitLayer, RateLimitTicket, RateStatus},
+    limit_inspection::LimitInspection,
     policy_change::PolicyChange,
     policy_cost_and_reactions::Policy,
     policy_status::PolicyStatus,
@@ -109,4 +112,5 @@ pub use self::{
     rate_headers::RateHeaders,
     rate_limiter::RateLimiter,
     rate_refusal::{RateRefusal, RefusalReason},
+    subject_quota::SubjectQuota,
 };

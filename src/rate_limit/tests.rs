@@ -5,6 +5,7 @@ mod access_lists;
 mod cancellation;
 mod changed_policies;
 mod charge_settlement;
+mod fleet_policies;
 mod gate_requests;
 mod lease_prefetch;
 mod multiple_policies;

@@ -40,7 +40,16 @@ async fn processes_follow_changes_blocks_and_their_ends() {
         .await;
         assert!(limiter.check("8", 1).await.unwrap().is_admitted());
     }
+    let left = store.inspect_limit("search", "7").await.unwrap();
+    assert_eq!(left.quotas[0].quota, "4 per 3600s");
+    assert!(left.quotas[0].blocked_for.is_some(), "{left}");
+    let policies = store.policies().await.unwrap();
+    assert_eq!((policies[0].processes, policies[0].changed_processes), (2, 2));
+    let refused = &policies[0].top_refused[0];
+    assert!(refused.subject == "7" && refused.refusals == policies[0].refusals, "{refused:?}");
     admin.unblock("search", "7", "a test").await.unwrap();
+    let unblocked = store.inspect_limit("search", "7").await.unwrap();
+    assert_eq!(unblocked.quotas[0].blocked_for, None);
     for limiter in &limiters {
         wait_until("the processes to follow", async || {
             limiter.check("7", 1).await.unwrap().is_admitted()
