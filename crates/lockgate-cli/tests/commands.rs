@@ -6,7 +6,7 @@ use std::{
 };
 
 use lockgate::{
-    Store,
+    Policy, Store,
     queue::{Task, TaskFailure},
 };
 use redis_test::server::RedisServer;
@@ -139,7 +139,32 @@ async fn client_is_blocked_and_policy_changed() {
     let set = ["limits", "set", "api", "--requests", "5", "--per", "60", "--reason", "load"];
     assert_eq!(shop.run(&[&set[..], &["--yes"]].concat()).await.0, Some(0));
     let (_, text, _) = shop.run(&["limits", "list"]).await;
-    assert!(text.contains("api") && text.contains(r#""limit":5"#), "{text}");
+    assert!(text.contains("api") && text.contains("5 per 60s, enforced, with blocks"), "{text}");
+}
+
+#[tokio::test]
+async fn refused_client_is_found_and_has_its_quota_back() {
+    let shop = Shop::start().await;
+    let policy = Policy::new("2 per 1h".parse().expect("a quota")).with_name("search");
+    let limiter = shop.store.rate_limiter(policy);
+    for _ in 0..5 {
+        limiter.check("customer:7", 1).await.expect("it answers");
+    }
+    let top = shop.run_json(&["limits", "top"]).await;
+    assert_eq!((&top[0]["policy"], &top[0]["subject"]), (&"search".into(), &"customer:7".into()));
+    assert_eq!((&top[0]["refusals"], &top[0]["max_refusals"]), (&3.into(), &3.into()));
+    let (_, text, _) = shop.run(&["limits", "list"]).await;
+    for part in ["search", "2 per 3600s", "enforced", "given by the code", "1 of 1"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let show = ["limits", "show", "search", "customer:7"];
+    let (code, text, _) = shop.run(&show).await;
+    assert!(code == Some(0) && text.contains("customer:7 has 0 of 2 per 3600s left"), "{text}");
+    let reset = ["limits", "reset", "search", "customer:7", "--reason", "asked by support"];
+    assert_eq!(shop.run(&reset).await.0, Some(0));
+    assert_eq!(shop.run_json(&show).await["quotas"][0]["remaining"], 2);
+    let (code, _, error) = shop.run(&["limits", "show", "serach", "customer:7"]).await;
+    assert_eq!(code, Some(1), "{error}");
 }
 
 #[tokio::test]

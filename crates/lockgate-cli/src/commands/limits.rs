@@ -1,16 +1,31 @@
-//! `lockgate limits`: policies that an operator has changed, and actions on one client.
+//! `lockgate limits`: policies, whom they refuse, and actions on one client.
 
 use std::time::Duration;
 
 use clap::Subcommand;
-use lockgate::{Key, Quota, rate_limit::PolicyChange};
+use lockgate::{
+    Key, Quota, RefusedSubject,
+    rate_limit::{PolicyChange, PolicyVariant},
+};
+use serde::Serialize;
 
-use crate::{cli_error::CliError, command_context::CommandContext, output::print_line};
+use crate::{
+    cli_error::CliError, command_context::CommandContext, output::print_line, text_table::TextTable,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LimitsCommand {
-    /// Policies that an operator has changed
+    /// Policies as deployed and as changed, with their refusals
     List,
+    /// What a client has left under a policy
+    Show {
+        /// Name of the policy
+        policy: String,
+        /// Client, as `top` prints it
+        subject: String,
+    },
+    /// Clients that were refused most often in the last five to ten minutes
+    Top,
     /// Change the quota of a policy in all processes, within a second
     Set {
         /// Name of the policy
@@ -73,7 +88,7 @@ pub(crate) enum LimitsCommand {
 
 impl LimitsCommand {
     pub(crate) fn is_read_only(&self) -> bool {
-        matches!(self, Self::List)
+        matches!(self, Self::List | Self::Show { .. } | Self::Top)
     }
 }
 
@@ -84,6 +99,8 @@ pub(crate) async fn run(
     let admin = context.admin();
     match command {
         LimitsCommand::List => return list(context).await,
+        LimitsCommand::Show { policy, subject } => return show(context, policy, subject).await,
+        LimitsCommand::Top => return top(context).await,
         LimitsCommand::Set { policy, requests, per, shadow, reason } => {
             let quota = Quota::requests(*requests).per(Duration::from_secs((*per).max(1)));
             let change = PolicyChange::new().quota(quota).shadow(*shadow);
@@ -108,10 +125,69 @@ pub(crate) async fn run(
 }
 
 async fn list(context: &CommandContext<'_>) -> Result<(), CliError> {
-    let changed = context.store.changed_policies().await?;
-    let rows: Vec<_> = changed.policies.iter().collect();
-    context.output.print_rows(&rows, ["POLICY", "CHANGE"], |(name, change)| {
-        let change = serde_json::to_string(change).unwrap_or_default();
-        [(*name).clone(), change]
+    let policies = context.store.policies().await?;
+    context.output.print(&policies, |policies| {
+        let columns =
+            ["POLICY", "QUOTA", "MODE", "COUNTED BY", "PROCESSES", "CHANGED TO", "REFUSED"];
+        let mut table = TextTable::new(columns);
+        for policy in policies {
+            let change = policy.change.map_or_else(String::new, readable_change);
+            let refusals = policy.refusals.to_string();
+            for PolicyVariant { policy: deployed, processes, .. } in &policy.deployed {
+                let processes = format!("{processes} of {}", policy.processes);
+                let quota = deployed.quota.clone();
+                let mode = mode(deployed.is_shadow).to_owned();
+                let keys = deployed.keys.clone();
+                let (name, change) = (policy.name.clone(), change.clone());
+                table.add_row([name, quota, mode, keys, processes, change, refusals.clone()]);
+            }
+            if policy.deployed.is_empty() {
+                let [none, mode, keys] = ["not deployed", "", ""].map(str::to_owned);
+                let name = policy.name.clone();
+                table.add_row([name, none, mode, keys, "0".to_owned(), change, refusals]);
+            }
+        }
+        table.to_string()
     })
+}
+
+async fn show(context: &CommandContext<'_>, policy: &str, subject: &str) -> Result<(), CliError> {
+    let limit = context.store.inspect_limit(policy, Key::from_operator_name(subject)).await?;
+    context.output.print(&limit, ToString::to_string)?;
+    if limit.quotas.is_empty() {
+        return Err(CliError::negative("is it used by now? `lockgate limits list` has the others"));
+    }
+    Ok(())
+}
+
+async fn top(context: &CommandContext<'_>) -> Result<(), CliError> {
+    let policies = context.store.policies().await?;
+    let refused = policies.iter().flat_map(|policy| {
+        policy.top_refused.iter().map(|refused| RefusedRow { policy: &policy.name, refused })
+    });
+    let mut rows: Vec<_> = refused.collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.refused.refusals));
+    context.output.print_rows(&rows, ["POLICY", "SUBJECT", "REFUSED", "AT MOST"], |row| {
+        let RefusedSubject { subject, refusals, max_refusals, .. } = row.refused;
+        [row.policy.to_owned(), subject.clone(), refusals.to_string(), max_refusals.to_string()]
+    })
+}
+
+/// Refused subject with its policy.
+#[derive(Debug, Serialize)]
+struct RefusedRow<'a> {
+    policy: &'a str,
+    #[serde(flatten)]
+    refused: &'a RefusedSubject,
+}
+
+fn readable_change(change: PolicyChange) -> String {
+    let quota = change.new_quota().map(|quota| quota.to_string());
+    let mode = change.new_shadow().map(|is_shadow| mode(is_shadow).to_owned());
+    let blocks = change.has_blocks().then(|| "with blocks".to_owned());
+    [quota, mode, blocks].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn mode(is_shadow: bool) -> &'static str {
+    if is_shadow { "shadow" } else { "enforced" }
 }
