@@ -71,6 +71,7 @@ on_both_demos! { check_page of console_promises:
     dead_request_is_redriven_and_audited in Desktop,
     deferred_requests_are_paused_and_resumed in Desktop,
     process_is_drained_and_resumed in Desktop,
+    refused_client_is_found_and_has_its_quota_back in Phone,
     payload_is_shown_as_text in Desktop,
     keyboard_reaches_the_navigation_and_leaves_the_dialog in Desktop,
     console_fits_a_phone in Phone,

@@ -52,6 +52,12 @@ pub(super) async fn answer_query(
             let sentence = lock.to_string();
             Ok(with_member(serde_json::to_value(lock).unwrap_or_default(), "sentence", sentence))
         }
+        "limit" => {
+            let subject = operator_key(text(parameters, "subject"));
+            let limit = store.inspect_limit(text(parameters, "policy"), subject).await?;
+            let sentence = limit.to_string();
+            Ok(with_member(serde_json::to_value(limit).unwrap_or_default(), "sentence", sentence))
+        }
         "jobs" => list_jobs(store, parameters).await,
         "job" => {
             let id = parse_job_id(text(parameters, "id"))?;

@@ -116,7 +116,9 @@ impl ConsoleRequest {
                     Ok(text) => json_reply(&json!({ "text": text })),
                     Err(error) => error_reply(&error.into()),
                 },
-                Err(_) => bad_request("This is not an action of the console"),
+                Err(error) => {
+                    bad_request(&format!("This is not an action of the console: {error}"))
+                }
             },
         };
         ConsoleReply::Complete(with_security_headers(reply))

@@ -8,6 +8,7 @@ use super::console_queries::with_member;
 use crate::{
     durations::saturating_millis,
     error::Error,
+    rate_limit::FleetPolicy,
     store::{FleetReport, HoldReport, ProcessReport, Store},
 };
 
@@ -33,7 +34,7 @@ pub(super) async fn take_snapshot(store: &Store) -> Value {
 
 async fn read_store(store: &Store) -> Result<Value, Error> {
     let jobs = store.deferred_jobs();
-    let (stats, paused, workers, queues, policies, fleet) = tokio::try_join!(
+    let (stats, paused, workers, queues, changed, mut fleet) = tokio::try_join!(
         jobs.stats(),
         jobs.is_paused(),
         store.backend().count_live_workers(),
@@ -43,12 +44,13 @@ async fn read_store(store: &Store) -> Result<Value, Error> {
     )?;
     let stats = serde_json::to_value(stats).unwrap_or_default();
     let stats = with_member(with_member(stats, "paused", paused), "workers", workers);
-    let changes = policies.policies.iter();
-    let changes = changes.map(|(name, change)| json!({ "name": name, "change": change }));
+    let policies = FleetPolicy::merge(&fleet, &changed);
+    // The page shows them merged; with all processes they would be most of the snapshot.
+    fleet.processes.iter_mut().for_each(|process| process.policies.clear());
     Ok(json!({
         "jobs": stats,
         "queues": queues,
-        "policies": changes.collect::<Vec<_>>(),
+        "policies": policies,
         "holds": longest_holds(&fleet),
         "stats": sum_of_stats(&fleet),
         "processes": fleet.processes,

@@ -4,6 +4,7 @@ use super::{BasicAuth, ConsoleReply, ConsoleResource, LocalOperator};
 use crate::{
     admin::{AuditCursor, Operator, Permission},
     gate::fake_request::FakeGateRequest,
+    rate_limit::Policy,
     reply::Reply,
     store::Store,
 };
@@ -218,4 +219,49 @@ async fn process_is_drained_and_resumed_from_the_page() {
         let fleet = store.fleet().await.expect("the store answers");
         assert_eq!(fleet.processes[0].draining, is_draining);
     }
+}
+
+#[tokio::test]
+async fn limit_is_shown_with_its_refusals_and_changed() {
+    let store = Store::memory();
+    let policy = Policy::new("1 per 1h".parse().expect("a quota")).with_name("search");
+    let limiter = store.rate_limiter(policy);
+    for _ in 0..3 {
+        limiter.check("customer:7", 1).await.expect("it answers");
+    }
+    let console = console(&store, Permission::Act);
+    let policies = async || {
+        let reply = respond(&console, request("GET", &[HOST]), "api/snapshot", b"").await;
+        let snapshot: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+        snapshot["policies"].clone()
+    };
+    let shown = policies().await;
+    assert_eq!(shown[0]["deployed"][0]["quota"], "1 per 3600s");
+    assert_eq!(shown[0]["top_refused"][0]["subject"], "customer:7");
+    assert_eq!(shown[0]["refusals"], 2);
+
+    let mut view = request("GET", &[HOST]);
+    let target = "/ops/api/limit?policy=search&subject=customer%3A7";
+    let parsed = console.parse_request(&mut view, target, "api/limit").expect("it is admitted");
+    let ConsoleReply::Complete(reply) = parsed.execute(b"").await else { panic!("no events") };
+    let limit: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(limit["quotas"][0]["remaining"], 0);
+    let sentence = limit["sentence"].as_str().expect("a text");
+    assert!(
+        sentence.starts_with("customer:7 has 0 of 1 per 3600s left under search"),
+        "{sentence}"
+    );
+
+    let set = async |quota: &str| {
+        let body = format!(
+            r#"{{"action":"set-policy","policy":"search","change":{{"quota":"{quota}"}},"reason":"load"}}"#
+        );
+        let sent = request("POST", &[HOST, JSON, SAME_ORIGIN]);
+        respond(&console, sent, "api/actions", body.as_bytes()).await
+    };
+    let refused = set("5 per minute").await;
+    let text = String::from_utf8_lossy(&refused.body).into_owned();
+    assert!(refused.status == 400 && text.contains("`minute` is no duration"), "{text}");
+    assert_eq!(set("5 per 60s burst 2").await.status, 200);
+    assert_eq!(policies().await[0]["change"]["quota"]["burst"], 2);
 }

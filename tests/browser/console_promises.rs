@@ -1,6 +1,7 @@
 //! Promises of the operators' console.
 
 use fantoccini::key::Key;
+use lockgate_tests::eventually;
 
 use crate::{
     console_page::{ConsolePage, PAGES, REASON},
@@ -83,6 +84,40 @@ pub(crate) async fn process_is_drained_and_resumed(page: &DemoPage) {
     console.act("Resume").await;
     page.wait_for_text("#notice", "The workers of the process start work again.").await;
     console.wait_for_state(&id, "done").await;
+}
+
+pub(crate) async fn refused_client_is_found_and_has_its_quota_back(page: &DemoPage) {
+    let request = async || page.demo.get("/limited").send().await.status;
+    let console = ConsolePage::open(page).await;
+    console.go_to("limits").await;
+    // Some of them arrive in one window.
+    for _ in 0..25 {
+        request().await;
+    }
+    console.wait_for("10 per 10s").await;
+    console.wait_for("client address").await;
+    page.wait_until("the refused client", "document.querySelector('main td svg')").await;
+    page.wait_until("the link", "document.querySelector('main a[href*=subject]')").await;
+    page.evaluate("document.querySelector('main a[href*=subject]').click()").await;
+    console.wait_for("a:::127.0.0.1 under limited").await;
+    console.wait_for("of 10 per 10s left under limited").await;
+
+    console.act("Block").await;
+    console.wait_for("left under limited, blocked for").await;
+    eventually("the block to apply in the process", async || request().await == 429).await;
+    console.act("Reset").await;
+    page.wait_for_text("#notice", "a:::127.0.0.1 has its whole quota again.").await;
+    eventually("the client to be admitted", async || request().await == 200).await;
+    console.click_button("Refresh").await;
+    let is_blocked = "document.querySelector('main').innerText.includes('blocked for')";
+    page.wait_until("no block", &format!("!{is_blocked}")).await;
+
+    console.go_to("limits?policy=limited").await;
+    console.act_with("Change the policy", &[("quota", "7 per 1h burst 3")]).await;
+    console.wait_for("7 per 3600s burst 3").await;
+    console.wait_for("in 1 of 1 processes").await;
+    console.act("As deployed").await;
+    page.wait_for_text("#notice", "limited is as deployed.").await;
 }
 
 pub(crate) async fn payload_is_shown_as_text(page: &DemoPage) {

@@ -34,7 +34,7 @@ export async function act(action) {
 /** What a snapshot may lack: the store does not answer, or the service has nothing of the kind. */
 const EMPTY_SNAPSHOT = {
   jobs: { pending: 0, running: 0, dead: 0, workers: 0, paused: false },
-  queues: [], holds: [], waits: [], policies: [], refused: [], processes: [], stats: {},
+  queues: [], holds: [], waits: [], policies: [], processes: [], stats: {},
 };
 
 /**

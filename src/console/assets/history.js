@@ -15,6 +15,7 @@ export function remember(snapshot) {
   if (!snapshot.store.available) return;
   add("jobs", snapshot.jobs.pending);
   add("refused", snapshot.stats?.refused ?? 0);
+  for (const policy of snapshot.policies) add(`refused ${policy.name}`, policy.refusals);
   for (const queue of snapshot.queues) {
     add(`queue ${queue.name}`, queue.due);
     add(`wait ${queue.name}`, (queue.oldest_due_ms ?? 0) / 1000);
@@ -29,6 +30,11 @@ export function points(name, perSecond = false) {
     const [before, earlier] = all[index];
     return [at, Math.max(0, value - earlier) / Math.max(1, (at - before) / 1000)];
   });
+}
+
+/** Latest growth of a series per second. */
+export function perSecond(name) {
+  return points(name, true).at(-1)?.[1] ?? 0;
 }
 
 /** Line chart of one or two series, with its highest value as text. */

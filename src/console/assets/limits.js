@@ -1,7 +1,8 @@
-// Limits: policies that an operator has changed, and actions on one subject.
-import { choice, element, field, table } from "./dom.js";
+// Limits: policies as deployed and as changed, whom they refuse, and one subject.
+import { choice, duration, element, field, svgElement, table } from "./dom.js";
+import { read } from "./api.js";
 import { actionButton } from "./actions.js";
-import { chart, points } from "./history.js";
+import { chart, perSecond, points } from "./history.js";
 
 export const title = "Limits";
 
@@ -10,57 +11,123 @@ export async function open(main, { policy = "", subject = "" }) {
     event.preventDefault();
     location.hash = `limits?${new URLSearchParams(new FormData(form))}`;
   } }, field("Policy, by its name in the code", { name: "policy", value: policy, required: true }),
-  field("Subject, such as an address (empty: the policy)", { name: "subject", value: subject }),
-  element("button", {}, "Choose"));
+  field("Subject, such as a:::192.0.2.7 (empty: the policy)", { name: "subject", value: subject }),
+  element("button", {}, "Show"));
   const chosen = element("section", { "aria-label": "The chosen policy" });
-  const all = element("section", { "aria-label": "Changed policies" });
+  const all = element("section", { "aria-label": "All policies" });
   main.append(form, chosen, all);
-  if (policy) chosen.append(element("h3", {}, subject ? `${subject} under ${policy}` : policy), element("p", {},
-    ...(subject ? subjectButtons(policy, subject) : [changeButton(policy)]).filter(Boolean).flatMap((button) => [button, " "])));
+  if (policy && subject) await showSubject(chosen, policy, subject);
+  else if (policy) chosen.append(element("h3", {}, policy), element("p", {}, changeButton(policy)));
   return { show: (snapshot) => all.replaceChildren(...content(snapshot)) };
+}
+
+async function showSubject(section, policy, subject) {
+  const limit = await read("limit", { policy, subject });
+  const refresh = () => showSubject(section, policy, subject);
+  section.replaceChildren(
+    element("h3", {}, `${subject} under ${policy}`),
+    ...limit.sentence.split("\n").map((sentence) => element("p", {}, sentence)),
+    table("What is left", [
+      ["Quota", (left) => left.quota],
+      ["Mode", (left) => mode(left.is_shadow)],
+      ["Left", (left) => left.remaining === null ? "no limit" : String(left.remaining), true],
+      ["More in", (left) => duration(left.reset_after_ms), true],
+      ["Refused for", (left) => left.retry_after_ms ? duration(left.retry_after_ms) : null, true],
+      ["Blocked for", (left) => duration(left.blocked_for_ms), true],
+    ], limit.quotas, "No process that answered has this policy."),
+    element("p", {}, ...subjectButtons(policy, subject, refresh).flatMap((button) => [button, " "]),
+      element("button", { type: "button", onclick: refresh }, "Refresh")));
 }
 
 function content({ policies = [], stats = {} }) {
   return [
     element("p", {}, `${stats.admitted ?? 0} requests were admitted and ${stats.refused ?? 0} refused since the processes started.`),
     chart("Refusals a second", points("refused", true)),
-    element("h3", {}, "Policies that an operator has changed"),
-    table("Changed policies", [
+    element("h3", {}, "Policies"),
+    table("Policies", [
       ["Policy", (policy) => element("a", { href: `#limits?${new URLSearchParams({ policy: policy.name })}` }, policy.name)],
-      ["Quota", (policy) => quota(policy.change.quota)],
-      ["Mode", (policy) => policy.change.shadow === undefined ? "as deployed" : policy.change.shadow ? "shadow" : "enforced"],
-      ["Actions", (policy) => actionButton("As deployed", { title: `Use ${policy.name} as deployed?`, danger: false, action: () => ({ action: "clear-policy", policy: policy.name }) })],
-    ], policies, "All policies are as deployed."),
+      ["Quota", (policy) => policy.deployed.length ? each(policy, (deployed) => deployed.is_looked_up ? `${deployed.quota}, or as looked up` : deployed.quota) : "not deployed"],
+      ["Mode", (policy) => each(policy, (deployed) => mode(deployed.is_shadow))],
+      ["Counted by", (policy) => each(policy, (deployed) => deployed.keys)],
+      ["Changed to", (policy) => policy.change ? change(policy) : null],
+      ["Refused", (policy) => String(policy.refusals), true],
+      ["A second", (policy) => perSecond(`refused ${policy.name}`).toFixed(1), true],
+      ["Actions", (policy) => policy.change ? actionButton("As deployed", { title: `Use ${policy.name} as deployed?`, danger: false, action: () => ({ action: "clear-policy", policy: policy.name }) }) : null],
+    ], policies, "No process has used a policy."),
+    element("h3", {}, "Refused most often in the last ten minutes"),
+    ranking(policies),
   ];
 }
 
-function quota(quota) {
-  return quota ? `${quota.limit} in ${quota.window_ms / 1000} s` : "as deployed";
+/** Subjects of all policies, the most refused first, with a bar for their share of the highest. */
+function ranking(policies) {
+  const rows = policies.flatMap((policy) => policy.top_refused.map((refused) => ({ ...refused, policy })));
+  rows.sort((left, right) => right.refusals - left.refusals);
+  const highest = Math.max(1, ...rows.map((row) => row.refusals));
+  return table("Refused most often", [
+    ["Subject", ({ policy, subject }) => element("a", { href: `#limits?${new URLSearchParams({ policy: policy.name, subject })}` }, subject)],
+    ["Policy", (row) => row.policy.name],
+    ["Refused", (row) => [row.refusals === row.max_refusals ? String(row.refusals) : `${row.refusals} to ${row.max_refusals}`, bar(row.refusals / highest)], true],
+    ["Actions", ({ policy, subject }) => hasName(policy) ? subjectButtons(policy.name, subject).slice(0, 2).flatMap((button) => [button, " "]) : "give the policy a name first"],
+  ], rows.slice(0, 20), "No subject was refused.");
+}
+
+function bar(part) {
+  return svgElement("svg", { viewBox: "0 0 100 6", "aria-hidden": "true" },
+    svgElement("rect", { class: "hold", x: 0, y: 0, width: Math.max(1, 100 * part).toFixed(1), height: 6, rx: 1 }));
+}
+
+/** Each different value of the deployed forms, with its processes if there are several. */
+function each({ deployed, processes }, value) {
+  const counts = new Map();
+  for (const form of deployed) counts.set(value(form), (counts.get(value(form)) ?? 0) + form.processes);
+  return [...counts].map(([text, count]) =>
+    element("div", {}, counts.size > 1 ? `${text} (${count} of ${processes} processes)` : text));
+}
+
+/** Counters are found by the name of a policy, if the code has given it one. */
+function hasName(policy) {
+  return policy.deployed.some((deployed) => deployed.is_named);
+}
+
+function mode(isShadow) {
+  return isShadow ? "shadow" : "enforced";
+}
+
+function change({ change, processes, changed_processes }) {
+  const { quota, shadow, has_blocks } = change;
+  const parts = [quota && quotaText(quota), shadow === undefined ? null : mode(shadow), has_blocks ? "with blocks" : null];
+  const follow = quota || shadow !== undefined ? element("div", {}, `in ${changed_processes} of ${processes} processes`) : null;
+  return [element("div", {}, parts.filter(Boolean).join(", ")), follow];
+}
+
+function quotaText({ counting, limit, window_ms, burst }) {
+  if (counting === "unlimited") return counting;
+  const end = { fixed: "", sliding: " sliding", gcra: ` burst ${burst}` }[counting] ?? "";
+  return `${limit} per ${window_ms / 1000}s${end}`;
 }
 
 function changeButton(policy) {
-  return actionButton("Change the quota", {
+  return actionButton("Change the policy", {
     title: `Change ${policy}`, text: "All processes follow within a second.",
     fields: [
-      () => field("Requests", { name: "limit", type: "number", min: "0", required: true }),
-      () => field("Per seconds", { name: "window", type: "number", min: "1", required: true }),
-      () => choice("Mode", "mode", [["enforced", "enforced"], ["shadow", "shadow: refuse nobody, count only"]], "enforced"),
+      () => field("Quota, such as 100 per 60s burst 20 (empty: as deployed)", { name: "quota" }),
+      () => choice("Mode", "mode", [["", "as deployed"], ["enforced", "enforced"], ["shadow", "shadow: refuse nobody, count only"]], ""),
     ],
-    action: (values) => ({ action: "set-policy", policy, change: {
-      quota: { counting: "fixed", limit: Number(values.limit), window_ms: Number(values.window) * 1000 },
-      shadow: values.mode === "shadow",
+    action: ({ quota, mode }) => ({ action: "set-policy", policy, change: {
+      ...(quota && { quota }), ...(mode && { shadow: mode === "shadow" }),
     } }),
   });
 }
 
-function subjectButtons(policy, subject) {
+function subjectButtons(policy, subject, done) {
   return [
-    actionButton("Reset", { title: `Give ${subject} its whole quota back?`, danger: false, action: () => ({ action: "reset-limit", policy, subject }) }),
     actionButton("Block", {
       title: `Block ${subject}?`, text: "Every request of this subject is refused until then.",
       fields: [() => field("For how many seconds", { name: "seconds", type: "number", min: "1", max: "31536000", value: "600", required: true })],
-      action: (values) => ({ action: "block", policy, subject, seconds: Number(values.seconds) }),
+      action: (values) => ({ action: "block", policy, subject, seconds: Number(values.seconds) }), done,
     }),
-    actionButton("Unblock", { title: `Unblock ${subject}?`, danger: false, action: () => ({ action: "unblock", policy, subject }) }),
+    actionButton("Reset", { title: `Give ${subject} its whole quota back?`, danger: false, action: () => ({ action: "reset-limit", policy, subject }), done }),
+    actionButton("Unblock", { title: `Unblock ${subject}?`, danger: false, action: () => ({ action: "unblock", policy, subject }), done }),
   ];
 }
