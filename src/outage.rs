@@ -1,12 +1,15 @@
 //! Reactions of the layers to an unavailable or missing store.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     error::{Error, ErrorKind},
     reply::Reply,
 };
 
 /// Reaction of a rate limit to requests that it can't check because the store is unavailable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum RateLimitOutage {
     /// Limits in this process, at its share of the quota.

@@ -2,6 +2,9 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use serde::{Deserialize, Serialize};
+
+use super::access_list_document::AccessListDocument;
 use crate::{
     error::{Error, expect_setting},
     gate::{ClientAddress, GateRequest, KeyError, NetworkSet},
@@ -28,7 +31,23 @@ use crate::{
 /// policies), before it is reduced to its network. Without such a key it is the peer address, or
 /// that of [`client_address`](Self::client_address). The keys are those that the layer reads from
 /// the request, such as [`Key::header`] with `by_header`.
-#[derive(Debug, Clone, Default)]
+///
+/// # Configuration
+///
+/// With serde, the lists have the optional fields `allow` and `deny`, of networks, and `allow_keys`
+/// and `deny_keys`, of keys as they are stored ([`Key::as_str`]). Unknown fields and invalid entries
+/// are errors. [`client_address`](Self::client_address) is a setting of the code only.
+///
+/// ```
+/// use lockgate::AccessLists;
+///
+/// let json = r#"{ "allow": ["10.0.0.0/8"], "deny_keys": ["e:user::7"] }"#;
+/// let lists: AccessLists = serde_json::from_str(json)?;
+/// # let _ = lists;
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(into = "AccessListDocument", try_from = "AccessListDocument")]
 pub struct AccessLists {
     allow_list: AccessList,
     deny_list: AccessList,
@@ -165,7 +184,25 @@ impl AccessLists {
     }
 }
 
+impl From<AccessLists> for AccessListDocument {
+    fn from(AccessLists { allow_list, deny_list, .. }: AccessLists) -> Self {
+        Self {
+            allow: allow_list.networks.blocks(),
+            allow_keys: allow_list.stored_keys(),
+            deny: deny_list.networks.blocks(),
+            deny_keys: deny_list.stored_keys(),
+        }
+    }
+}
+
 impl AccessList {
+    /// Returns the keys as stored, in the order of their texts.
+    fn stored_keys(&self) -> Vec<String> {
+        let mut keys: Vec<_> = self.keys.iter().map(|key| key.as_str().to_owned()).collect();
+        keys.sort_unstable();
+        keys
+    }
+
     fn add_networks(&mut self, networks: NetworkSet) {
         let previous = std::mem::take(Arc::make_mut(&mut self.networks));
         self.networks = Arc::new(previous.union(networks));

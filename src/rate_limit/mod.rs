@@ -73,6 +73,7 @@
 //! # Ok(()) }
 //! ```
 
+mod access_list_document;
 mod access_lists;
 mod changed_policies;
 mod decision;
@@ -83,6 +84,7 @@ mod gate;
 mod limit_inspection;
 mod policy_change;
 mod policy_cost_and_reactions;
+mod policy_document;
 mod policy_status;
 mod policy_variant;
 mod quota;

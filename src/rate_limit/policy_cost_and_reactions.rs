@@ -4,8 +4,9 @@
 use std::{borrow::Cow, fmt::Write as _, sync::Arc, time::Duration};
 
 use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
 
-use super::{policy_change::PolicyChange, quota::Quota};
+use super::{policy_change::PolicyChange, policy_document::PolicyDocument, quota::Quota};
 use crate::{
     duration_text::DurationText,
     durations::MAX_DURATION,
@@ -28,7 +29,30 @@ use crate::{
 /// let policy = Policy::new(minute).with_name("search").penalty(50, Duration::from_secs(600));
 /// assert_eq!(policy.name(), "search");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// # Configuration
+///
+/// With serde, a policy has the fields `quota`, and optionally `name`, `cost`, `penalty`
+/// (`after_refusals` and `block`), `shadow`, `on_outage` (`local`, `refuse` or `admit`),
+/// `quota_lease` and `cache_refusals_for`, which are its setters. Durations are texts such as
+/// `600s` or `10min`. Unknown fields, and values that a setter would refuse or clamp, are errors.
+///
+/// ```
+/// use std::time::Duration;
+/// use lockgate::{Policy, Quota};
+///
+/// let json = r#"{
+///     "name": "search",
+///     "quota": "100 per 60s burst 20",
+///     "penalty": { "after_refusals": 50, "block": "10min" }
+/// }"#;
+/// let minute = Quota::requests(100).per(Duration::from_secs(60)).burst(20);
+/// let policy = Policy::new(minute).with_name("search").penalty(50, Duration::from_secs(600));
+/// assert_eq!(serde_json::from_str::<Policy>(json)?, policy);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "PolicyDocument", try_from = "PolicyDocument")]
 pub struct Policy {
     /// Name that clients see.
     pub(super) name: Arc<str>,
@@ -49,7 +73,7 @@ pub struct Policy {
 const NO_PENALTY: Penalty = Penalty { after_refusals: u32::MAX, block_for: MAX_DURATION };
 
 /// Maximum size of a quota lease.
-const MAX_LEASE_SIZE: u32 = 10_000;
+pub(super) const MAX_LEASE_SIZE: u32 = 10_000;
 
 impl Policy {
     /// Creates a policy that is called after its quota: clients see 10 requests per second as
@@ -310,6 +334,10 @@ impl Policy {
 
     pub(super) fn outage(&self) -> RateLimitOutage {
         self.outage
+    }
+
+    pub(super) fn lease_size(&self) -> u32 {
+        self.lease_size
     }
 
     /// Returns the size of a lease under this quota, which may differ from the policy's own.

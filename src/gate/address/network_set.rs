@@ -1,8 +1,8 @@
 //! `NetworkSet`: a set of addresses, built from CIDR blocks.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 
 use crate::{error::Error, key::canonical_ip};
 
@@ -48,6 +48,25 @@ impl NetworkSet {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Returns the blocks of the set as text, IPv4 first.
+    pub(crate) fn blocks(&self) -> Vec<String> {
+        let subnets = self.0.iter().flat_map(|range| {
+            let [first, last] = [range.first.1, range.last.1];
+            // All points of a range are of one family.
+            match (u32::try_from(first), u32::try_from(last)) {
+                (Ok(first), Ok(last)) if !range.first.0 => {
+                    let [first, last] = [first, last].map(Ipv4Addr::from);
+                    IpSubnets::V4(Ipv4Subnets::new(first, last, 0))
+                }
+                _ => {
+                    let [first, last] = [first, last].map(Ipv6Addr::from);
+                    IpSubnets::V6(Ipv6Subnets::new(first, last, 0))
+                }
+            }
+        });
+        subnets.map(|block| block.to_string()).collect()
     }
 
     #[expect(
