@@ -98,7 +98,7 @@ impl Admin {
             // A new version makes all processes drop what they have cached.
             Ok(self.store.edit_changed_policies(|_| {}).await?)
         };
-        self.act("reset-limit", &format!("{policy} {subject}"), reason, reset).await
+        self.act("reset-limit", &target_of(policy, &subject), reason, reset).await
     }
 
     /// Refuses all requests of a subject in a policy for this time (1 ms to a year), in all
@@ -135,7 +135,7 @@ impl Admin {
             // Last: leased units are spent until the processes know of the new version.
             Ok(self.store.edit_changed_policies(mark).await?)
         };
-        let target = format!("{policy} {subject} for {duration:?}");
+        let target = format!("{} for {duration:?}", target_of(policy, &subject));
         self.act("block", &target, reason, block).await
     }
 
@@ -158,8 +158,13 @@ impl Admin {
             backend.block_counters(subject.clone(), counters, Duration::ZERO).await?;
             Ok(self.store.edit_changed_policies(|_| {}).await?)
         };
-        self.act("unblock", &format!("{policy} {subject}"), reason, unblock).await
+        self.act("unblock", &target_of(policy, &subject), reason, unblock).await
     }
+}
+
+/// Names a subject in the audit log as operators type it.
+fn target_of(policy: &str, subject: &Key) -> String {
+    format!("{policy} {}", subject.operator_name())
 }
 
 /// Returns the counters of a subject. The policy may count in any way: an operator knows its name
