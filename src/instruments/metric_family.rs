@@ -1,24 +1,14 @@
 //! [`CounterFamily`] and [`HistogramFamily`]: handles of one metric, by the value of its label from
 //! code.
 
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::OnceLock;
 
-use fnv::FnvHashMap;
 use metrics::{Counter, Histogram, Key, Label, Level, Metadata, Recorder};
-use parking_lot::RwLock;
 
-/// Values of a label that a metric distinguishes. Names come from code, so a service has far fewer;
-/// the bound is for a program that makes names from data.
-pub(crate) const MAX_LABEL_VALUES: usize = 256;
-
-/// Value of a label beyond `MAX_LABEL_VALUES`.
-const OTHER: &str = "other";
+use super::handle_table::{HandleTable, LabelHandles};
 
 /// Origin of the metrics, for recorders that filter by it.
 static METADATA: Metadata<'static> = Metadata::new("lockgate", Level::INFO, Some("lockgate"));
-
-/// Handles by label value. Each is resolved on its first use.
-type HandleTable<H> = LazyLock<RwLock<FnvHashMap<Box<str>, Arc<[OnceLock<H>]>>>>;
 
 /// Counter with a label from code and further labels with fixed values.
 pub(crate) struct CounterFamily {
@@ -43,7 +33,7 @@ impl CounterFamily {
         label: &'static str,
         variants: &'static [(&'static str, &'static [&'static str])],
     ) -> Self {
-        Self { name, label, variants, handles: LazyLock::new(RwLock::default) }
+        Self { name, label, variants, handles: HandleTable::new() }
     }
 
     /// Adds 1 for this value of the label, and these indices of the variants' values.
@@ -51,9 +41,10 @@ impl CounterFamily {
         let lengths = self.variants.iter().map(|(_, values)| values.len());
         let index = indices.iter().zip(lengths).fold(0, |index, (next, len)| index * len + next);
         let count = || self.variants.iter().map(|(_, values)| values.len()).product();
-        let handles = handles_of(&self.handles, value, count);
-        if let Some(handle) = handles.0.get(index) {
-            let register = |recorder: &dyn Recorder| self.register(recorder, &handles.1, indices);
+        if let Some(LabelHandles { value, handles }) = self.handles.find_or_add(value, count)
+            && let Some(handle) = handles.get(index)
+        {
+            let register = |recorder: &dyn Recorder| self.register(recorder, value, indices);
             with_handle(handle, register, |counter| counter.increment(1));
         }
     }
@@ -69,14 +60,15 @@ impl CounterFamily {
 
 impl HistogramFamily {
     pub(crate) const fn new(name: &'static str, label: &'static str) -> Self {
-        Self { name, label, handles: LazyLock::new(RwLock::default) }
+        Self { name, label, handles: HandleTable::new() }
     }
 
     pub(super) fn record(&self, value: &str, sample: f64) {
-        let handles = handles_of(&self.handles, value, || 1);
-        if let Some(handle) = handles.0.first() {
+        if let Some(LabelHandles { value, handles }) = self.handles.find_or_add(value, || 1)
+            && let Some(handle) = handles.first()
+        {
             let register = |recorder: &dyn Recorder| {
-                let labels = vec![Label::new(self.label, handles.1.clone().into_owned())];
+                let labels = vec![Label::new(self.label, value.to_string())];
                 recorder.register_histogram(&Key::from_parts(self.name, labels), &METADATA)
             };
             with_handle(handle, register, |histogram| histogram.record(sample));
@@ -101,19 +93,4 @@ fn with_handle<H>(
             let _ = cell.set(handle);
         }
     });
-}
-
-/// Returns the handles of a label value, and the value under which they are exported.
-fn handles_of<'a, H>(
-    table: &HandleTable<H>,
-    value: &'a str,
-    count: impl FnOnce() -> usize,
-) -> (Arc<[OnceLock<H>]>, std::borrow::Cow<'a, str>) {
-    if let Some(handles) = table.read().get(value) {
-        return (Arc::clone(handles), value.into());
-    }
-    let mut handles = table.write();
-    let value = if handles.len() < MAX_LABEL_VALUES { value } else { OTHER };
-    let create = || (0..count()).map(|_| OnceLock::new()).collect();
-    (Arc::clone(handles.entry(value.into()).or_insert_with(create)), value.into())
 }

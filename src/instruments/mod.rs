@@ -11,6 +11,8 @@
 
 mod deployed_policy;
 #[cfg(feature = "metrics")]
+mod handle_table;
+#[cfg(feature = "metrics")]
 mod metric_family;
 #[cfg(feature = "metrics")]
 pub(crate) mod metric_list;
