@@ -92,8 +92,12 @@ impl ProcessReport {
         let mut holds = store.agent().holds();
         let hold_count = holds.len() as u64;
         holds.retain(|hold| lock.is_none_or(|lock| lock == hold.key()));
+        // Chosen before they are sorted and named: a process may hold 100,000 locks.
+        if holds.len() > MAX_HOLDS {
+            holds.select_nth_unstable_by_key(MAX_HOLDS, |hold| hold.held_since);
+            holds.truncate(MAX_HOLDS);
+        }
         holds.sort_unstable_by_key(|hold| hold.held_since);
-        holds.truncate(MAX_HOLDS);
         let workers = store.counters().workers();
         let workers = workers.iter().map(|worker| WorkerReport {
             queue: worker.queue.clone(),
