@@ -176,10 +176,11 @@ impl fmt::Display for LockInspection {
             1 => formatter.write_str("; 1 process waits")?,
             count => write!(formatter, "; {count} processes wait")?,
         }
-        if self.job_count > 0 {
-            write!(formatter, ", {} deferred requests", self.job_count)?;
+        match self.job_count {
+            0 => Ok(()),
+            1 => formatter.write_str(", 1 deferred request"),
+            count => write!(formatter, ", {count} deferred requests"),
         }
-        Ok(())
     }
 }
 
