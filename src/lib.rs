@@ -155,7 +155,7 @@ pub use self::seal::Keyring;
 #[cfg(feature = "redis")]
 pub use self::store::StoreBuilder;
 #[cfg(any(test, feature = "fsck"))]
-pub use self::store::{CheckFinding, CheckReport, FindingKind, StoreCheck};
+pub use self::store::{CheckFinding, CheckProgress, CheckReport, FindingKind, StoreCheck};
 pub use self::{
     clock::Clock,
     defer::{ExtensionSnapshot, RequestUser},

@@ -53,7 +53,7 @@ pub(crate) use self::backend::{
     random_hex_id,
 };
 #[cfg(any(test, feature = "fsck"))]
-pub use self::fsck::{CheckFinding, CheckReport, FindingKind, StoreCheck};
+pub use self::fsck::{CheckFinding, CheckProgress, CheckReport, FindingKind, StoreCheck};
 pub(crate) use self::inspection::{HolderKind, LockSnapshot, SnapshotHolder};
 #[cfg(test)]
 pub(crate) use self::key_names::{CounterKeyKind, KeyNames};

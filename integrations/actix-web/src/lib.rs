@@ -332,7 +332,7 @@ pub use lockgate::{
     queue,
 };
 #[cfg(feature = "fsck")]
-pub use lockgate::{CheckFinding, CheckReport, FindingKind, StoreCheck};
+pub use lockgate::{CheckFinding, CheckProgress, CheckReport, FindingKind, StoreCheck};
 #[cfg(feature = "quorum")]
 pub use lockgate::{Quorum, QuorumGuard, QuorumRequest, quorum};
 

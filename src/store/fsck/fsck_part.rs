@@ -38,6 +38,8 @@ pub(crate) struct FsckPartResult {
     pub(crate) task_queues: Vec<Key>,
     /// Start of the next page.
     pub(crate) next_page: Option<KeyScanCursor>,
+    /// Estimated part of the keys before the next page, in thousandths; only of `KeyPage`.
+    pub(crate) scanned_per_mille: u64,
     /// The totals were not compared, because there was too much data.
     pub(crate) totals_skipped: bool,
     /// True if no key that existed all the time was missed; only of `KeyPage`.

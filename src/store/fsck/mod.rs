@@ -28,6 +28,7 @@
 //! submodules of the two stores, because the data that they read are private there.
 
 mod check_finding;
+mod check_progress;
 mod check_report;
 mod fsck_part;
 mod store_check;
@@ -35,6 +36,7 @@ mod store_check;
 pub(crate) use self::fsck_part::{FsckPart, FsckPartResult, KeyScanCursor};
 pub use self::{
     check_finding::{CheckFinding, FindingKind},
+    check_progress::CheckProgress,
     check_report::CheckReport,
     store_check::StoreCheck,
 };

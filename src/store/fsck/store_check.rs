@@ -1,10 +1,13 @@
 //! Check of a store: all keys, then the indexes of each shard, then the task queues.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
 use futures_util::future::BoxFuture;
 
-use super::{CheckFinding, CheckReport, FsckPart, FsckPartResult, KeyScanCursor};
+use super::{CheckFinding, CheckProgress, CheckReport, FsckPart, FsckPartResult, KeyScanCursor};
 use crate::{
     error::{Error, ErrorKind},
     key::{Key, SHARD_COUNT},
@@ -26,6 +29,7 @@ use crate::{
 pub struct StoreCheck {
     store: Store,
     repair: bool,
+    on_progress: Arc<dyn Fn(CheckProgress) + Send + Sync>,
 }
 
 impl Store {
@@ -44,7 +48,7 @@ impl Store {
     /// # Ok::<(), lockgate::Error>(()) }).unwrap();
     /// ```
     pub fn check(&self) -> StoreCheck {
-        StoreCheck { store: self.clone(), repair: false }
+        StoreCheck { store: self.clone(), repair: false, on_progress: Arc::new(|_| ()) }
     }
 }
 
@@ -53,6 +57,28 @@ impl StoreCheck {
     /// fault before its traces are gone.
     pub fn repair(mut self, repair: bool) -> Self {
         self.repair = repair;
+        self
+    }
+
+    /// Calls a function after each step, such as to draw a progress bar. It runs between two calls
+    /// to the store, so it must not block. None by default; the last function counts.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockgate::Error> {
+    /// # let store = lockgate::Store::memory();
+    /// let check = store.check().on_progress(|progress| {
+    ///     eprintln!("{} examined, {} of 1000", progress.examined, progress.done_per_mille);
+    /// });
+    /// let report = check.await?;
+    /// # assert!(report.is_clean());
+    /// # Ok(()) }
+    /// ```
+    pub fn on_progress(
+        mut self,
+        on_progress: impl Fn(CheckProgress) + Send + Sync + 'static,
+    ) -> Self {
+        self.on_progress = Arc::new(on_progress);
         self
     }
 
@@ -74,18 +100,26 @@ impl StoreCheck {
             let result = progress.run_part(&self, FsckPart::KeyPage(page)).await?;
             progress.report.is_complete_scan &= result.is_complete_scan;
             next_page = result.next_page;
+            let examined = progress.report.examined;
+            (self.on_progress)(CheckProgress::of_scan(examined, result.scanned_per_mille));
         }
         let are_all_locks = progress.report.is_complete_scan;
+        let task_queues = std::mem::take(&mut progress.task_queues);
+        let report_part = |examined: u64, done: u64| {
+            (self.on_progress)(CheckProgress::of_indexes(examined, done, task_queues.len()));
+        };
         for shard in 0..SHARD_COUNT {
             let locks = Vec::from_iter(progress.locks_with_jobs.remove(&shard).unwrap_or_default());
             progress.run_part(&self, FsckPart::Shard { shard, locks, are_all_locks }).await?;
             let stats = self.store.backend().shard_stats(shard).await;
             progress.report.dead_jobs += count_readable(stats.map(|stats| stats.dead))?;
+            report_part(progress.report.examined, u64::from(shard) + 1);
         }
-        for queue in std::mem::take(&mut progress.task_queues) {
+        for (queue, done) in task_queues.iter().zip(u64::from(SHARD_COUNT) + 1..) {
             progress.run_part(&self, FsckPart::TaskQueue(queue.clone())).await?;
-            let stats = self.store.backend().queue_stats(queue).await;
+            let stats = self.store.backend().queue_stats(queue.clone()).await;
             progress.report.dead_letters += count_readable(stats.map(|stats| stats.dead_letters))?;
+            report_part(progress.report.examined, done);
         }
         progress.report.findings = progress.findings.into_iter().collect();
         Ok(progress.report)
