@@ -82,7 +82,7 @@ pub(crate) enum Command {
     /// Check the store for jobs in no state or in two, keys without an owner, and wrong counts
     #[command(after_help = EXIT_CODES)]
     Check(CheckArguments),
-    /// One screen: locks, limits, jobs, queues and processes, every two seconds
+    /// One screen: jobs, locks, queues and processes, on a terminal every two seconds
     Top,
     /// Actions of operators, newest first
     Audit(AuditArguments),

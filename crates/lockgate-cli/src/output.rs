@@ -3,9 +3,11 @@
 use std::{
     fmt::Display,
     io::{self, Write as _},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use serde::Serialize;
+use serde_json::json;
 
 use crate::{cli_error::CliError, text_table::TextTable};
 
@@ -34,6 +36,12 @@ impl Output {
         Ok(())
     }
 
+    /// Prints what an action has done.
+    pub(crate) fn print_result(self, sentence: impl Display) -> Result<(), CliError> {
+        let sentence = sentence.to_string();
+        self.print(&json!({ "result": sentence }), |_| sentence.clone())
+    }
+
     /// Prints rows as JSON, or as a table.
     pub(crate) fn print_rows<T: Serialize, const N: usize>(
         self,
@@ -49,10 +57,21 @@ impl Output {
     }
 }
 
+/// True once the reader of the standard output has ended.
+static IS_OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
 /// Writes a line to the standard output. The reader of a pipe may have ended: the exit code still
 /// reports the result, which a panic would hide.
 pub(crate) fn print_line(text: impl Display) {
-    let _ = writeln!(io::stdout(), "{text}");
+    let mut stdout = io::stdout().lock();
+    if writeln!(stdout, "{text}").and_then(|()| stdout.flush()).is_err() {
+        IS_OUTPUT_CLOSED.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns true if nobody reads the standard output any more.
+pub(crate) fn is_output_closed() -> bool {
+    IS_OUTPUT_CLOSED.load(Ordering::Relaxed)
 }
 
 /// Writes a line to the standard error, which may be closed.

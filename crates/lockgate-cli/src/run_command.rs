@@ -1,6 +1,6 @@
 //! Runs one command.
 
-use std::io;
+use std::io::{self, Write as _};
 
 use clap::CommandFactory as _;
 use lockgate::Store;
@@ -16,7 +16,10 @@ use crate::{
 /// Runs a command that needs no store.
 pub(crate) fn run_without_store(arguments: &Arguments) -> Option<ExitStatus> {
     let Command::Completions { shell } = &arguments.command else { return None };
-    clap_complete::generate(*shell, &mut Arguments::command(), "lockgate", &mut io::stdout());
+    // Not written at once by `generate`, which panics if the reader of a pipe has ended.
+    let mut script = Vec::new();
+    clap_complete::generate(*shell, &mut Arguments::command(), "lockgate", &mut script);
+    let _ = io::stdout().write_all(&script);
     Some(ExitStatus::Done)
 }
 

@@ -3,22 +3,28 @@
 use std::{io::IsTerminal as _, time::Duration};
 
 use crate::{
-    arguments::Arguments,
+    arguments::{Arguments, Command},
     cli_error::CliError,
     exit_status::ExitStatus,
-    output::{Output, print_line},
+    output::{Output, is_output_closed, print_error, print_line},
     run_command, store_connection,
 };
+
+/// Seconds between two screens of `top`, as of `--watch` without a value.
+const TOP_SECONDS: u32 = 2;
 
 /// Moves the cursor to the upper left corner and erases the screen.
 const CLEAR_SCREEN: &str = "\u{1b}[H\u{1b}[2J";
 
-/// Connects once and runs the command once, or with `--watch` until the program is interrupted.
+/// Connects once and runs the command once, or with `--watch` until the program is interrupted or
+/// nobody reads its output any more.
 pub(crate) async fn run_command(arguments: &Arguments) -> Result<ExitStatus, CliError> {
     if let Some(status) = run_command::run_without_store(arguments) {
         return Ok(status);
     }
-    let Some(seconds) = arguments.watch else {
+    let is_screen = arguments.output() == Output::Text && std::io::stdout().is_terminal();
+    let is_live_top = is_screen && matches!(arguments.command, Command::Top);
+    let Some(seconds) = arguments.watch.or(is_live_top.then_some(TOP_SECONDS)) else {
         let store = store_connection::connect(arguments).await?;
         return run_command::run(&store, arguments).await;
     };
@@ -29,9 +35,15 @@ pub(crate) async fn run_command(arguments: &Arguments) -> Result<ExitStatus, Cli
     let mut interval = tokio::time::interval(Duration::from_secs(seconds.into()));
     loop {
         interval.tick().await;
-        if arguments.output() == Output::Text && std::io::stdout().is_terminal() {
+        if is_screen {
             print_line(CLEAR_SCREEN);
         }
-        run_command::run(&store, arguments).await?;
+        // An outage is what one watches for, so it does not end the watch.
+        if let Err(error) = run_command::run(&store, arguments).await {
+            print_error(error);
+        }
+        if is_output_closed() {
+            return Ok(ExitStatus::Done);
+        }
     }
 }

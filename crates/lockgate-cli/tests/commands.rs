@@ -6,7 +6,7 @@ use std::{
 };
 
 use lockgate::{
-    Policy, Store,
+    Key, Policy, Quota, Store,
     queue::{Task, TaskFailure},
 };
 use redis_test::server::RedisServer;
@@ -77,7 +77,7 @@ async fn stuck_lock_is_found_and_released() {
     assert!(error.contains("--yes"), "{error}");
     assert!(guard.held_lock().loss().is_none());
     let (code, text, _) = shop.run(&[&release[..], &["--yes"]].concat()).await;
-    assert_eq!((code, text.as_str()), (Some(0), "order:7 was taken from 1 holders\n"));
+    assert_eq!((code, text.as_str()), (Some(0), "order:7 was taken from 1 holder\n"));
     tokio::time::timeout(TEST_TIMEOUT, guard.held_lock().lost()).await.expect("it is told");
     let (code, _, error) = shop.run(&[&release[..], &["--yes"]].concat()).await;
     assert_eq!((code, error.as_str()), (Some(1), "this lock has no holder\n"));
@@ -136,6 +136,17 @@ async fn client_is_blocked_and_policy_changed() {
     let block = ["limits", "block", "api", "192.0.2.7", "--seconds", "60", "--reason", "abuse"];
     let (code, _, error) = shop.run(&[&block[..], &["--yes"]].concat()).await;
     assert_eq!(code, Some(0), "{error}");
+    // An address is the subject that `by_ip` counts, here and in the audit log.
+    let quota = Quota::requests(1_000_000).per(Duration::from_secs(60));
+    let limiter = shop.store.rate_limiter(Policy::new(quota).with_name("api"));
+    let client = Key::ip([192, 0, 2, 7].into());
+    let blocked = async {
+        while limiter.check(client.clone(), 1).await.expect("the store answers").is_admitted() {}
+    };
+    tokio::time::timeout(TEST_TIMEOUT, blocked).await.expect("the process follows");
+    let unblock = ["limits", "unblock", "api", "192.0.2.7", "--reason", "sorry"];
+    assert_eq!(shop.run_json(&unblock).await["result"], "done");
+    assert_eq!(shop.run_json(&["audit"]).await[0]["target"], "api 192.0.2.7");
     let set = ["limits", "set", "api", "--requests", "5", "--per", "60", "--reason", "load"];
     assert_eq!(shop.run(&[&set[..], &["--yes"]].concat()).await.0, Some(0));
     let (_, text, _) = shop.run(&["limits", "list"]).await;

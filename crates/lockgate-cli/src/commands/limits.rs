@@ -9,9 +9,7 @@ use lockgate::{
 };
 use serde::Serialize;
 
-use crate::{
-    cli_error::CliError, command_context::CommandContext, output::print_line, text_table::TextTable,
-};
+use crate::{cli_error::CliError, command_context::CommandContext, text_table::TextTable};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LimitsCommand {
@@ -120,8 +118,7 @@ pub(crate) async fn run(
             admin.unblock(policy, Key::from_operator_name(subject), reason).await?;
         }
     }
-    print_line("done");
-    Ok(())
+    context.output.print_result("done")
 }
 
 async fn list(context: &CommandContext<'_>) -> Result<(), CliError> {

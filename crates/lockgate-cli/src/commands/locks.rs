@@ -7,8 +7,8 @@ use lockgate::{HoldReport, Key};
 use serde::Serialize;
 
 use crate::{
-    cli_error::CliError, command_context::CommandContext, output::print_line,
-    readable_time::readable_duration, text_table::TextTable,
+    cli_error::CliError, command_context::CommandContext, readable_time::readable_duration,
+    text_table::TextTable,
 };
 
 /// Most holds of the list.
@@ -53,32 +53,7 @@ pub(crate) async fn run(
     command: &LocksCommand,
 ) -> Result<(), CliError> {
     match command {
-        LocksCommand::List => {
-            let fleet = context.store.fleet().await?;
-            let mut rows: Vec<HoldRow<'_>> = Vec::new();
-            for process in &fleet.processes {
-                rows.extend(process.holds.iter().map(|hold| HoldRow {
-                    host: &process.host,
-                    pid: process.pid,
-                    hold,
-                }));
-            }
-            rows.sort_by_key(|row| std::cmp::Reverse(row.hold.held_ms));
-            rows.truncate(MAX_LISTED);
-            context.output.print_rows(
-                &rows,
-                ["LOCK", "MODE", "HELD", "LEASE LEFT", "FENCE", "PROCESS", "ROUTE"],
-                |row| {
-                    let HoldReport { lock, mode, held_ms, lease_left_ms, fence, route, .. } =
-                        row.hold;
-                    let route = route.clone().unwrap_or_default();
-                    let [held, left] = [*held_ms, *lease_left_ms]
-                        .map(|ms| readable_duration(Duration::from_millis(ms)));
-                    let process = format!("{} (pid {})", row.host, row.pid);
-                    [lock.clone(), mode.clone(), held, left, fence.to_string(), process, route]
-                },
-            )
-        }
+        LocksCommand::List => list(context, MAX_LISTED).await,
         LocksCommand::Show { lock } => show(context, lock).await,
         LocksCommand::Release { lock, reason } => {
             context.confirm(&format!(
@@ -86,10 +61,37 @@ pub(crate) async fn run(
             ))?;
             let key = Key::from_operator_name(lock);
             let holders = context.admin().force_release(key, reason).await?;
-            print_line(format_args!("{lock} was taken from {holders} holders"));
-            Ok(())
+            let noun = if holders == 1 { "holder" } else { "holders" };
+            context.output.print_result(format_args!("{lock} was taken from {holders} {noun}"))
         }
     }
+}
+
+/// Lists the longest holds of all processes.
+pub(crate) async fn list(context: &CommandContext<'_>, max_rows: usize) -> Result<(), CliError> {
+    let fleet = context.store.fleet().await?;
+    let mut rows: Vec<HoldRow<'_>> = Vec::new();
+    for process in &fleet.processes {
+        rows.extend(process.holds.iter().map(|hold| HoldRow {
+            host: &process.host,
+            pid: process.pid,
+            hold,
+        }));
+    }
+    rows.sort_by_key(|row| std::cmp::Reverse(row.hold.held_ms));
+    rows.truncate(max_rows);
+    context.output.print_rows(
+        &rows,
+        ["LOCK", "MODE", "HELD", "LEASE LEFT", "FENCE", "PROCESS", "ROUTE"],
+        |row| {
+            let HoldReport { lock, mode, held_ms, lease_left_ms, fence, route, .. } = row.hold;
+            let route = route.clone().unwrap_or_default();
+            let [held, left] =
+                [*held_ms, *lease_left_ms].map(|ms| readable_duration(Duration::from_millis(ms)));
+            let process = format!("{} (pid {})", row.host, row.pid);
+            [lock.clone(), mode.clone(), held, left, fence.to_string(), process, route]
+        },
+    )
 }
 
 async fn show(context: &CommandContext<'_>, lock: &str) -> Result<(), CliError> {

@@ -3,9 +3,12 @@
 use crate::{
     cli_error::CliError,
     command_context::CommandContext,
-    commands::{locks, locks::LocksCommand, queues, queues::QueuesCommand, workers},
+    commands::{locks, queues, queues::QueuesCommand, workers},
     output::{Output, print_line},
 };
+
+/// Longest holds on the screen, which has to hold the queues and processes too.
+const MAX_LOCKS: usize = 10;
 
 pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
     let jobs = context.store.deferred_jobs();
@@ -20,7 +23,7 @@ pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
         stats.dead,
         if paused { ", paused" } else { "" }
     ));
-    locks::run(context, &LocksCommand::List).await?;
+    locks::list(context, MAX_LOCKS).await?;
     print_line("");
     queues::run(context, &QueuesCommand::List).await?;
     print_line("");

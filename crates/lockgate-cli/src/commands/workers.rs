@@ -6,8 +6,7 @@ use clap::{Args, Subcommand};
 use lockgate::{ProcessReport, admin::AdminError};
 
 use crate::{
-    cli_error::CliError, command_context::CommandContext, output::print_line,
-    readable_time::readable_duration,
+    cli_error::CliError, command_context::CommandContext, readable_time::readable_duration,
 };
 
 #[derive(Debug, Subcommand)]
@@ -40,15 +39,13 @@ pub(crate) async fn run(
             for node in nodes_of(context, process).await? {
                 context.admin().drain_process(&node, &arguments.reason).await?;
             }
-            print_line(format_args!("{process} is drained"));
-            Ok(())
+            context.output.print_result(format_args!("{process} is drained"))
         }
         Some(WorkersCommand::Resume(arguments)) => {
             for node in nodes_of(context, &arguments.process).await? {
                 context.admin().resume_process(&node, &arguments.reason).await?;
             }
-            print_line(format_args!("{} is resumed", arguments.process));
-            Ok(())
+            context.output.print_result(format_args!("{} is resumed", arguments.process))
         }
     }
 }
