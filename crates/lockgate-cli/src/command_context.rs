@@ -1,5 +1,6 @@
 //! [`CommandContext`]: what every command needs.
 
+use indicatif::{ProgressBar, ProgressStyle};
 use lockgate::{
     Store,
     admin::{Admin, Operator, Permission},
@@ -24,6 +25,16 @@ impl<'a> CommandContext<'a> {
     pub(crate) fn admin(&self) -> Admin {
         let name = self.arguments.operator_name();
         self.store.admin(Operator::new(&name, Permission::SeePayloads))
+    }
+
+    /// Creates a bar on the standard error, of the form `template`. It is hidden if that is no
+    /// terminal, and with `--json`.
+    pub(crate) fn progress_bar(&self, total: u64, template: &str) -> ProgressBar {
+        if self.output == Output::Json {
+            return ProgressBar::hidden();
+        }
+        let style = ProgressStyle::with_template(template);
+        ProgressBar::new(total).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
     }
 
     /// Asks before a destructive command.

@@ -21,6 +21,7 @@ mod confirmation;
 mod exit_status;
 mod output;
 mod readable_time;
+mod redrive_progress;
 mod run_command;
 mod store_connection;
 mod text_table;

@@ -1,7 +1,6 @@
 //! `lockgate jobs`: deferred requests.
 
 use clap::{Subcommand, ValueEnum};
-use indicatif::ProgressBar;
 use lockgate::{
     JobId,
     defer::{JobCursor, JobInfo},
@@ -9,6 +8,7 @@ use lockgate::{
 
 use crate::{
     cli_error::CliError, command_context::CommandContext, output::print_line, readable_time::ago,
+    redrive_progress::redrive_behind_bar,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -126,12 +126,12 @@ pub(crate) async fn run(
         JobsCommand::Redrive { id: Some(id), reason, .. } => admin.redrive_job(id, reason).await?,
         JobsCommand::Redrive { per_second, reason, .. } => {
             context.confirm("Run all dead requests again?")?;
-            let progress = ProgressBar::new_spinner().with_message("redriving");
-            progress.enable_steady_tick(std::time::Duration::from_millis(100));
-            let count = admin.redrive_dead_jobs(*per_second, reason).await;
-            progress.finish_and_clear();
-            print_line(format_args!("{} requests wait to run again", count?));
-            return Ok(());
+            let jobs = context.store.deferred_jobs();
+            let redrive = admin.redrive_dead_jobs(*per_second, reason);
+            let count_dead = async || Ok(jobs.stats().await?.dead);
+            let count = redrive_behind_bar(context, count_dead, redrive).await?;
+            let requests = if count == 1 { "request waits" } else { "requests wait" };
+            return context.output.print_result(format_args!("{count} {requests} to run again"));
         }
         JobsCommand::Purge { id, reason } => {
             context.confirm(&format!("Delete {id} and its response?"))?;
@@ -143,8 +143,7 @@ pub(crate) async fn run(
         }
         JobsCommand::Resume { reason } => admin.resume_jobs(reason).await?,
     }
-    print_line("done");
-    Ok(())
+    context.output.print_result("done")
 }
 
 async fn list(
@@ -184,12 +183,12 @@ async fn show(context: &CommandContext<'_>, id: &JobId) -> Result<(), CliError> 
     context.output.print(&job, |job| {
         let lock = job.lock.as_ref().map(lockgate::Key::operator_name).unwrap_or_default();
         let mut text = format!(
-            "{}\nstate     {}\nreason    {}\nlock      {lock}\nowner     {}\nattempts  {}, {} \
-             crashes\naccepted  {}\nended     {}\n",
+            "{}\nstate     {}\nreason    {}\nlock      {lock}\nowner     {}\nattempts  {}\n\
+             crashes   {}\naccepted  {}\nended     {}\n",
             job.id,
             job.state.as_str(),
             job.reason.as_deref().unwrap_or("-"),
-            job.owner,
+            if job.owner.is_empty() { "-" } else { &job.owner },
             job.attempts,
             job.crashes,
             ago(job.accepted),

@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::{
     cli_error::CliError,
     command_context::CommandContext,
-    output::print_line,
     readable_time::{ago, readable_duration},
+    redrive_progress::redrive_behind_bar,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -133,9 +133,12 @@ pub(crate) async fn run(
         }
         QueuesCommand::Redrive { queue, per_second, reason, .. } => {
             context.confirm(&format!("Run all dead letters of {queue} again?"))?;
-            let count = admin.redrive_tasks(key(queue), *per_second, reason).await?;
-            print_line(format_args!("{count} tasks wait to run again"));
-            return Ok(());
+            let tasks: Queue<Value> = context.store.queue(key(queue));
+            let redrive = admin.redrive_tasks(key(queue), *per_second, reason);
+            let count_dead = async || Ok(tasks.stats().await?.dead_letters);
+            let count = redrive_behind_bar(context, count_dead, redrive).await?;
+            let tasks = if count == 1 { "task waits" } else { "tasks wait" };
+            return context.output.print_result(format_args!("{count} {tasks} to run again"));
         }
         QueuesCommand::Purge { queue, id, reason } => {
             context.confirm(&format!("Delete {id} of {queue}?"))?;
@@ -147,8 +150,7 @@ pub(crate) async fn run(
         }
         QueuesCommand::Resume { queue, reason } => admin.resume_queue(key(queue), reason).await?,
     }
-    print_line("done");
-    Ok(())
+    context.output.print_result("done")
 }
 
 async fn list(context: &CommandContext<'_>) -> Result<(), CliError> {
