@@ -133,6 +133,22 @@ impl Admin {
         self.act("purge-job", id.as_str(), reason, purge).await
     }
 
+    /// Deletes all deferred requests that died at least `older_than` ago (0 for all dead ones), and
+    /// returns their number. If it fails or is dropped, those that were deleted stay so.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdminError`].
+    pub async fn purge_dead_jobs(
+        &self,
+        older_than: Duration,
+        reason: &str,
+    ) -> Result<u64, AdminError> {
+        let jobs = self.store.deferred_jobs();
+        let purge = async { Ok(jobs.purge_dead(older_than).await?) };
+        self.act("purge-dead-jobs", "deferred requests", reason, purge).await
+    }
+
     /// Returns the stored request of a job with its headers and its body. Needs
     /// [`Permission::SeePayloads`].
     ///

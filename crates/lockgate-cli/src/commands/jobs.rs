@@ -1,14 +1,16 @@
 //! `lockgate jobs`: deferred requests.
 
+use std::time::Duration;
+
 use clap::{Subcommand, ValueEnum};
 use lockgate::{
     JobId,
-    defer::{JobCursor, JobInfo},
+    defer::{JobCursor, JobInfo, JobRequest},
 };
 
 use crate::{
-    cli_error::CliError, command_context::CommandContext, output::print_line, readable_time::ago,
-    redrive_progress::redrive_behind_bar,
+    cli_error::CliError, command_context::CommandContext, dead_letter_progress::run_behind_bar,
+    output::print_line, readable_time::ago,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -73,10 +75,17 @@ pub(crate) enum JobsCommand {
         #[arg(long)]
         reason: String,
     },
-    /// Delete an ended request and its response
+    /// Delete an ended request and its response, or with --all every dead one
     Purge {
         /// Id of the request
-        id: JobId,
+        #[arg(required_unless_present = "all")]
+        id: Option<JobId>,
+        /// All dead requests
+        #[arg(long, conflicts_with = "id")]
+        all: bool,
+        /// Only those that died so many seconds ago or earlier
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, conflicts_with = "id")]
+        older_than: u64,
         /// Why, for the audit log
         #[arg(long)]
         reason: String,
@@ -105,17 +114,13 @@ pub(crate) async fn run(
     context: &CommandContext<'_>,
     command: &JobsCommand,
 ) -> Result<(), CliError> {
-    let admin = context.admin();
+    let (admin, jobs) = (context.admin(), context.store.deferred_jobs());
+    let count_dead = async || Ok(jobs.stats().await?.dead);
     match command {
         JobsCommand::List { state, limit } => return list(context, *state, *limit).await,
         JobsCommand::Show { id } => return show(context, id).await,
         JobsCommand::Payload { id, reason } => {
-            let request = admin.job_payload(id, reason).await?;
-            print_line(format_args!("{} {}", request.method, request.target));
-            for (name, value) in &request.headers {
-                print_line(format_args!("{name}: {}", String::from_utf8_lossy(value)));
-            }
-            print_line(format_args!("\n{}", String::from_utf8_lossy(&request.body)));
+            print_request(&admin.job_payload(id, reason).await?);
             return Ok(());
         }
         JobsCommand::Cancel { id, reason } => {
@@ -126,16 +131,20 @@ pub(crate) async fn run(
         JobsCommand::Redrive { id: Some(id), reason, .. } => admin.redrive_job(id, reason).await?,
         JobsCommand::Redrive { per_second, reason, .. } => {
             context.confirm("Run all dead requests again?")?;
-            let jobs = context.store.deferred_jobs();
             let redrive = admin.redrive_dead_jobs(*per_second, reason);
-            let count_dead = async || Ok(jobs.stats().await?.dead);
-            let count = redrive_behind_bar(context, count_dead, redrive).await?;
+            let count = run_behind_bar(context, "redriven", count_dead, redrive).await?;
             let requests = if count == 1 { "request waits" } else { "requests wait" };
             return context.output.print_result(format_args!("{count} {requests} to run again"));
         }
-        JobsCommand::Purge { id, reason } => {
+        JobsCommand::Purge { id: Some(id), reason, .. } => {
             context.confirm(&format!("Delete {id} and its response?"))?;
             admin.purge_job(id, reason).await?;
+        }
+        JobsCommand::Purge { older_than, reason, .. } => {
+            context.confirm("Delete all dead requests of that age?")?;
+            let purge = admin.purge_dead_jobs(Duration::from_secs(*older_than), reason);
+            let count = run_behind_bar(context, "purged", count_dead, purge).await?;
+            return context.output.print_result(format_args!("{count} deleted"));
         }
         JobsCommand::Pause { reason } => {
             context.confirm("Pause all deferred requests?")?;
@@ -144,6 +153,14 @@ pub(crate) async fn run(
         JobsCommand::Resume { reason } => admin.resume_jobs(reason).await?,
     }
     context.output.print_result("done")
+}
+
+fn print_request(request: &JobRequest) {
+    print_line(format_args!("{} {}", request.method, request.target));
+    for (name, value) in &request.headers {
+        print_line(format_args!("{name}: {}", String::from_utf8_lossy(value)));
+    }
+    print_line(format_args!("\n{}", String::from_utf8_lossy(&request.body)));
 }
 
 async fn list(

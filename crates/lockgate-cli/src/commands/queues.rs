@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::{
     cli_error::CliError,
     command_context::CommandContext,
+    dead_letter_progress::run_behind_bar,
     readable_time::{ago, readable_duration},
-    redrive_progress::redrive_behind_bar,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -136,7 +136,7 @@ pub(crate) async fn run(
             let tasks: Queue<Value> = context.store.queue(key(queue));
             let redrive = admin.redrive_tasks(key(queue), *per_second, reason);
             let count_dead = async || Ok(tasks.stats().await?.dead_letters);
-            let count = redrive_behind_bar(context, count_dead, redrive).await?;
+            let count = run_behind_bar(context, "redriven", count_dead, redrive).await?;
             let tasks = if count == 1 { "task waits" } else { "tasks wait" };
             return context.output.print_result(format_args!("{count} {tasks} to run again"));
         }
