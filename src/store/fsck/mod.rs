@@ -21,7 +21,7 @@
 //! The check does not cover
 //!
 //! - totals over more than a hundred locks of one shard ([`CheckReport::unsummed_shards`]);
-//! - totals over more than a hundred jobs of one lock;
+//! - totals over more than fifty jobs of one lock;
 //! - the usage of single owners.
 //!
 //! `redis_key_scan_fsck.rs`, `redis_shard_and_queue_fsck.rs` and `memory_shard_fsck.rs` are

@@ -21,6 +21,10 @@ use crate::{
     },
 };
 
+/// Number of keys in one step of the scan. They belong to 64 shards, and those of a shard are checked
+/// by one call: with a hundred keys, nearly every key took a call of its own.
+const SCAN_COUNT: usize = 1_000;
+
 /// Key that every connection writes.
 const NAMESPACE_META: &str = "{0}:meta";
 
@@ -128,7 +132,7 @@ impl RedisBackend {
         let escape = |c: char| if is_plain(c) { String::from(c) } else { format!("\\{c}") };
         let pattern: String = prefix.chars().map(escape).collect();
         let mut pipe = redis::pipe();
-        pipe.cmd("SCAN").arg(cursor).arg("MATCH").arg(pattern + "*").arg("COUNT").arg(PAGE_SIZE);
+        pipe.cmd("SCAN").arg(cursor).arg("MATCH").arg(pattern + "*").arg("COUNT").arg(SCAN_COUNT);
         let reply = self.run_read_pipeline(shard, "scan", &pipe).await?;
         let mut row = ReplyReader::new("scan", Value::Array(reply)).read_list()?;
         let (next_cursor, mut page) = (row.read_number()?, row.read_list()?);
