@@ -30,11 +30,22 @@ pub(crate) fn instructions_per_call(
     program: &str,
     mode: &str,
 ) -> BenchResult<f64> {
-    let (short_run, long_run) = (
-        count_instructions(bench, program, mode, SHORT_RUN_CALLS)?,
-        count_instructions(bench, program, mode, LONG_RUN_CALLS)?,
-    );
+    let short_run = count_instructions(bench, program, mode, SHORT_RUN_CALLS, &[])?;
+    let long_run = count_instructions(bench, program, mode, LONG_RUN_CALLS, &[])?;
     Ok((long_run - short_run) / f64::from(LONG_RUN_CALLS - SHORT_RUN_CALLS))
+}
+
+/// Like [`instructions_per_call`], counted inside of the function `run_counted` only. For a program
+/// whose start takes a varying number of instructions, as that of Prometheus, which calibrates its
+/// clock.
+pub(crate) fn instructions_per_counted_call(
+    bench: &mut BenchRunner,
+    program: &str,
+    mode: &str,
+) -> BenchResult<f64> {
+    let options = ["--collect-atstart=no", "--toggle-collect=*::run_counted"];
+    let count = count_instructions(bench, program, mode, LONG_RUN_CALLS, &options)?;
+    Ok(count / f64::from(LONG_RUN_CALLS))
 }
 
 /// Counts the instructions of a process that makes `calls` calls.
@@ -43,11 +54,13 @@ fn count_instructions(
     program: &str,
     mode: &str,
     calls: u32,
+    options: &[&str],
 ) -> BenchResult<f64> {
     bench.server.flush()?;
     let program = env::current_exe()?.with_file_name(program);
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(options)
         .arg(program)
         .args([mode, &bench.server.port().to_string(), &calls.to_string()])
         .stdin(Stdio::null())

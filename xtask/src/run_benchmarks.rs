@@ -11,6 +11,9 @@ const PEER_FEATURE_ARGS: [&str; 2] = ["--features", "peers"];
 /// Features of the queue peers, apart from `peers`. Each has its own feature, so that a queue that
 /// does not build is left out alone.
 const QUEUE_FEATURES: [&str; 2] = ["queue-apalis", "queue-bullmq"];
+/// Binary with metrics, which all others are built without.
+const METERED_BINARY_ARGS: [&str; 4] =
+    ["--features", "metrics", "--bin", "lockgate-benches-metered"];
 
 /// Returns the exit code of the program: 0 for success, 1 for a missed figure, 2 for a usage error.
 pub(crate) fn run(args: &[&str]) -> ExitCode {
@@ -47,8 +50,10 @@ fn bench_cargo_command(task: &[&str], feature_args: &[&str]) -> std::process::Co
 /// Builds all binaries, because the main one starts the others. Returns the feature arguments. A
 /// peer that does not build removes only the figures that need it.
 fn build_for_command(args: &[&str]) -> Result<Vec<&'static str>, String> {
-    if args.first() == Some(&"defer") {
-        return build_queue_peers();
+    match args.first() {
+        Some(&"defer") => return build_queue_peers(),
+        Some(&"http") => shell::run(bench_cargo_command(&["build"], &METERED_BINARY_ARGS))?,
+        _ => {}
     }
     let Err(message) = shell::run(bench_cargo_command(&["build"], &PEER_FEATURE_ARGS)) else {
         return Ok(PEER_FEATURE_ARGS.to_vec());
