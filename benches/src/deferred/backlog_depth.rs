@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use super::{
     queue_bench::QueueBench,
     script_times::{self, ScriptNames, ScriptTimes},
+    step_process::StepProcess,
 };
 use crate::{
     bench_figure::{BenchFigure, FigureTarget, format_number},
-    bench_process::BenchProcess,
     bench_result::BenchResult,
     clock,
-    queue::{JobCounts, QueueKind, StepCommand, StepResult, StepperArgs, count_jobs},
+    queue::{JobCounts, QueueKind, StepCommand, count_jobs},
     report,
     stats::{median, paired_ratios, to_f64},
 };
@@ -41,29 +41,7 @@ struct JobCost {
     wall_micros: f64,
 }
 
-/// Process that executes [`StepCommand`]s.
-struct StepProcess {
-    process: BenchProcess,
-}
-
 impl StepProcess {
-    fn start(bench: &mut QueueBench, jobs: u64) -> BenchResult<Self> {
-        bench.runner.server.flush()?;
-        let args = StepperArgs { port: bench.runner.server.port(), jobs };
-        let mut process = BenchProcess::start("rig", &args)?;
-        process.wait_until_ready()?;
-        Ok(Self { process })
-    }
-
-    fn execute(&mut self, command: StepCommand) -> BenchResult<StepResult> {
-        self.process.write_line(&serde_json::to_string(&command)?)?;
-        let result: StepResult = self.process.read_json()?;
-        if result.wrong_runs > 0 {
-            return Err(format!("{} runs were repeated or unknown", result.wrong_runs).into());
-        }
-        Ok(result)
-    }
-
     /// Executes a step and returns its cost per job.
     fn measure_cost(
         &mut self,

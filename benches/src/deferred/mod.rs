@@ -2,12 +2,14 @@
 
 mod backlog_depth;
 mod idle_workers;
+mod inspection;
 mod instructions;
 mod job_memory;
 mod queue_bench;
 mod queue_comparison;
 mod script_times;
 mod start_latency;
+mod step_process;
 mod throughput;
 
 pub(crate) use self::queue_bench::QueueBench;
@@ -25,6 +27,7 @@ pub(crate) enum DeferPart {
     BacklogDepth,
     Memory,
     Idle,
+    Inspection,
     Instructions,
 }
 
@@ -38,6 +41,7 @@ pub(crate) fn run(bench: &mut QueueBench, parts: &[DeferPart]) -> BenchResult<Ve
             DeferPart::BacklogDepth => backlog_depth::run(bench)?,
             DeferPart::Memory => job_memory::run(bench)?,
             DeferPart::Idle => idle_workers::run(bench)?,
+            DeferPart::Inspection => inspection::run(bench)?,
             DeferPart::Instructions => instructions::run(bench)?,
         };
         report::print_figures(&figures);

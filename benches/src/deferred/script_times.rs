@@ -50,6 +50,11 @@ impl ScriptTimes {
         bench.runner.server.query(cmd("SLOWLOG").arg("RESET"))
     }
 
+    /// Returns the time of the longest call, in microseconds.
+    pub(super) fn longest(&self) -> Option<f64> {
+        self.0.values().flatten().copied().max().map(to_f64)
+    }
+
     /// Prints one row per script and returns the largest p99.9.
     pub(super) fn print_table(&mut self, names: &ScriptNames) -> Option<f64> {
         let header = ["script", "calls", "p50, us", "p99.9, us", "longest, us", "total, us"];
