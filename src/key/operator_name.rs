@@ -50,9 +50,14 @@ impl Key {
     }
 }
 
-/// Parses an address. The stored form of an IPv6 network has dashes and is none.
+/// Parses an address. The stored form of an IPv6 network has dashes and is none; other stored forms,
+/// such as `e:add::1`, look like addresses of `::/8`, which no client has.
 fn parse_address(text: &str) -> Option<IpAddr> {
-    text.parse().ok()
+    let is_stored_form = |address: &IpAddr| match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(v6) => v6.segments()[0] < 0x100 && is_stored_form(text),
+    };
+    text.parse().ok().filter(|address| !is_stored_form(address))
 }
 
 fn is_plain_name(text: &str) -> bool {
@@ -97,6 +102,7 @@ mod tests {
             Key::ip([192, 0, 2, 7].into()),
             Key::ip("2001:db8::7".parse().unwrap()),
             Key::unknown_address(),
+            Key::from_store("e:add::1"),
             Key::route("/orders/{id}"),
             Key::custom("7").scope("a").scope("b"),
         ];

@@ -99,14 +99,14 @@ pub(crate) async fn refused_client_is_found_and_has_its_quota_back(page: &DemoPa
     page.wait_until("the refused client", "document.querySelector('main td svg')").await;
     page.wait_until("the link", "document.querySelector('main a[href*=subject]')").await;
     page.evaluate("document.querySelector('main a[href*=subject]').click()").await;
-    console.wait_for("a:::127.0.0.1 under limited").await;
+    console.wait_for("127.0.0.1 under limited").await;
     console.wait_for("of 10 per 10s left under limited").await;
 
     console.act("Block").await;
     console.wait_for("left under limited, blocked for").await;
     eventually("the block to apply in the process", async || request().await == 429).await;
     console.act("Reset").await;
-    page.wait_for_text("#notice", "a:::127.0.0.1 has its whole quota again.").await;
+    page.wait_for_text("#notice", "127.0.0.1 has its whole quota again.").await;
     eventually("the client to be admitted", async || request().await == 200).await;
     console.click_button("Refresh").await;
     let is_blocked = "document.querySelector('main').innerText.includes('blocked for')";

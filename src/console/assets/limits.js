@@ -11,7 +11,7 @@ export async function open(main, { policy = "", subject = "" }) {
     event.preventDefault();
     location.hash = `limits?${new URLSearchParams(new FormData(form))}`;
   } }, field("Policy, by its name in the code", { name: "policy", value: policy, required: true }),
-  field("Subject, such as a:::192.0.2.7 (empty: the policy)", { name: "subject", value: subject }),
+  field("Subject, such as 192.0.2.7 (empty: the policy)", { name: "subject", value: subject }),
   element("button", {}, "Show"));
   const chosen = element("section", { "aria-label": "The chosen policy" });
   const all = element("section", { "aria-label": "All policies" });
