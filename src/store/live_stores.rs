@@ -15,7 +15,7 @@ pub(crate) fn live_store_count() -> usize {
 thread_local!(static CREATED_STORES: Cell<usize> = const { Cell::new(0) });
 
 /// Returns the number of stores that this thread has created.
-#[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "`serve` watches an app's closure"))]
+#[cfg(feature = "serve")]
 pub(crate) fn created_store_count() -> usize {
     CREATED_STORES.get()
 }

@@ -57,6 +57,8 @@ pub use self::fsck::{CheckFinding, CheckProgress, CheckReport, FindingKind, Stor
 pub(crate) use self::inspection::{HolderKind, LockSnapshot, SnapshotHolder};
 #[cfg(test)]
 pub(crate) use self::key_names::{CounterKeyKind, KeyNames};
+#[cfg(feature = "serve")]
+pub(crate) use self::live_stores::created_store_count;
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::memory::MemoryBackend;
 pub(crate) use self::rate::{
@@ -89,7 +91,7 @@ pub(crate) use self::{
     hold_route::HoldRoute,
     hold_state::HoldState,
     idempotency_record_completion::{IdempotencyRecordCompletion, IdempotencyRecordOutcome},
-    live_stores::{created_store_count, live_store_count},
+    live_stores::live_store_count,
     local_direct_run_tracker::{DirectRunPermit, LocalDirectRunTracker},
     lock_lease::{LeaseTerms, LockLease, LossWatcher, ensure_replicated},
     owned_hold::OwnedHold,
