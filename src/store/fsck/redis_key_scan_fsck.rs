@@ -119,7 +119,7 @@ impl RedisBackend {
         let servers = self.lanes.representative_shards();
         let scanned_servers = servers.iter().filter(|other| **other < shard).count() as u64;
         let scanned_here = match next_cursor {
-            Some(cursor) => (cursor.reverse_bits() >> 32) * 1_000 >> 32,
+            Some(cursor) => ((cursor.reverse_bits() >> 32) * 1_000) >> 32,
             None => 1_000,
         };
         (scanned_servers * 1_000 + scanned_here) / (servers.len() as u64).max(1)
