@@ -171,6 +171,9 @@ async fn dead_letters() {
 #[tokio::test]
 async fn client_over_its_quota() {
     let shop = Shop::start().await;
+    for _ in 0..12 {
+        let _ = shop.axum.get("/limited").send().await;
+    }
     shop.run_section("A client is over its quota", "").await;
 }
 
