@@ -8,16 +8,13 @@ use serde_json::{Value, json};
 use super::perform_action::{operator_key, parse_job_id, parse_task_id};
 use crate::{
     admin::{AdminError, AuditCursor, Operator},
-    defer::{JobCursor, JobInfo, JobPage},
+    defer::{JobCursor, JobFilter, JobGroup},
     queue::{DeadLetterCursor, TaskCursor},
     store::{Store, TaskFilter},
 };
 
 /// Length of a page of a list.
 const PAGE_LEN: usize = 50;
-
-/// Most jobs that one query with a filter looks at. The page shows how many, and goes on.
-const MAX_EXAMINED: usize = 1_000;
 
 /// Reason in the audit log of a look at a payload, since the page asks for none.
 const LOOK_REASON: &str = "looked at in the console";
@@ -105,33 +102,33 @@ pub(super) async fn answer_query(
     }
 }
 
-/// Lists deferred requests in a state. A filter looks at `MAX_EXAMINED` of them at most.
+/// Lists deferred requests in a state, or those that match a filter.
 async fn list_jobs(store: &Store, parameters: &Parameters) -> Result<Value, QueryError> {
-    let jobs = store.deferred_jobs();
-    let state = text(parameters, "state");
-    let mut next = Some(cursor::<JobCursor>(parameters)?.unwrap_or_default());
-    let (mut found, mut examined) = (Vec::new(), 0);
-    while let Some(from) = next.filter(|_| found.len() < PAGE_LEN && examined < MAX_EXAMINED) {
-        let page: JobPage = match state {
-            "" | "pending" => jobs.pending(from, PAGE_LEN).await?,
-            "dead" => jobs.dead(from, PAGE_LEN).await?,
-            "done" => jobs.done(from, PAGE_LEN).await?,
-            _ => return Err(QueryError::Invalid("unknown state".to_owned())),
-        };
-        examined += page.jobs.len();
-        found.extend(page.jobs.into_iter().filter(|job| matches_filter(job, parameters)));
-        next = page.next;
-    }
-    Ok(json!({ "jobs": found, "next": next, "examined": examined }))
-}
-
-fn matches_filter(job: &JobInfo, parameters: &Parameters) -> bool {
-    let lock = job.lock.as_ref().map(crate::key::Key::operator_name);
+    let group = match text(parameters, "state") {
+        "" | "pending" => JobGroup::Pending,
+        "waiting" => JobGroup::Waiting,
+        "delayed" => JobGroup::Delayed,
+        "running" => JobGroup::Running,
+        "dead" => JobGroup::Dead,
+        "done" => JobGroup::Done,
+        _ => return Err(QueryError::Invalid("unknown state".to_owned())),
+    };
+    let mut filter = JobFilter::new(group);
     let wanted = |name| Some(text(parameters, name)).filter(|wanted| !wanted.is_empty());
-    wanted("owner").is_none_or(|owner| job.owner == owner)
-        && wanted("lock").is_none_or(|name| lock.as_deref() == Some(name))
-        && wanted("reason")
-            .is_none_or(|part| job.reason.as_deref().is_some_and(|reason| reason.contains(part)))
+    if let Some(owner) = wanted("owner") {
+        filter = filter.owner(owner);
+    }
+    if let Some(lock) = wanted("lock") {
+        filter = filter.lock(operator_key(lock));
+    }
+    if let Some(route) = wanted("route") {
+        filter = filter.route(route);
+    }
+    if let Some(reason) = wanted("reason") {
+        filter = filter.reason(reason);
+    }
+    let from = cursor::<JobCursor>(parameters)?.unwrap_or_default();
+    to_value(store.deferred_jobs().find(&filter, from, PAGE_LEN).await?)
 }
 
 async fn list_tasks(store: &Store, parameters: &Parameters) -> Result<Value, QueryError> {

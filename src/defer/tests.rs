@@ -215,6 +215,7 @@ fn envelope_command(key: Key, id: JobId, max_attempts: u32, envelope: Bytes) -> 
             ..StorageLimits::NONE
         },
         owner: String::new(),
+        route: String::new(),
         webhook: None,
     }
 }

@@ -96,6 +96,7 @@ async fn enqueue_job(store: &Store) -> JobId {
             ..StorageLimits::NONE
         },
         owner: String::new(),
+        route: String::new(),
         webhook: None,
     };
     let stored = store.backend().enqueue(call).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockgate::{
     Key, LockLoss,
     admin::{Operator, Permission},
+    defer::{JobCursor, JobFilter, JobGroup},
 };
 use lockgate_tests::{TestCase, TestResponse, eventually, with_timeout};
 
@@ -118,8 +119,17 @@ pub(crate) async fn operators_see_the_route_of_a_run(case: TestCase) {
     let fleet = operator.fleet().await.expect("it answers");
     let holds = fleet.processes.iter().flat_map(|process| &process.holds);
     assert_eq!(holds.map(|hold| hold.route.as_deref()).collect::<Vec<_>>(), [route]);
+    let find = async |group, text: &str| {
+        let filter = JobFilter::new(group).route(text);
+        let page = operator.deferred_jobs().find(&filter, JobCursor::default(), 10).await;
+        let jobs = page.expect("it answers").jobs.into_iter();
+        jobs.map(|job| job.route.unwrap_or_default()).collect::<Vec<_>>()
+    };
+    assert_eq!(find(JobGroup::Running, "id}/refund").await, ["POST /orders/{id}/refund"]);
+    assert_eq!(find(JobGroup::Running, "orders/7").await, [""; 0], "the path is not shown");
     case.handler.sync_points.open("run");
     let _ = job.wait_for_final_status(&site).await;
+    assert_eq!(find(JobGroup::Done, "POST /orders").await, ["POST /orders/{id}/refund"]);
 }
 
 /// The guard is told: its next renewal would be later than the end of the test.

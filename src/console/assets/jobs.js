@@ -6,7 +6,7 @@ import { actionButton, notify } from "./actions.js";
 export const title = "Deferred requests";
 
 const RUNNING = "Its run is told to stop, and dropped after 5 s. If it succeeds before, it is done.";
-const STATES = [["pending", "waiting, delayed or running"], ["dead", "dead"], ["done", "done"]];
+const STATES = [["pending", "not ended"], ["waiting", "waiting"], ["delayed", "delayed"], ["running", "running"], ["dead", "dead"], ["done", "done"]];
 
 export async function open(main, parameters) {
   const { state = "pending", owner, lock, route, reason, id } = parameters;
@@ -15,7 +15,7 @@ export async function open(main, parameters) {
     const asked = [...new FormData(form)].filter(([, value]) => value !== "");
     location.hash = `jobs?${new URLSearchParams(asked)}`;
   } }, choice("State", "state", STATES, state), field("Id", { name: "id", value: id ?? "" }), field("Owner", { name: "owner", value: owner ?? "" }),
-  field("Lock", { name: "lock", value: lock ?? "" }), field("Route", { name: "route", value: route ?? "" }), field("Reason contains", { name: "reason", value: reason ?? "" }),
+  field("Lock", { name: "lock", value: lock ?? "" }), field("Route contains", { name: "route", value: route ?? "" }), field("Reason contains", { name: "reason", value: reason ?? "" }),
   element("button", {}, "List"));
   const detail = element("section", { "aria-label": "One request" });
   const list = element("section", { "aria-label": "List" });

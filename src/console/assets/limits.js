@@ -73,8 +73,8 @@ function ranking(policies) {
 }
 
 function bar(part) {
-  return svgElement("svg", { viewBox: "0 0 100 6", "aria-hidden": "true" },
-    svgElement("rect", { class: "hold", x: 0, y: 0, width: Math.max(1, 100 * part).toFixed(1), height: 6, rx: 1 }));
+  return svgElement("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", "aria-hidden": "true" },
+    svgElement("rect", { class: "hold", x: 0, y: 0, width: Math.max(1, 100 * part).toFixed(1), height: 6 }));
 }
 
 /** Each different value of the deployed forms, with its processes if there are several. */

@@ -26,7 +26,8 @@ use crate::{
     key::{digest_parts, hex},
     reply::Reply,
     store::{
-        EnqueueCommand, EnqueueOutcome, JobId, JobPolicy, JobState, MergePolicy, StorageLimits,
+        EnqueueCommand, EnqueueOutcome, HoldRoute, JobId, JobPolicy, JobState, MergePolicy,
+        StorageLimits,
     },
 };
 
@@ -95,6 +96,8 @@ impl<R: RequestKind> DeferLayer<R> {
         let key = &candidate.parked.key;
         let binding = EnvelopeBinding { store: &candidate.parked.store, id: &id, lock: key };
         let (max_attempts, route) = (policy.max_attempts, candidate.label.route());
+        let stored_route = route.map(|route| HoldRoute::new(&head.method, route));
+        let stored_route = stored_route.map_or_else(String::new, |route| route.as_str().to_owned());
         let command = EnqueueCommand {
             webhook: webhook_url.map(|url| webhook::new_webhook_job(binding.store, &id, url)),
             key: key.clone(),
@@ -105,6 +108,7 @@ impl<R: RequestKind> DeferLayer<R> {
             merge,
             limits: settings.storage_limits,
             owner: candidate.owner.clone(),
+            route: stored_route,
         };
         let reply = self.enqueue(candidate, command).instrument(span.clone()).await;
         record_accept_reply(&span, reply.as_ref());
@@ -129,6 +133,7 @@ impl<R: RequestKind> DeferLayer<R> {
             merge: None,
             limits: StorageLimits::uniform(0),
             owner: candidate.owner.clone(),
+            route: String::new(),
             webhook: None,
         };
         self.enqueue(candidate, command).await

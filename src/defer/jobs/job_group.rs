@@ -4,6 +4,8 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JobGroup {
+    /// Waiting, delayed and running jobs.
+    Pending,
     /// Queued jobs that wait for their lock or for a worker.
     Waiting,
     /// Queued jobs that wait for a time: delayed, or before a retry.

@@ -33,6 +33,9 @@ pub struct JobInfo {
     pub owner: String,
     /// Lock of the request, if it is still known.
     pub lock: Option<Key>,
+    /// Method and route pattern of the request, such as `POST /orders/{id}`. `None` if the layer
+    /// found no pattern, for a webhook, and after the job has become a tombstone.
+    pub route: Option<String>,
     /// Stored size, in bytes.
     pub bytes: u64,
     /// Time of acceptance, by the store's clock, like the next two.
@@ -157,6 +160,7 @@ impl JobInfo {
             reason: job.reason,
             owner: job.owner,
             lock: history.lock,
+            route: history.route,
             bytes: history.bytes,
             accepted: system_time(history.accepted_us),
             began: system_time(history.started_us),
@@ -230,6 +234,7 @@ mod tests {
             reason: Some("deadline".to_owned()),
             owner: "alice@example.org".to_owned(),
             lock: Some(Key::ip([192, 0, 2, 7].into())),
+            route: None,
             bytes: 17,
             accepted: None,
             began: None,

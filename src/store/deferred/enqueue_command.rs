@@ -20,6 +20,8 @@ pub(crate) struct EnqueueCommand {
     pub(crate) limits: StorageLimits,
     /// Owner of the job, for `visible_to`; empty if it has none.
     pub(crate) owner: String,
+    /// Method and route pattern of the request; empty if the pattern is unknown.
+    pub(crate) route: String,
     /// Webhook that reports the job's end, in any state.
     pub(crate) webhook: Option<WebhookJobSpec>,
 }

@@ -30,6 +30,8 @@ pub(crate) struct JobView {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct JobHistory {
     pub(crate) lock: Option<Key>,
+    /// Method and route pattern of the request.
+    pub(crate) route: Option<String>,
     pub(crate) bytes: u64,
     pub(crate) accepted_us: u64,
     /// Start of the last run; 0 = none yet.

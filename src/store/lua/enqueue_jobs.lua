@@ -11,6 +11,7 @@
 --         then one argument for each flag, in this order:
 --           p       fingerprint of the request, which has an Idempotency-Key
 --           o       owner
+--           r       method and route pattern
 --           f or l  merge group; its first (f) or last (l) request wins
 --           c       webhook job: '<job> <max attempts> <lock>', a newline, its request
 -- Numbers of the terms:
@@ -210,6 +211,7 @@ local function store_job(
   envelope,
   bytes,
   owner,
+  route,
   record_key,
   webhook,
   terms,
@@ -226,6 +228,7 @@ local function store_job(
   if terms[1] == 1 then add_field('again', 1) end
   if terms[3] == 1 then add_field('skip', 1) end
   if owner ~= '' then add_field('owner', owner) end
+  if route ~= '' then add_field('route', route) end
   if record_key then
     add_field('record', string.sub(record_key, #SHARD_PREFIX + 3, -#LOCK_NAME - 2)
       .. ' ' .. integer(NOW_MS + terms[7]))
@@ -272,6 +275,7 @@ local function enqueue_job(
   record_key,
   fingerprint,
   owner,
+  route,
   merge_terms,
   webhook
 )
@@ -321,6 +325,7 @@ local function enqueue_job(
     envelope,
     bytes,
     owner,
+    route,
     record_key,
     webhook,
     terms,
@@ -356,8 +361,8 @@ local SERVER_ERRORS = {'READONLY', 'MASTERDOWN', 'LOADING', 'NOREPLICAS', 'MISCO
 local results, key_index, arg_index = {}, 1, 0
 while ARGV[arg_index + 1] do
   local id, envelope, terms_text = ARGV[arg_index + 1], ARGV[arg_index + 2], ARGV[arg_index + 3]
-  local flags, record_key, fingerprint, owner, merge_terms, webhook =
-    string.match(terms_text, '^%l*'), nil, '', '', '', ''
+  local flags, record_key, fingerprint, owner, route, merge_terms, webhook =
+    string.match(terms_text, '^%l*'), nil, '', '', '', '', ''
   select_lock_by_key(KEYS[key_index])
   key_index, arg_index = key_index + 1, arg_index + 3
   local function next_arg()
@@ -370,6 +375,8 @@ while ARGV[arg_index + 1] do
       record_key, fingerprint, key_index = KEYS[key_index], next_arg(), key_index + 1
     elseif flag == 'o' then
       owner = next_arg()
+    elseif flag == 'r' then
+      route = next_arg()
     elseif flag == 'c' then
       webhook = next_arg()
     else
@@ -384,6 +391,7 @@ while ARGV[arg_index + 1] do
     record_key,
     fingerprint,
     owner,
+    route,
     merge_terms,
     webhook
   )

@@ -20,12 +20,13 @@ end
 --   2 attempts    6 bytes                      10 crashes          14 position in its queue, or 0
 --   3 reason      7 accepted at, us            11 busy             15 ms until it may run, or -1
 --   4 owner       8 start of its last run, us  12 history of runs  16 1 if it is a tombstone, or 0
+--                                                                  17 method and route pattern
 local function read_job_view(job_key, id)
   local fields = redis.call('HMGET', job_key, 'state', 'attempts', 'reason', 'owner', 'lock',
-    'bytes', 'at', 'began', 'ended', 'crashes', 'busy', 'runs', 'by', 'gone')
+    'bytes', 'at', 'began', 'ended', 'crashes', 'busy', 'runs', 'by', 'gone', 'route')
   if not fields[1] then return nil end
   for i = 1, 13 do fields[i] = fields[i] or '' end
-  fields[14], fields[15], fields[16] = 0, -1, fields[14] and 1 or 0
+  fields[14], fields[15], fields[16], fields[17] = 0, -1, fields[14] and 1 or 0, fields[15] or ''
   if fields[1] ~= 'queued' and fields[1] ~= 'running' then return fields end
   local shard_prefix = string.sub(job_key, 1, -#id - 3)
   local rank = redis.call('ZRANK', shard_prefix .. 'g:' .. fields[5], id)

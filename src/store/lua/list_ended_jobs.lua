@@ -24,7 +24,7 @@ for i = 1, #rows, 2 do
   else
     local fields = read_job_view(ARGV[3] .. rows[i], rows[i])
     if fields then
-      fields[17] = has_worker
+      fields[18] = has_worker
       results[#results + 1] = {rows[i], fields}
     end
   end

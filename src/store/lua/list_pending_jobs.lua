@@ -37,7 +37,7 @@ local function add_job(id)
   visited_count = visited_count + 1
   local fields = read_job_view(shard_prefix .. 'j:' .. id, id)
   if fields and (fields[1] == 'queued' or fields[1] == 'running') then
-    fields[17] = has_worker
+    fields[18] = has_worker
     results[#results + 1] = {id, fields}
   end
 end

@@ -14,7 +14,7 @@
 -- It only reads.
 local fields = read_job_view(KEYS[1], ARGV[1])
 if not fields then return {} end
-fields[17] = shard_has_worker(KEYS[3])
+fields[18] = shard_has_worker(KEYS[3])
 fields[18] = ''
 if fields[1] == 'done' then fields[18] = redis.call('GET', KEYS[2]) end
 -- Only the locks of webhook jobs have such a name (key.rs).

@@ -267,6 +267,7 @@ impl LockTransaction<'_> {
             retry_after_crash: command.policy.retry_after_crash,
             allows_overtaking: command.policy.on_failure == OnFailure::Skip,
             owner: command.owner,
+            route: command.route,
             idempotency_records: command
                 .idempotency_record
                 .map(|(name, _, retention)| (name, self.now.deadline_after(retention)))

@@ -31,6 +31,8 @@ pub(super) struct JobRecord {
     pub(super) retry_after_crash: bool,
     pub(super) reason: &'static str,
     pub(super) owner: String,
+    /// Method and route pattern of the request; empty if unknown.
+    pub(super) route: String,
     /// The job's idempotency record, and those of merged requests, each with its minimum expiry,
     /// whatever becomes of the job.
     pub(super) idempotency_records: Vec<(Arc<str>, u64)>,
@@ -80,6 +82,7 @@ impl JobRecord {
             retry_after_crash: false,
             reason: "",
             owner: String::new(),
+            route: String::new(),
             idempotency_records: Vec::new(),
             webhook: None,
             accepted_us: now.us,
@@ -186,6 +189,7 @@ impl JobRecord {
             is_tombstone: self.is_tombstone,
             history: JobHistory {
                 lock: Some(self.lock.clone()),
+                route: Some(self.route.clone()).filter(|route| !route.is_empty()),
                 bytes: self.bytes,
                 accepted_us: self.accepted_us,
                 started_us: self.started_us,

@@ -168,12 +168,13 @@ fn numbers_arg(command: &EnqueueCommand, record: Option<&IdempotencyRecordArgs<'
 }
 
 fn write_args(command: &EnqueueCommand, out: &mut Cmd) {
-    let EnqueueCommand { id, envelope, merge, owner, webhook, .. } = command;
+    let EnqueueCommand { id, envelope, merge, owner, route, webhook, .. } = command;
     let record = idempotency_record_args(command);
     let merge_letter = |mode| if mode == MergeMode::Coalesce { "f" } else { "l" };
     let letters = [
         record.as_ref().map_or("", |_| "p"),
         if owner.is_empty() { "" } else { "o" },
+        if route.is_empty() { "" } else { "r" },
         merge.as_ref().map_or("", |merge| merge_letter(merge.mode)),
         webhook.as_ref().map_or("", |_| "c"),
     ];
@@ -181,8 +182,8 @@ fn write_args(command: &EnqueueCommand, out: &mut Cmd) {
     out.write_arg(envelope);
     write_verb_and_numbers(out, &letters.concat(), numbers_arg(command, record.as_ref()));
     record.iter().for_each(|record| write_texts(out, [record.fingerprint]));
-    if !owner.is_empty() {
-        write_texts(out, [owner]);
+    for text in [owner, route].into_iter().filter(|text| !text.is_empty()) {
+        write_texts(out, [text]);
     }
     merge.iter().for_each(|merge| write_texts(out, [&merge.group]));
     if let Some(WebhookJobSpec { id, key, envelope, max_attempts }) = webhook {

@@ -43,7 +43,9 @@ fn queued_job_view(position: u64) -> JobView {
 
 async fn stored_job_can_be_looked_up(rig: &StoreHarness) {
     let key = test_key();
-    let call = EnqueueCommand { owner: "tenant 1".into(), ..enqueue_command(&key) };
+    let route = "POST /orders/{id}".to_owned();
+    let call = enqueue_command(&key);
+    let call = EnqueueCommand { owner: "tenant 1".into(), route: route.clone(), ..call };
     let (id, second) = (call.id.clone(), enqueue_command(&key));
     assert_eq!(rig.job_view(&id).await, None);
     assert_eq!(rig.enqueue(call).await, EnqueueOutcome::Stored { position: 1 });
@@ -54,6 +56,9 @@ async fn stored_job_can_be_looked_up(rig: &StoreHarness) {
     rig.register_worker().await;
     let watched = JobView { is_watched: true, ..queued_job_view(2) };
     assert_eq!(rig.job_view(&second.id).await, Some(watched));
+    for (id, route) in [(id, Some(route)), (second.id, None)] {
+        assert_eq!(rig.job_history(&id).await.expect("it is stored").route, route);
+    }
 }
 
 async fn repeated_enqueue_stores_job_once(rig: &StoreHarness) {

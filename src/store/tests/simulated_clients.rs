@@ -364,6 +364,7 @@ impl SimulatedClients {
                 ..StorageLimits::NONE
             },
             owner: String::new(),
+            route: String::new(),
             webhook: None,
         }
     }

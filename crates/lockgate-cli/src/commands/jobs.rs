@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use clap::{Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use lockgate::{
-    JobId,
-    defer::{JobCursor, JobInfo, JobRequest},
+    JobId, Key,
+    defer::{JobCursor, JobFilter, JobGroup, JobInfo, JobRequest},
 };
 
 use crate::{
@@ -15,22 +15,74 @@ use crate::{
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ListedState {
+    /// Waiting, delayed or running
     Pending,
+    Waiting,
+    Delayed,
+    Running,
     Dead,
     Done,
+}
+
+impl From<ListedState> for JobGroup {
+    fn from(state: ListedState) -> Self {
+        match state {
+            ListedState::Pending => Self::Pending,
+            ListedState::Waiting => Self::Waiting,
+            ListedState::Delayed => Self::Delayed,
+            ListedState::Running => Self::Running,
+            ListedState::Dead => Self::Dead,
+            ListedState::Done => Self::Done,
+        }
+    }
+}
+
+/// Which deferred requests to list.
+#[derive(Debug, Args)]
+pub(crate) struct ListArguments {
+    /// State of the requests
+    #[arg(long, value_enum, default_value = "pending")]
+    state: ListedState,
+    /// Most requests
+    #[arg(long, default_value_t = 50)]
+    limit: usize,
+    /// Only those of this owner
+    #[arg(long)]
+    owner: Option<String>,
+    /// Only those of this lock
+    #[arg(long)]
+    lock: Option<String>,
+    /// Only those whose method and route pattern contain this text, such as `POST /orders`
+    #[arg(long)]
+    route: Option<String>,
+    /// Only those whose reason contains this text
+    #[arg(long)]
+    reason: Option<String>,
+}
+
+impl ListArguments {
+    fn filter(&self) -> JobFilter {
+        let mut filter = JobFilter::new(self.state.into());
+        if let Some(owner) = &self.owner {
+            filter = filter.owner(owner);
+        }
+        if let Some(lock) = &self.lock {
+            filter = filter.lock(Key::from_operator_name(lock));
+        }
+        if let Some(route) = &self.route {
+            filter = filter.route(route);
+        }
+        if let Some(reason) = &self.reason {
+            filter = filter.reason(reason);
+        }
+        filter
+    }
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobsCommand {
     /// Deferred requests in a state
-    List {
-        /// State of the requests
-        #[arg(long, value_enum, default_value = "pending")]
-        state: ListedState,
-        /// Most requests
-        #[arg(long, default_value_t = 50)]
-        limit: usize,
-    },
+    List(ListArguments),
     /// One deferred request with its runs
     Show {
         /// Id of the request
@@ -106,7 +158,7 @@ pub(crate) enum JobsCommand {
 
 impl JobsCommand {
     pub(crate) fn is_read_only(&self) -> bool {
-        matches!(self, Self::List { .. } | Self::Show { .. })
+        matches!(self, Self::List(_) | Self::Show { .. })
     }
 }
 
@@ -117,7 +169,7 @@ pub(crate) async fn run(
     let (admin, jobs) = (context.admin(), context.store.deferred_jobs());
     let count_dead = async || Ok(jobs.stats().await?.dead);
     match command {
-        JobsCommand::List { state, limit } => return list(context, *state, *limit).await,
+        JobsCommand::List(arguments) => return list(context, arguments).await,
         JobsCommand::Show { id } => return show(context, id).await,
         JobsCommand::Payload { id, reason } => {
             print_request(&admin.job_payload(id, reason).await?);
@@ -163,30 +215,23 @@ fn print_request(request: &JobRequest) {
     print_line(format_args!("\n{}", String::from_utf8_lossy(&request.body)));
 }
 
-async fn list(
-    context: &CommandContext<'_>,
-    state: ListedState,
-    limit: usize,
-) -> Result<(), CliError> {
-    let jobs = context.store.deferred_jobs();
+async fn list(context: &CommandContext<'_>, arguments: &ListArguments) -> Result<(), CliError> {
+    let (jobs, filter, limit) =
+        (context.store.deferred_jobs(), arguments.filter(), arguments.limit);
     let (mut rows, mut next) = (Vec::new(), Some(JobCursor::default()));
     while let Some(from) = next.filter(|_| rows.len() < limit) {
-        let page_len = limit - rows.len();
-        let page = match state {
-            ListedState::Pending => jobs.pending(from, page_len).await?,
-            ListedState::Dead => jobs.dead(from, page_len).await?,
-            ListedState::Done => jobs.done(from, page_len).await?,
-        };
+        let page = jobs.find(&filter, from, limit - rows.len()).await?;
         rows.extend(page.jobs);
         next = page.next;
     }
-    let columns = ["ID", "STATE", "LOCK", "ATTEMPTS", "ACCEPTED", "REASON"];
+    let columns = ["ID", "STATE", "LOCK", "ROUTE", "ATTEMPTS", "ACCEPTED", "REASON"];
     context.output.print_rows(&rows, columns, |job: &JobInfo| {
-        let lock = job.lock.as_ref().map(lockgate::Key::operator_name).unwrap_or_default();
+        let lock = job.lock.as_ref().map(Key::operator_name).unwrap_or_default();
         [
             job.id.to_string(),
             job.state.as_str().to_owned(),
             lock.into_owned(),
+            job.route.clone().unwrap_or_default(),
             job.attempts.to_string(),
             ago(job.accepted),
             job.reason.clone().unwrap_or_default(),
@@ -198,13 +243,14 @@ async fn show(context: &CommandContext<'_>, id: &JobId) -> Result<(), CliError> 
     let job = context.store.deferred_jobs().get(id).await?;
     let job = job.ok_or_else(|| CliError::negative("there is no such deferred request"))?;
     context.output.print(&job, |job| {
-        let lock = job.lock.as_ref().map(lockgate::Key::operator_name).unwrap_or_default();
+        let lock = job.lock.as_ref().map(Key::operator_name).unwrap_or_default();
         let mut text = format!(
-            "{}\nstate     {}\nreason    {}\nlock      {lock}\nowner     {}\nattempts  {}\n\
+            "{}\nstate     {}\nreason    {}\nlock      {lock}\nroute     {}\nowner     {}\nattempts  {}\n\
              crashes   {}\naccepted  {}\nended     {}\n",
             job.id,
             job.state.as_str(),
             job.reason.as_deref().unwrap_or("-"),
+            job.route.as_deref().unwrap_or("-"),
             if job.owner.is_empty() { "-" } else { &job.owner },
             job.attempts,
             job.crashes,

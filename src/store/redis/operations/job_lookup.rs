@@ -105,13 +105,15 @@ pub(super) fn parse_job_view(reader: &mut ReplyReader) -> Result<JobView, Error>
         superseded_by: JobId::parse(&reader.read_text()?),
         webhook_event: None,
         due_in: None,
+        route: None,
     };
     let position = Some(reader.read_number()?).filter(|position| *position > 0);
     // -1 if there is nothing to wait for.
     let due_in = reader.read_text()?.parse().ok().map(Duration::from_millis);
-    let history = JobHistory { due_in, ..history };
     let reason = Some(reason).filter(|reason| !reason.is_empty());
     let is_tombstone = reader.read_number()? == 1;
+    let route = Some(reader.read_text()?).filter(|route| !route.is_empty());
+    let history = JobHistory { due_in, route, ..history };
     Ok(JobView {
         state,
         attempts,

@@ -69,6 +69,7 @@ pub(in crate::store::tests) fn enqueue_command(key: &Key) -> EnqueueCommand {
             ..StorageLimits::NONE
         },
         owner: String::new(),
+        route: String::new(),
         webhook: None,
     }
 }

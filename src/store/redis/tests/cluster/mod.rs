@@ -84,6 +84,7 @@ pub(super) fn enqueue_command(key: &Key) -> EnqueueCommand {
         idempotency_record: None,
         limits: StorageLimits::uniform(1 << 30),
         owner: String::new(),
+        route: String::new(),
         webhook: None,
     }
 }
