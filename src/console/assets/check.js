@@ -16,7 +16,7 @@ export function open(main) {
     }
   };
   main.append(
-    element("p", {}, "Looks at every key of the namespace while the service runs. With a million keys this takes some seconds of the server's time."),
+    element("p", {}, "Looks at every key of the namespace while the service runs. With a million deferred requests this takes minutes, in short steps."),
     element("p", {}, element("button", { type: "button", onclick: run }, "Check now"), " ",
       actionButton("Check and repair", { title: "Check and repair?", text: "No request that can still run is lost.", action: () => ({ action: "repair" }), done: run })),
     report);

@@ -1,5 +1,5 @@
 // Locks: the longest holds of the fleet, and everything about one lock.
-import { duration, element, field, svgElement, table } from "./dom.js";
+import { chartWidth, duration, element, field, svgElement, table } from "./dom.js";
 import { read } from "./api.js";
 import { actionButton } from "./actions.js";
 
@@ -70,13 +70,15 @@ function allLocks({ holds = [] }) {
 function timeline(holds) {
   if (holds.length === 0) return null;
   const longest = Math.max(...holds.map((hold) => hold.held_ms + (hold.lease_left_ms ?? 0)));
-  const svg = svgElement("svg", { viewBox: `0 0 600 ${holds.length * 20 + 4}`, role: "img", "aria-label": "Holds, the longest first" });
+  const width = chartWidth(), start = Math.min(170, width * .35), bar = width - start - 10;
+  const svg = svgElement("svg", { viewBox: `0 0 ${width} ${holds.length * 20 + 4}`, role: "img", "aria-label": "Holds, the longest first" });
   holds.forEach((hold, index) => {
-    const y = index * 20 + 4, held = 420 * (hold.held_ms / longest), left = 420 * ((hold.lease_left_ms ?? 0) / longest);
-    const name = hold.lock.length > 24 ? `${hold.lock.slice(0, 23)}…` : hold.lock;
+    const y = index * 20 + 4, held = bar * (hold.held_ms / longest), left = bar * ((hold.lease_left_ms ?? 0) / longest);
+    const letters = Math.floor(start / 7);
+    const name = hold.lock.length > letters ? `${hold.lock.slice(0, letters - 1)}…` : hold.lock;
     svg.append(svgElement("text", { x: 0, y: y + 11 }, name),
-      svgElement("rect", { class: "wait", x: 170 + held, y: y + .5, width: Math.max(0, left - 1), height: 13 }),
-      svgElement("rect", { class: hold.held_ms > 30_000 ? "over" : "hold", x: 170, y, width: Math.max(2, held), height: 14, rx: 2 }));
+      svgElement("rect", { class: "wait", x: start + held, y: y + .5, width: Math.max(0, left - 1), height: 13 }),
+      svgElement("rect", { class: hold.held_ms > 30_000 ? "over" : "hold", x: start, y, width: Math.max(2, held), height: 14, rx: 2 }));
   });
   return element("figure", { class: "chart" }, svg,
     element("figcaption", {}, "Solid: held so far. Dashed: what is left of the lease, which is renewed."));
