@@ -27,9 +27,9 @@ pub struct JobSearchPage {
 impl DeferredJobs {
     /// Finds jobs that match a filter, at most `max_jobs` of them (1 to 100).
     ///
-    /// The store has no index of owners and reasons. One call reads about 1,000 jobs at most, says
-    /// how many it has read, and returns a cursor to go on. What a listing may miss, such as
-    /// [`pending`](Self::pending), a search may miss too.
+    /// The store has no index of owners, locks, routes and reasons. One call reads about 1,000 jobs
+    /// at most, says how many it has read, and returns a cursor to go on. What a listing may miss,
+    /// such as [`pending`](Self::pending), a search may miss too.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
