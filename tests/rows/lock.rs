@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use lockgate::{
-    Key, LockLoss,
+    Key, LockLoss, Store,
     admin::{Operator, Permission},
     defer::{JobCursor, JobFilter, JobGroup},
+    lock::LockInspection,
 };
 use lockgate_tests::{TestCase, TestResponse, eventually, with_timeout};
 
@@ -84,7 +85,7 @@ pub(crate) async fn nested_layers_of_one_key_do_not_block_each_other(case: TestC
 pub(crate) async fn operators_see_each_holder_and_its_route(case: TestCase) {
     let (site, operator) = (case.start_site().await, case.new_store().await);
     let hold = site.post_held("/orders/7/pay").await;
-    let lock = operator.lock(Key::path_param("id", "7")).inspect().await.expect("it answers");
+    let lock = inspect_with_answers(&operator, Key::path_param("id", "7")).await;
     let [holder] = &lock.holders[..] else { panic!("one holder: {lock:?}") };
     assert_eq!(holder.route.as_deref(), Some("POST /orders/{id}/pay"));
     assert_eq!((holder.pid, holder.is_run), (Some(std::process::id()), Some(false)));
@@ -97,13 +98,27 @@ pub(crate) async fn operators_see_each_holder_and_its_route(case: TestCase) {
         async move { request.acquire().await.expect("readers share it") }
     });
     let readers = futures_util::future::join_all(readers).await;
-    let lock = operator.lock("catalog").inspect().await.expect("it answers");
-    let mut seen: Vec<_> = lock.holders.iter().filter_map(|holder| holder.fence).collect();
-    seen.sort_unstable();
     let mut fences: Vec<_> = readers.iter().map(lockgate::LockGuard::fence).collect();
     fences.sort_unstable();
+    let lock = inspect_with_answers(&operator, Key::custom("catalog")).await;
+    let mut seen: Vec<_> = lock.holders.iter().filter_map(|holder| holder.fence).collect();
+    seen.sort_unstable();
     assert_eq!(seen, fences, "each holder has its own hold");
     assert!(lock.holders.iter().all(|holder| holder.route.is_none()), "taken in code: {lock:?}");
+}
+
+/// Inspects a lock when all its holders answer: a process with its first lock does so a moment
+/// later, when it listens.
+async fn inspect_with_answers(operator: &Store, key: Key) -> LockInspection {
+    let mut inspected = None;
+    eventually("the holders to answer", async || {
+        let lock = operator.lock(key.clone()).inspect().await.expect("the store answers");
+        let do_answer = lock.holders.iter().all(|holder| holder.pid.is_some());
+        inspected = Some(lock);
+        do_answer
+    })
+    .await;
+    inspected.expect("it was inspected")
 }
 
 pub(crate) async fn operators_see_the_route_of_a_run(case: TestCase) {
@@ -112,7 +127,7 @@ pub(crate) async fn operators_see_the_route_of_a_run(case: TestCase) {
     let job = expect_accepted(site.post("/orders/7/refund?gate=run").send().await);
     let _ = hold.finish().await.expect_status(200);
     case.handler.sync_points.wait_for_arrival("run").await;
-    let lock = operator.lock(Key::path_param("id", "7")).inspect().await.expect("it answers");
+    let lock = inspect_with_answers(&operator, Key::path_param("id", "7")).await;
     let holders = lock.holders.iter().map(|holder| (holder.is_run, holder.route.as_deref()));
     let route = Some("POST /orders/{id}/refund");
     assert_eq!(holders.collect::<Vec<_>>(), [(Some(true), route)]);
