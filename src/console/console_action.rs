@@ -1,4 +1,4 @@
-//! [`ConsoleAction`]: an action as the page sends it.
+//! [`ConsoleAction`]: an action as the page sends it, or a look that is recorded or costly.
 
 use serde::Deserialize;
 
@@ -21,6 +21,7 @@ pub(super) enum ConsoleAction {
     RedriveJob { id: String, reason: String },
     RedriveDeadJobs { per_second: u32, reason: String },
     PurgeJob { id: String, reason: String },
+    JobPayload { id: String },
     PauseQueue { queue: String, reason: String },
     ResumeQueue { queue: String, reason: String },
     CancelTask { queue: String, id: String, reason: String },
@@ -28,7 +29,9 @@ pub(super) enum ConsoleAction {
     RedriveTask { queue: String, id: String, reason: String },
     RedriveTasks { queue: String, per_second: u32, reason: String },
     PurgeTask { queue: String, id: String, reason: String },
+    TaskPayload { queue: String, id: String },
     DrainProcess { node: String, reason: String },
     ResumeProcess { node: String, reason: String },
+    Check {},
     Repair { reason: String },
 }

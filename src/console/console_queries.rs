@@ -3,11 +3,11 @@
 use std::{collections::HashMap, str::FromStr};
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::perform_action::{operator_key, parse_job_id, parse_task_id};
+use super::perform_action::{operator_key, parse_job_id};
 use crate::{
-    admin::{AdminError, AuditCursor, Operator},
+    admin::{AdminError, AuditCursor},
     defer::{JobCursor, JobFilter, JobGroup},
     queue::{DeadLetterCursor, TaskCursor},
     store::{Store, TaskFilter},
@@ -15,9 +15,6 @@ use crate::{
 
 /// Length of a page of a list.
 const PAGE_LEN: usize = 50;
-
-/// Reason in the audit log of a look at a payload, since the page asks for none.
-const LOOK_REASON: &str = "looked at in the console";
 
 /// Why a query has no answer.
 #[derive(Debug)]
@@ -39,7 +36,6 @@ type Parameters = HashMap<String, String>;
 /// Answers a query by its name.
 pub(super) async fn answer_query(
     store: &Store,
-    operator: Operator,
     name: &str,
     parameters: &Parameters,
 ) -> Result<Value, QueryError> {
@@ -61,39 +57,7 @@ pub(super) async fn answer_query(
             let job = store.deferred_jobs().get(&id).await?;
             to_value(job.ok_or(QueryError::Unknown)?)
         }
-        "job-payload" => {
-            let id = parse_job_id(text(parameters, "id"))?;
-            let request = store.admin(operator).job_payload(&id, LOOK_REASON).await?;
-            let headers = request
-                .headers
-                .iter()
-                .map(|(name, value)| format!("{name}: {}\n", String::from_utf8_lossy(value)));
-            let body = String::from_utf8_lossy(&request.body);
-            let head = format!("{} {}\n", request.method, request.target);
-            Ok(json!({ "text": format!("{head}{}\n{body}", headers.collect::<String>()) }))
-        }
         "tasks" => list_tasks(store, parameters).await,
-        "task-payload" => {
-            let id = parse_task_id(text(parameters, "id"))?;
-            let queue = operator_key(text(parameters, "queue"));
-            let payload = store.admin(operator).task_payload(queue, &id, LOOK_REASON).await?;
-            let text = serde_json::to_string_pretty(&payload).unwrap_or_default();
-            Ok(json!({ "text": text }))
-        }
-        "check" => {
-            let report = store.check().run().await?;
-            let findings = report.findings.iter().map(|finding| {
-                json!({
-                    "kind": finding.kind.description(),
-                    "name": finding.name,
-                    "detail": finding.detail,
-                    "is_fault": finding.kind.is_fault(),
-                    "repaired": finding.repaired,
-                })
-            });
-            let findings = findings.collect::<Vec<_>>();
-            Ok(json!({ "summary": report.summary(), "findings": findings }))
-        }
         "audit" => {
             let from = cursor::<AuditCursor>(parameters)?.unwrap_or_default();
             to_value(store.audit(from, PAGE_LEN).await?)

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
+    check_slot::CheckSlot,
     console_action::ConsoleAction,
     console_assets::{asset, page, with_security_headers},
     console_queries::{QueryError, answer_query},
@@ -106,22 +107,31 @@ impl ConsoleRequest {
                 .header("content-type", "application/json")
                 .body(feed.latest(&store).await),
             ConsoleRoute::Query(name, parameters) => {
-                match answer_query(&store, operator, &name, &parameters).await {
+                match answer_query(&store, &name, &parameters).await {
                     Ok(document) => json_reply(&document),
                     Err(error) => error_reply(&error),
                 }
             }
-            ConsoleRoute::Action => match serde_json::from_slice::<ConsoleAction>(body) {
-                Ok(action) => match perform_action(&store, operator, action).await {
-                    Ok(text) => json_reply(&json!({ "text": text })),
-                    Err(error) => error_reply(&error.into()),
-                },
-                Err(error) => {
-                    bad_request(&format!("This is not an action of the console: {error}"))
-                }
-            },
+            ConsoleRoute::Action => answer_action(&store, operator, body).await,
         };
         ConsoleReply::Complete(with_security_headers(reply))
+    }
+}
+
+async fn answer_action(store: &Store, operator: Operator, body: &[u8]) -> Reply {
+    let result = match serde_json::from_slice::<ConsoleAction>(body) {
+        Ok(ConsoleAction::Check {}) => CheckSlot::run_check(store).await,
+        Ok(action) => {
+            let text = perform_action(store, operator, action).await;
+            text.map(|text| json!({ "text": text }))
+        }
+        Err(error) => {
+            return bad_request(&format!("This is not an action of the console: {error}"));
+        }
+    };
+    match result {
+        Ok(document) => json_reply(&document),
+        Err(error) => error_reply(&error.into()),
     }
 }
 

@@ -5,6 +5,7 @@
 //! response are here. All values reach the page as JSON, and the page shows them as text.
 
 mod basic_auth;
+mod check_slot;
 mod console_action;
 mod console_assets;
 mod console_guard;

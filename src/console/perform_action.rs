@@ -1,4 +1,4 @@
-//! Performs an action of the page, as an action of its operator.
+//! Performs an action of the page, or shows a payload, as an action of its operator.
 
 use std::time::Duration;
 
@@ -9,7 +9,10 @@ use crate::{
     store::{JobId, Store, TaskId},
 };
 
-/// Performs an action and returns a sentence about its result.
+/// Reason in the audit log of a look at a payload, since the page asks for none.
+const LOOK_REASON: &str = "looked at in the console";
+
+/// Performs an action and returns a sentence about its result, or the payload.
 pub(super) async fn perform_action(
     store: &Store,
     operator: Operator,
@@ -23,7 +26,8 @@ pub(super) async fn perform_action(
         | ConsoleAction::RunJobNow { .. }
         | ConsoleAction::RedriveJob { .. }
         | ConsoleAction::RedriveDeadJobs { .. }
-        | ConsoleAction::PurgeJob { .. } => perform_job_action(&admin, action).await,
+        | ConsoleAction::PurgeJob { .. }
+        | ConsoleAction::JobPayload { .. } => perform_job_action(&admin, action).await,
         ConsoleAction::ForceRelease { lock, reason } => {
             let holders = admin.force_release(operator_key(&lock), &reason).await?;
             Ok(match holders {
@@ -110,6 +114,7 @@ async fn perform_job_action(admin: &Admin, action: ConsoleAction) -> Result<Stri
             admin.purge_job(&parse_job_id(&id)?, &reason).await?;
             Ok("The request is deleted.".to_owned())
         }
+        ConsoleAction::JobPayload { id } => show_job_payload(admin, &id).await,
         _ => Err(AdminError::Invalid("this is no action on a request".to_owned())),
     }
 }
@@ -144,8 +149,24 @@ async fn perform_queue_action(admin: &Admin, action: ConsoleAction) -> Result<St
             admin.purge_task(operator_key(&queue), &parse_task_id(&id)?, &reason).await?;
             Ok("The dead letter is deleted.".to_owned())
         }
+        ConsoleAction::TaskPayload { queue, id } => {
+            let (queue, id) = (operator_key(&queue), parse_task_id(&id)?);
+            let payload = admin.task_payload(queue, &id, LOOK_REASON).await?;
+            Ok(serde_json::to_string_pretty(&payload).unwrap_or_default())
+        }
         _ => Err(AdminError::Invalid("this is no action on a queue".to_owned())),
     }
+}
+
+async fn show_job_payload(admin: &Admin, id: &str) -> Result<String, AdminError> {
+    let request = admin.job_payload(&parse_job_id(id)?, LOOK_REASON).await?;
+    let headers = request
+        .headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {}\n", String::from_utf8_lossy(value)));
+    let body = String::from_utf8_lossy(&request.body);
+    let head = format!("{} {}\n", request.method, request.target);
+    Ok(format!("{head}{}\n{body}", headers.collect::<String>()))
 }
 
 /// Returns the key of a name on the page.

@@ -1,6 +1,6 @@
 //! Tests of the console: who gets in, what an action needs, and that the guard decides everything.
 
-use super::{BasicAuth, ConsoleReply, ConsoleResource, LocalOperator};
+use super::{BasicAuth, ConsoleReply, ConsoleResource, LocalOperator, check_slot::CheckSlot};
 use crate::{
     admin::{AuditCursor, Operator, Permission},
     gate::fake_request::FakeGateRequest,
@@ -124,15 +124,65 @@ async fn reader_changes_nothing_and_sees_no_payload() {
     let task = queue.push(&"<b>secret</b>".to_owned()).await.expect("there is room").into_id();
     let list = respond(&console, request("GET", &[HOST]), "api/tasks", b"").await;
     assert_eq!(list.status, 400, "the state is missing");
-    let path = "api/task-payload";
-    let mut view = request("GET", &[HOST]);
-    let target = format!("/ops/{path}?queue=emails&id={task}");
-    let parsed = console.parse_request(&mut view, &target, path).expect("it is admitted");
-    let ConsoleReply::Complete(reply) = parsed.execute(b"").await else { panic!("no events") };
+    let look = format!(r#"{{"action":"task-payload","queue":"emails","id":"{task}"}}"#);
+    let sent = request("POST", &headers);
+    let reply = respond(&console, sent, "api/actions", look.as_bytes()).await;
     assert_eq!(reply.status, 403);
     let audit = store.audit(AuditCursor::default(), 10).await.expect("the store answers");
     let actions = audit.records.iter().map(|record| record.action.as_str());
     assert_eq!(actions.collect::<Vec<_>>(), ["task-payload", "pause-jobs"]);
+}
+
+/// A page of another origin can send a `GET` with the operator's credentials.
+#[tokio::test]
+async fn recorded_and_costly_looks_need_the_page_of_this_origin() {
+    let store = Store::memory();
+    let console = console(&store, Permission::SeePayloads);
+    let queue = store.queue::<String>("emails");
+    let task = queue.push(&"<b>secret</b>".to_owned()).await.expect("there is room").into_id();
+    let look = format!(r#"{{"action":"task-payload","queue":"emails","id":"{task}"}}"#);
+    let check = r#"{"action":"check"}"#;
+    for path in ["api/task-payload", "api/job-payload", "api/check"] {
+        let reply = respond(&console, request("GET", &[HOST, SAME_ORIGIN]), path, b"").await;
+        assert_eq!(reply.status, 404, "{path}");
+    }
+    let read = request("GET", &[HOST, SAME_ORIGIN]);
+    assert_eq!(respond(&console, read, "api/actions", look.as_bytes()).await.status, 405);
+    for body in [&*look, check] {
+        for site in ["cross-site", "same-site", "none"] {
+            let sent = request("POST", &[HOST, JSON, ("sec-fetch-site", site)]);
+            let reply = respond(&console, sent, "api/actions", body.as_bytes()).await;
+            assert_eq!(reply.status, 403, "{site}: {body}");
+        }
+    }
+    let audit = store.audit(AuditCursor::default(), 10).await.expect("the store answers");
+    assert!(audit.records.is_empty(), "{:?}", audit.records);
+
+    for (body, shown) in [(&*look, "secret"), (check, "summary")] {
+        let sent = request("POST", &[HOST, JSON, SAME_ORIGIN]);
+        let reply = respond(&console, sent, "api/actions", body.as_bytes()).await;
+        let text = String::from_utf8_lossy(&reply.body).into_owned();
+        assert!(reply.status == 200 && text.contains(shown), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn second_check_at_once_is_refused() {
+    let store = Store::memory();
+    let consoles = [console(&store, Permission::Look), console(&store, Permission::Look)];
+    let check = async |console| {
+        let sent = request("POST", &[HOST, JSON, SAME_ORIGIN]);
+        respond(console, sent, "api/actions", br#"{"action":"check"}"#).await.status
+    };
+    let slot = store.extension::<CheckSlot>();
+    let running = slot.0.lock().await;
+    for console in &consoles {
+        assert_eq!(check(console).await, 409);
+    }
+    drop(running);
+    for console in &consoles {
+        assert_eq!(check(console).await, 200);
+    }
 }
 
 #[tokio::test]

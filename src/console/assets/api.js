@@ -22,7 +22,7 @@ export async function read(name, parameters = {}) {
   return reply(await fetch(`api/${name}${query ? `?${query}` : ""}`, { cache: "no-store" }));
 }
 
-/** Performs an action. */
+/** Performs an action, or a look that is recorded or costly: other pages cannot send it. */
 export async function act(action) {
   return reply(await fetch("api/actions", {
     method: "POST",

@@ -1,6 +1,6 @@
 // Check: the report on the store's data, and its repair.
 import { element, table } from "./dom.js";
-import { read } from "./api.js";
+import { act } from "./api.js";
 import { actionButton } from "./actions.js";
 
 export const title = "Check of the store";
@@ -10,7 +10,7 @@ export function open(main) {
   const run = async () => {
     report.replaceChildren(element("p", {}, "Checking…"));
     try {
-      show(report, await read("check"));
+      show(report, await act({ action: "check" }));
     } catch (error) {
       report.replaceChildren(element("p", { class: "bad" }, error.message));
     }

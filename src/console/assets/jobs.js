@@ -1,6 +1,6 @@
 // Deferred requests: lists by state, and one request with its runs.
 import { bytes, choice, element, field, pointInTime, table } from "./dom.js";
-import { may, read } from "./api.js";
+import { act, may, read } from "./api.js";
 import { actionButton, notify } from "./actions.js";
 
 export const title = "Deferred requests";
@@ -78,7 +78,7 @@ function buttons(job, done, section) {
 
 async function showPayload(section, id) {
   try {
-    const payload = await read("job-payload", { id });
+    const payload = await act({ action: "job-payload", id });
     section.append(element("h3", {}, "Request"), element("pre", {}, payload.text));
   } catch (error) {
     notify(error.message);

@@ -1,6 +1,6 @@
 // Queues: depth, and the tasks of one queue by state.
 import { bytes, choice, duration, element, field, pointInTime, table } from "./dom.js";
-import { may, read } from "./api.js";
+import { act, may, read } from "./api.js";
 import { actionButton, notify } from "./actions.js";
 import { chart, points } from "./history.js";
 
@@ -70,7 +70,7 @@ function taskButtons(queue, state, task, done) {
     state !== "dead" ? actionButton("Cancel", { title: "Cancel this task?", text: state === "running" ? RUNNING : undefined, action: () => ({ action: "cancel-task", queue, id }), done }) : null,
     may("see-payloads") ? element("button", { type: "button", onclick: async (event) => {
       try {
-        const payload = await read("task-payload", { queue, id });
+        const payload = await act({ action: "task-payload", queue, id });
         event.target.replaceWith(element("pre", {}, payload.text));
       } catch (error) {
         notify(error.message);
