@@ -1,6 +1,6 @@
 //! [`ConsoleRequest`]: an admitted request of the console, and its response.
 
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
 
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
@@ -75,7 +75,6 @@ pub struct ConsoleRequest {
     pub(super) store: Store,
     pub(super) operator: Operator,
     pub(super) route: ConsoleRoute,
-    pub(super) feed: Arc<SnapshotFeed>,
 }
 
 impl ConsoleRequest {
@@ -89,7 +88,7 @@ impl ConsoleRequest {
     ///
     /// Cancel safe: an action that has begun may still be done, and is recorded in the audit log.
     pub async fn execute(self, body: &[u8]) -> ConsoleReply {
-        let Self { store, operator, route, feed } = self;
+        let Self { store, operator, route } = self;
         let reply = match route {
             ConsoleRoute::Page => page(),
             ConsoleRoute::Asset(name) => asset(&name).unwrap_or_else(not_found),
@@ -101,11 +100,14 @@ impl ConsoleRequest {
                     .header("content-type", "text/event-stream")
                     // Stops nginx from buffering the events.
                     .header("x-accel-buffering", "no");
-                return ConsoleReply::Events(with_security_headers(head), feed.open_stream(&store));
+                return ConsoleReply::Events(
+                    with_security_headers(head),
+                    SnapshotFeed::open_stream(store),
+                );
             }
             ConsoleRoute::Snapshot => Reply::new(200)
                 .header("content-type", "application/json")
-                .body(feed.latest(&store).await),
+                .body(store.extension::<SnapshotFeed>().latest(&store).await),
             ConsoleRoute::Query(name, parameters) => {
                 match answer_query(&store, &name, &parameters).await {
                     Ok(document) => json_reply(&document),

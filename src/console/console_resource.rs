@@ -9,7 +9,6 @@ use super::{
     console_request::{ConsoleRequest, ConsoleRoute},
     guard_request::GuardRequest,
     request_origin::is_same_origin,
-    snapshot_feed::SnapshotFeed,
 };
 use crate::{
     gate::GateRequest,
@@ -21,8 +20,6 @@ use crate::{
 pub struct ConsoleResource<N: ?Sized + 'static> {
     guard: Arc<dyn ConsoleGuard<N>>,
     store: Option<Store>,
-    /// Shared by the clones, of which each route has one.
-    feed: Arc<SnapshotFeed>,
 }
 
 impl<N: ?Sized + 'static> ConsoleResource<N> {
@@ -32,7 +29,7 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
     /// Creates a console with this guard, which decides about every request.
     #[must_use]
     pub fn new(guard: impl ConsoleGuard<N>) -> Self {
-        Self { guard: Arc::new(guard), store: None, feed: Arc::default() }
+        Self { guard: Arc::new(guard), store: None }
     }
 
     /// Uses this store instead of the one that the request provides.
@@ -85,17 +82,13 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
         }
         let store = self.store.clone().or_else(|| view.store());
         let store = store.ok_or_else(|| crate::outage::missing_store_reply("console"))?;
-        Ok(ConsoleRequest { store, operator, route, feed: Arc::clone(&self.feed) })
+        Ok(ConsoleRequest { store, operator, route })
     }
 }
 
 impl<N: ?Sized + 'static> Clone for ConsoleResource<N> {
     fn clone(&self) -> Self {
-        Self {
-            guard: Arc::clone(&self.guard),
-            store: self.store.clone(),
-            feed: Arc::clone(&self.feed),
-        }
+        Self { guard: Arc::clone(&self.guard), store: self.store.clone() }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::{
     fmt,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -25,8 +24,9 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(2);
 /// server waits for open responses; a browser connects again by itself.
 const MAX_STREAM_DURATION: Duration = Duration::from_secs(20);
 
-/// The latest snapshot. It is taken when a page asks and the last one is older than
-/// `REFRESH_INTERVAL`, so a hundred pages cost as much as one, and no page costs nothing.
+/// The latest snapshot, kept with the store, whose consoles share it: actix-web makes one for each
+/// thread. It is taken when a page asks and the last one is older than `REFRESH_INTERVAL`, so a
+/// hundred pages cost as much as one, and no page costs nothing.
 #[derive(Default)]
 pub(super) struct SnapshotFeed {
     /// The mutex is held while a snapshot is taken, so that all others wait for that one.
@@ -48,28 +48,21 @@ impl SnapshotFeed {
     }
 
     /// Opens a stream of snapshots as server-sent events.
-    pub(super) fn open_stream(self: &Arc<Self>, store: &Store) -> ConsoleEvents {
-        let (feed, store, ends_at) =
-            (Arc::clone(self), store.clone(), Instant::now() + MAX_STREAM_DURATION);
+    pub(super) fn open_stream(store: Store) -> ConsoleEvents {
+        let ends_at = Instant::now() + MAX_STREAM_DURATION;
         let events = unfold(Instant::now(), move |next_at| {
-            let (feed, store) = (Arc::clone(&feed), store.clone());
+            let store = store.clone();
             async move {
                 if next_at >= ends_at {
                     return None;
                 }
                 tokio::time::sleep_until(next_at).await;
-                let snapshot = feed.latest(&store).await;
+                let snapshot = store.extension::<Self>().latest(&store).await;
                 let event = [b"retry: 1000\ndata: ", &snapshot[..], b"\n\n"].concat();
                 Some((Bytes::from(event), next_at + REFRESH_INTERVAL))
             }
         });
         ConsoleEvents(events.boxed())
-    }
-}
-
-impl fmt::Debug for SnapshotFeed {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("SnapshotFeed").finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,13 @@
 //! Tests of the console: who gets in, what an action needs, and that the guard decides everything.
 
-use super::{BasicAuth, ConsoleReply, ConsoleResource, LocalOperator, check_slot::CheckSlot};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+
+use super::{
+    BasicAuth, ConsoleReply, ConsoleResource, LocalOperator, check_slot::CheckSlot,
+    snapshot_feed::SnapshotFeed,
+};
 use crate::{
     admin::{AuditCursor, Operator, Permission},
     gate::fake_request::FakeGateRequest,
@@ -253,6 +260,32 @@ async fn lock_is_shown_and_released_by_force() {
     let snapshot: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
     assert_eq!(snapshot["holds"][0]["lock"], "order:7");
     assert_eq!(snapshot["processes"].as_array().map(Vec::len), Some(1));
+}
+
+/// Like the consoles of actix-web's threads. Time stands still, so that no snapshot grows old.
+#[tokio::test(start_paused = true)]
+async fn consoles_of_one_store_share_a_snapshot() {
+    let store = Store::memory();
+    let snapshot_of = async |store: &Store| {
+        let console = console(store, Permission::Look);
+        let reply = respond(&console, request("GET", &[HOST]), "api/snapshot", b"").await;
+        let snapshot: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+        snapshot
+    };
+    let first = snapshot_of(&store).await;
+    assert_eq!(first["jobs"]["paused"], false);
+    store.deferred_jobs().pause().await.expect("the store answers");
+    // Another inquiry would find the pause.
+    assert_eq!(snapshot_of(&store.clone()).await, first);
+    let mut events = SnapshotFeed::open_stream(store.clone());
+    let event = events.next().await.expect("an event");
+    assert!(String::from_utf8_lossy(&event).contains(&first.to_string()));
+
+    let other = Store::memory();
+    other.deferred_jobs().pause().await.expect("the store answers");
+    assert_eq!(snapshot_of(&other).await["jobs"]["paused"], true);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(snapshot_of(&store).await["jobs"]["paused"], true);
 }
 
 #[tokio::test]
