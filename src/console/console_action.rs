@@ -20,6 +20,7 @@ pub(super) enum ConsoleAction {
     RunJobNow { id: String, reason: String },
     RedriveJob { id: String, reason: String },
     RedriveDeadJobs { per_second: u32, reason: String },
+    PurgeDeadJobs { older_than_seconds: u64, reason: String },
     PurgeJob { id: String, reason: String },
     JobPayload { id: String },
     PauseQueue { queue: String, reason: String },

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::console_action::ConsoleAction;
 use crate::{
     admin::{Admin, AdminError, Operator},
     key::Key,
     store::{JobId, Store, TaskId},
 };
+
+/// Longest wait for the result of an action that goes on without its page.
+const MAX_REPLY_WAIT: Duration = Duration::from_secs(1);
 
 /// Reason in the audit log of a look at a payload, since the page asks for none.
 const LOOK_REASON: &str = "looked at in the console";
@@ -25,9 +30,11 @@ pub(super) async fn perform_action(
         | ConsoleAction::CancelJob { .. }
         | ConsoleAction::RunJobNow { .. }
         | ConsoleAction::RedriveJob { .. }
-        | ConsoleAction::RedriveDeadJobs { .. }
         | ConsoleAction::PurgeJob { .. }
         | ConsoleAction::JobPayload { .. } => perform_job_action(&admin, action).await,
+        ConsoleAction::RedriveDeadJobs { .. } | ConsoleAction::PurgeDeadJobs { .. } => {
+            run_in_store(store, async move { perform_bulk_action(&admin, action).await }).await
+        }
         ConsoleAction::ForceRelease { lock, reason } => {
             let holders = admin.force_release(operator_key(&lock), &reason).await?;
             Ok(match holders {
@@ -106,16 +113,44 @@ async fn perform_job_action(admin: &Admin, action: ConsoleAction) -> Result<Stri
             admin.redrive_job(&parse_job_id(&id)?, &reason).await?;
             Ok("The request waits to run again.".to_owned())
         }
-        ConsoleAction::RedriveDeadJobs { per_second, reason } => {
-            let count = admin.redrive_dead_jobs(per_second, &reason).await?;
-            Ok(format!("{count} requests wait to run again."))
-        }
         ConsoleAction::PurgeJob { id, reason } => {
             admin.purge_job(&parse_job_id(&id)?, &reason).await?;
             Ok("The request is deleted.".to_owned())
         }
         ConsoleAction::JobPayload { id } => show_job_payload(admin, &id).await,
         _ => Err(AdminError::Invalid("this is no action on a request".to_owned())),
+    }
+}
+
+/// Performs an action on all dead requests, which may take hours.
+async fn perform_bulk_action(admin: &Admin, action: ConsoleAction) -> Result<String, AdminError> {
+    match action {
+        ConsoleAction::RedriveDeadJobs { per_second, reason } => {
+            let count = admin.redrive_dead_jobs(per_second, &reason).await?;
+            Ok(format!("{count} requests wait to run again."))
+        }
+        ConsoleAction::PurgeDeadJobs { older_than_seconds, reason } => {
+            let age = Duration::from_secs(older_than_seconds);
+            let count = admin.purge_dead_jobs(age, &reason).await?;
+            Ok(format!("{count} requests are deleted."))
+        }
+        _ => Err(AdminError::Invalid("this is no action on all dead requests".to_owned())),
+    }
+}
+
+/// Runs an action in a task of the store, so that it goes on when the page is closed. Returns its
+/// result if it ends within `MAX_REPLY_WAIT`.
+async fn run_in_store(
+    store: &Store,
+    action: impl Future<Output = Result<String, AdminError>> + Send + 'static,
+) -> Result<String, AdminError> {
+    let (sender, result) = oneshot::channel();
+    // Without its page, the result is in the audit log only.
+    store.spawn_long_running(async move { drop(sender.send(action.await)) });
+    match tokio::time::timeout(MAX_REPLY_WAIT, result).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(AdminError::NotPossible("the process is ending".to_owned())),
+        Err(_) => Ok("It goes on without this page. The audit log tells its end.".to_owned()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 
 use super::{
     BasicAuth, ConsoleReply, ConsoleResource, LocalOperator, check_slot::CheckSlot,
@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     admin::{AuditCursor, Operator, Permission},
+    defer::tests::job_administration::make_dead_letters,
     gate::fake_request::FakeGateRequest,
     rate_limit::Policy,
     reply::Reply,
@@ -286,6 +287,49 @@ async fn consoles_of_one_store_share_a_snapshot() {
     assert_eq!(snapshot_of(&other).await["jobs"]["paused"], true);
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(snapshot_of(&store).await["jobs"]["paused"], true);
+}
+
+/// The answer comes after a second, and the last request follows after two.
+#[tokio::test(start_paused = true)]
+async fn bulk_redrive_goes_on_without_its_page() {
+    let store = Store::memory();
+    make_dead_letters(&store, 3).await;
+    let send = async |store: &Store, permission, body: &str| {
+        let sent = request("POST", &[HOST, JSON, SAME_ORIGIN]);
+        respond(&console(store, permission), sent, "api/actions", body.as_bytes()).await
+    };
+    let redrive = |per_second: u32| {
+        format!(r#"{{"action":"redrive-dead-jobs","per_second":{per_second},"reason":"fixed"}}"#)
+    };
+    let wait_for_dead = async |count: u64| {
+        let jobs = store.deferred_jobs();
+        let wait = async {
+            while jobs.stats().await.expect("the store answers").dead != count {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), wait).await.expect("it goes on");
+    };
+    assert_eq!(send(&store, Permission::Look, &redrive(1)).await.status, 403);
+    assert_eq!(send(&store, Permission::Act, &redrive(0)).await.status, 400);
+    wait_for_dead(3).await;
+
+    let reply = send(&store, Permission::Act, &redrive(1)).await;
+    let text = String::from_utf8_lossy(&reply.body).into_owned();
+    assert!(reply.status == 200 && text.contains("goes on without this page"), "{text}");
+    wait_for_dead(0).await;
+
+    // The page is closed while it waits for the answer.
+    make_dead_letters(&store, 3).await;
+    assert!(send(&store, Permission::Act, &redrive(1)).now_or_never().is_none());
+    wait_for_dead(0).await;
+
+    let store = Store::memory();
+    make_dead_letters(&store, 1).await;
+    let purge = r#"{"action":"purge-dead-jobs","older_than_seconds":0,"reason":"useless"}"#;
+    let reply = send(&store, Permission::Act, purge).await;
+    let text = String::from_utf8_lossy(&reply.body).into_owned();
+    assert!(reply.status == 200 && text.contains("1 requests are deleted."), "{text}");
 }
 
 #[tokio::test]

@@ -56,7 +56,7 @@ mod status;
 mod stored_request_headers;
 mod stored_response_headers;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub mod webhook;
 mod webhook_receivers;
 mod wiring_registry;

@@ -4,7 +4,7 @@ mod cancelled_runs;
 mod client_visible_settings;
 mod dispatch_order;
 mod due_retries;
-mod job_administration;
+pub(crate) mod job_administration;
 mod job_and_waiter_order;
 mod job_search;
 mod job_stepper;

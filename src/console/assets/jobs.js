@@ -38,9 +38,13 @@ async function showPage(list, filter) {
       ["Reason", (job) => job.reason],
     ], page.jobs, "None."),
     element("p", {}, `${page.examined} looked at. `, more, " ", filter.state === "dead" ? actionButton("Redrive all", {
-      title: "Run all dead requests again?", text: "They are spread over time, so that the service is not flooded.", danger: false,
+      title: "Run all dead requests again?", text: "They are spread over time, so that the service is not flooded. This goes on when the page is closed; the audit log tells its end.", danger: false,
       fields: [() => field("At most so many a second", { name: "pace", type: "number", min: "1", max: "1000", value: "10", required: true })],
       action: (values) => ({ action: "redrive-dead-jobs", per_second: Number(values.pace) }), done: () => showPage(list, filter),
+    }) : null, " ", filter.state === "dead" ? actionButton("Purge all", {
+      title: "Delete all dead requests of an age?", text: "This goes on when the page is closed; the audit log tells its end.",
+      fields: [() => field("That died at least so many hours ago (0: all)", { name: "hours", type: "number", min: "0", max: "87600", value: "24", required: true })],
+      action: (values) => ({ action: "purge-dead-jobs", older_than_seconds: 3600 * Number(values.hours) }), done: () => showPage(list, filter),
     }) : null),
   ].filter(Boolean));
 }

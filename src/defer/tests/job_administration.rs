@@ -105,7 +105,7 @@ async fn job_that_ran_during_cancel_is_checked_again() {
 }
 
 /// Makes `number` dead letters, each on its own lock.
-async fn make_dead_letters(store: &Store, number: usize) -> Vec<JobId> {
+pub(crate) async fn make_dead_letters(store: &Store, number: usize) -> Vec<JobId> {
     let worker = SpawnedWorker::spawn_on(store, &CountingReplayer::default());
     let mut ids = Vec::new();
     for number in 0..number {
