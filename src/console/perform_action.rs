@@ -35,13 +35,7 @@ pub(super) async fn perform_action(
         ConsoleAction::RedriveDeadJobs { .. } | ConsoleAction::PurgeDeadJobs { .. } => {
             run_in_store(store, async move { perform_bulk_action(&admin, action).await }).await
         }
-        ConsoleAction::ForceRelease { lock, reason } => {
-            let holders = admin.force_release(operator_key(&lock), &reason).await?;
-            Ok(match holders {
-                1 => format!("{lock} was taken from its holder."),
-                holders => format!("{lock} was taken from {holders} holders."),
-            })
-        }
+        ConsoleAction::ForceRelease { lock, reason } => force_release(&admin, &lock, &reason).await,
         ConsoleAction::SetPolicy { .. }
         | ConsoleAction::ClearPolicy { .. }
         | ConsoleAction::ResetLimit { .. }
@@ -62,6 +56,13 @@ pub(super) async fn perform_action(
         }
         _ => perform_queue_action(&admin, action).await,
     }
+}
+
+async fn force_release(admin: &Admin, lock: &str, reason: &str) -> Result<String, AdminError> {
+    Ok(match admin.force_release(operator_key(lock), reason).await? {
+        1 => format!("{lock} was taken from its holder."),
+        holders => format!("{lock} was taken from {holders} holders."),
+    })
 }
 
 async fn perform_limit_action(admin: &Admin, action: ConsoleAction) -> Result<String, AdminError> {
