@@ -12,6 +12,18 @@ export function notify(text) {
   notify.timer = setTimeout(() => { notice.textContent = ""; }, 6000);
 }
 
+/** Button that shows something. A failure is told. */
+export function button(label, show) {
+  const onclick = async (event) => {
+    try {
+      await show(event);
+    } catch (error) {
+      notify(error.message);
+    }
+  };
+  return element("button", { type: "button", onclick }, label);
+}
+
 /**
  * Button that opens the dialog and performs the action. `fields` are further inputs; `action` gets
  * their values. Without the permission there is no button; the server checks it as well.

@@ -1,6 +1,7 @@
 // Audit: who did what, newest first.
 import { element, pointInTime, table } from "./dom.js";
 import { read } from "./api.js";
+import { button } from "./actions.js";
 
 export const title = "Audit";
 
@@ -18,6 +19,6 @@ async function showPage(list, cursor) {
       ["Action", (record) => record.action], ["Target", (record) => record.target],
       ["Reason", (record) => record.reason], ["Outcome", (record) => typeof record.outcome === "string" ? record.outcome : `failed: ${record.outcome.failed}`],
     ], page.records, "No action is recorded."),
-    page.next ? element("button", { type: "button", onclick: () => showPage(list, page.next) }, "Older") : null,
+    page.next ? button("Older", () => showPage(list, page.next)) : null,
   ].filter(Boolean));
 }

@@ -1,7 +1,7 @@
 // Deferred requests: lists by state, and one request with its runs.
 import { bytes, choice, element, field, pointInTime, table } from "./dom.js";
 import { act, may, read } from "./api.js";
-import { actionButton, notify } from "./actions.js";
+import { actionButton, button } from "./actions.js";
 
 export const title = "Deferred requests";
 
@@ -26,7 +26,7 @@ export async function open(main, parameters) {
 
 async function showPage(list, filter) {
   const page = await read("jobs", filter);
-  const more = page.next ? element("button", { type: "button", onclick: () => showPage(list, { ...filter, cursor: page.next }) }, "Next page") : null;
+  const more = page.next ? button("Next page", () => showPage(list, { ...filter, cursor: page.next })) : null;
   list.replaceChildren(...[
     table("Deferred requests", [
       ["Id", (job) => element("a", { href: `#jobs?id=${job.id}` }, job.id.slice(0, 10))],
@@ -64,7 +64,7 @@ async function showJob(section, id) {
       ["Attempt", (run) => String(run.attempt), true], ["Began", (run) => pointInTime(run.began_ms)],
       ["Ended", (run) => pointInTime(run.ended_ms)], ["Result", (run) => run.outcome],
     ], job.runs, "It has not run."),
-    element("p", {}, ...buttons(job, done, section).filter(Boolean).flatMap((button) => [button, " "])),
+    element("p", {}, ...buttons(job, done, section).filter(Boolean).flatMap((one) => [one, " "])),
   ].filter(Boolean));
 }
 
@@ -76,15 +76,11 @@ function buttons(job, done, section) {
     state === "queued" ? actionButton("Run now", { title: "Run this request as soon as its lock is free?", danger: false, action: () => ({ action: "run-job-now", id }), done }) : null,
     state === "dead" ? actionButton("Redrive", { title: "Run this request again?", danger: false, action: () => ({ action: "redrive-job", id }), done }) : null,
     !isPending ? actionButton("Purge", { title: "Delete this request and its response?", action: () => ({ action: "purge-job", id }), done }) : null,
-    may("see-payloads") ? element("button", { type: "button", onclick: () => showPayload(section, id) }, "Show its request") : null,
+    may("see-payloads") ? button("Show its request", () => showPayload(section, id)) : null,
   ];
 }
 
 async function showPayload(section, id) {
-  try {
-    const payload = await act({ action: "job-payload", id });
-    section.append(element("h3", {}, "Request"), element("pre", {}, payload.text));
-  } catch (error) {
-    notify(error.message);
-  }
+  const payload = await act({ action: "job-payload", id });
+  section.append(element("h3", {}, "Request"), element("pre", {}, payload.text));
 }

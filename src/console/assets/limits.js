@@ -1,7 +1,7 @@
 // Limits: policies as deployed and as changed, whom they refuse, and one subject.
 import { choice, duration, element, field, svgElement, table } from "./dom.js";
 import { read } from "./api.js";
-import { actionButton } from "./actions.js";
+import { actionButton, button } from "./actions.js";
 import { chart, perSecond, points } from "./history.js";
 
 export const title = "Limits";
@@ -35,8 +35,8 @@ async function showSubject(section, policy, subject) {
       ["Refused for", (left) => left.retry_after_ms ? duration(left.retry_after_ms) : null, true],
       ["Blocked for", (left) => duration(left.blocked_for_ms), true],
     ], limit.quotas, "No process that answered has this policy."),
-    element("p", {}, ...subjectButtons(policy, subject, refresh).flatMap((button) => [button, " "]),
-      element("button", { type: "button", onclick: refresh }, "Refresh")));
+    element("p", {}, ...subjectButtons(policy, subject, refresh).flatMap((one) => [one, " "]),
+      button("Refresh", refresh)));
 }
 
 function content({ policies = [], stats = {} }) {
@@ -68,7 +68,7 @@ function ranking(policies) {
     ["Subject", ({ policy, subject }) => element("a", { href: `#limits?${new URLSearchParams({ policy: policy.name, subject })}` }, subject)],
     ["Policy", (row) => row.policy.name],
     ["Refused", (row) => [row.refusals === row.max_refusals ? String(row.refusals) : `${row.refusals} to ${row.max_refusals}`, bar(row.refusals / highest)], true],
-    ["Actions", ({ policy, subject }) => hasName(policy) ? subjectButtons(policy.name, subject).slice(0, 2).flatMap((button) => [button, " "]) : "give the policy a name first"],
+    ["Actions", ({ policy, subject }) => hasName(policy) ? subjectButtons(policy.name, subject).slice(0, 2).flatMap((one) => [one, " "]) : "give the policy a name first"],
   ], rows.slice(0, 20), "No subject was refused.");
 }
 

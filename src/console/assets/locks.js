@@ -1,7 +1,7 @@
 // Locks: the longest holds of the fleet, and everything about one lock.
 import { chartWidth, duration, element, field, svgElement, table } from "./dom.js";
 import { read } from "./api.js";
-import { actionButton } from "./actions.js";
+import { actionButton, button } from "./actions.js";
 
 export const title = "Locks";
 
@@ -47,7 +47,7 @@ async function showLock(section, key) {
         fields: [() => field("Type the name of the lock", { name: "typed", required: true, pattern: key.replace(/[.*+?^${}()|[\]\\]/g, "\\$&") })],
         action: () => ({ action: "force-release", lock: key }), done: refresh,
       }) : null,
-      " ", element("button", { type: "button", onclick: refresh }, "Refresh")));
+      " ", button("Refresh", refresh)));
 }
 
 function allLocks({ holds = [] }) {

@@ -1,7 +1,7 @@
 // Queues: depth, and the tasks of one queue by state.
 import { bytes, choice, duration, element, field, pointInTime, table } from "./dom.js";
 import { act, may, read } from "./api.js";
-import { actionButton, notify } from "./actions.js";
+import { actionButton, button } from "./actions.js";
 import { chart, points } from "./history.js";
 
 export const title = "Queues";
@@ -52,7 +52,7 @@ async function showTasks(section, queue, state, cursor) {
       ["Last failure", (task) => task.history.at(-1)?.reason],
       ["Actions", (task) => taskButtons(queue, state, task, done)],
     ], page.tasks, "None."),
-    element("p", {}, page.next ? element("button", { type: "button", onclick: () => showTasks(section, queue, state, page.next) }, "Next page") : null, " ",
+    element("p", {}, page.next ? button("Next page", () => showTasks(section, queue, state, page.next)) : null, " ",
       state === "dead" ? actionButton("Redrive all", {
         title: `Run all dead letters of ${queue} again?`, danger: false,
         fields: [() => field("At most so many a second", { name: "pace", type: "number", min: "1", max: "1000", value: "10", required: true })],
@@ -68,14 +68,10 @@ function taskButtons(queue, state, task, done) {
     state === "dead" ? actionButton("Purge", { title: "Delete this dead letter?", action: () => ({ action: "purge-task", queue, id }), done }) : null,
     state === "delayed" ? actionButton("Run now", { title: "Run this task now?", danger: false, action: () => ({ action: "run-task-now", queue, id }), done }) : null,
     state !== "dead" ? actionButton("Cancel", { title: "Cancel this task?", text: state === "running" ? RUNNING : undefined, action: () => ({ action: "cancel-task", queue, id }), done }) : null,
-    may("see-payloads") ? element("button", { type: "button", onclick: async (event) => {
-      try {
-        const payload = await act({ action: "task-payload", queue, id });
-        event.target.replaceWith(element("pre", {}, payload.text));
-      } catch (error) {
-        notify(error.message);
-      }
-    } }, "Payload") : null,
+    may("see-payloads") ? button("Payload", async (event) => {
+      const payload = await act({ action: "task-payload", queue, id });
+      event.target.replaceWith(element("pre", {}, payload.text));
+    }) : null,
   ];
-  return element("span", {}, buttons.filter(Boolean).flatMap((button) => [button, " "]));
+  return element("span", {}, buttons.filter(Boolean).flatMap((one) => [one, " "]));
 }
