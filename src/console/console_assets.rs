@@ -33,17 +33,15 @@ const ASSETS: [(&str, &str, &str); 14] = [
 
 /// Returns the page.
 pub(super) fn page() -> Reply {
-    with_security_headers(
-        Reply::new(200)
-            .header("content-type", "text/html; charset=utf-8")
-            .body(include_str!("assets/index.html")),
-    )
+    Reply::new(200)
+        .header("content-type", "text/html; charset=utf-8")
+        .body(include_str!("assets/index.html"))
 }
 
 /// Returns a file of the page.
 pub(super) fn asset(name: &str) -> Option<Reply> {
     let (_, kind, text) = ASSETS.iter().find(|(known, ..)| *known == name)?;
-    Some(with_security_headers(Reply::new(200).header("content-type", *kind).body(*text)))
+    Some(Reply::new(200).header("content-type", *kind).body(*text))
 }
 
 /// Adds the headers of every response of the console. Files are not cached either, since their

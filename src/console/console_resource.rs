@@ -26,6 +26,13 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
     /// Longest body of an action in bytes.
     pub const MAX_BODY_LEN: usize = 16 * 1024;
 
+    /// Returns the reply to a body that is too long or cannot be read.
+    #[must_use]
+    pub fn unusable_body_reply() -> Reply {
+        let title = "The body is too long or cannot be read";
+        with_security_headers(Reply::problem(413, problem::BAD_CONSOLE_REQUEST, title))
+    }
+
     /// Creates a console with this guard, which decides about every request.
     #[must_use]
     pub fn new(guard: impl ConsoleGuard<N>) -> Self {
@@ -81,7 +88,8 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
             }
         }
         let store = self.store.clone().or_else(|| view.store());
-        let store = store.ok_or_else(|| crate::outage::missing_store_reply("console"))?;
+        let store = store
+            .ok_or_else(|| with_security_headers(crate::outage::missing_store_reply("console")))?;
         Ok(ConsoleRequest { store, operator, route })
     }
 }

@@ -2,6 +2,8 @@
 
 mod looks_and_long_actions;
 
+use std::collections::HashSet;
+
 use super::{BasicAuth, ConsoleReply, ConsoleResource, LocalOperator};
 use crate::{
     admin::{AuditCursor, Operator, Permission},
@@ -54,8 +56,21 @@ async fn page_and_files_have_a_strict_policy() {
         assert_eq!(reply.status, 200, "{path}");
         assert!(header(&reply, "content-type").is_some_and(|sent| sent.starts_with(kind)));
         let policy = header(&reply, "content-security-policy").expect("a policy");
+        let names = reply.headers.iter().map(|(name, _)| name).collect::<HashSet<_>>();
+        assert_eq!(names.len(), reply.headers.len(), "each header once");
         assert!(policy.starts_with("default-src 'none'; script-src 'self';"), "{policy}");
         assert_eq!(header(&reply, "cache-control"), Some("no-store"));
+    }
+    // Replies of the integrations, and without a store, too.
+    let unmounted = ConsoleResource::new(|_: &()| Some(Operator::new("ada", Permission::Look)));
+    let replies = [
+        (500, respond(&unmounted, request("GET", &[HOST]), "", b"").await),
+        (413, ConsoleResource::<()>::unusable_body_reply()),
+    ];
+    for (status, reply) in replies {
+        assert_eq!(reply.status, status);
+        assert!(header(&reply, "content-security-policy").is_some(), "{status}");
+        assert_eq!(header(&reply, "cache-control"), Some("no-store"), "{status}");
     }
     for path in ["assets/../console.js", "assets/no.js", "api/no", "no"] {
         assert_eq!(

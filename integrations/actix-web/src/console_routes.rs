@@ -91,7 +91,10 @@ async fn console_response(
         let limit = ConsoleResource::<HttpRequest>::MAX_BODY_LEN;
         match payload.to_bytes_limited(limit).await {
             Ok(Ok(body)) => body,
-            _ => return response_from_reply(Reply::new(413)),
+            _ => {
+                let reply = ConsoleResource::<HttpRequest>::unusable_body_reply();
+                return response_from_reply(reply);
+            }
         }
     } else {
         web::Bytes::new()

@@ -78,7 +78,7 @@ async fn console_response(resource: ConsoleResource<Parts>, request: Request) ->
     };
     let body = if request.wants_body() { body } else { Body::empty() };
     let Ok(body) = axum::body::to_bytes(body, ConsoleResource::<Parts>::MAX_BODY_LEN).await else {
-        return reply_response(Reply::new(413));
+        return reply_response(ConsoleResource::<Parts>::unusable_body_reply());
     };
     match request.execute(&body).await {
         ConsoleReply::Complete(reply) => reply_response(reply),
