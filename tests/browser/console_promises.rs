@@ -97,6 +97,11 @@ pub(crate) async fn refused_client_is_found_and_has_its_quota_back(page: &DemoPa
     console.wait_for("10 per 10s").await;
     console.wait_for("client address").await;
     page.wait_until("the refused client", "document.querySelector('main td svg')").await;
+    let line = "document.querySelector('.legend li')?.textContent.startsWith('limited: ')
+        && document.querySelector('svg[aria-label*=\"limited: \"] .line-0').getBoundingClientRect().height > 1";
+    page.wait_until("the refusals of the policy", line).await;
+    let width = page.evaluate("document.documentElement.scrollWidth - innerWidth").await;
+    assert!(width.as_i64().is_some_and(|more| more <= 0), "{width} px outside");
     page.wait_until("the link", "document.querySelector('main a[href*=subject]')").await;
     page.evaluate("document.querySelector('main a[href*=subject]').click()").await;
     console.wait_for("127.0.0.1 under limited").await;

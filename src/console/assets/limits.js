@@ -2,7 +2,7 @@
 import { choice, duration, element, field, svgElement, table } from "./dom.js";
 import { read } from "./api.js";
 import { actionButton, button } from "./actions.js";
-import { chart, perSecond, points } from "./history.js";
+import { chart, growth, perSecond, points } from "./history.js";
 
 export const title = "Limits";
 
@@ -42,7 +42,8 @@ async function showSubject(section, policy, subject) {
 function content({ policies = [], stats = {} }) {
   return [
     element("p", {}, `${stats.admitted ?? 0} requests were admitted and ${stats.refused ?? 0} refused since the processes started.`),
-    chart("Refusals a second", points("refused", true)),
+    chart("Refusals a second", [points("refused", true)]),
+    refusalsByPolicy(policies),
     element("h3", {}, "Policies"),
     table("Policies", [
       ["Policy", (policy) => element("a", { href: `#limits?${new URLSearchParams({ policy: policy.name })}` }, policy.name)],
@@ -56,7 +57,17 @@ function content({ policies = [], stats = {} }) {
     ], policies, "No process has used a policy."),
     element("h3", {}, "Refused most often in the last ten minutes"),
     ranking(policies),
-  ];
+  ].filter(Boolean);
+}
+
+/** Lines of the policies that have refused most in the minutes that the page remembers, at most five. */
+function refusalsByPolicy(policies) {
+  const refused = policies.map(({ name }) => [growth(`refused ${name}`), name]).filter(([count]) => count > 0);
+  // By name, so that a line keeps its colour while the ranks change.
+  const names = refused.sort(([left], [right]) => right - left).slice(0, 5).map(([, name]) => name).sort();
+  if (names.length === 0) return null;
+  return chart("Refusals a second of the most refused policies", names.map((name) => points(`refused ${name}`, true)),
+    names.map((name) => `${name}: ${perSecond(`refused ${name}`).toFixed(1)}`));
 }
 
 /** Subjects of all policies, the most refused first, with a bar for their share of the highest. */

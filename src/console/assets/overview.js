@@ -31,8 +31,8 @@ function content({ store, jobs = {}, queues = [], holds = [], processes = [], st
     element("p", {}, jobs.paused
       ? actionButton("Resume deferred requests", { title: "Resume deferred requests", danger: false, action: () => ({ action: "resume-jobs" }) })
       : actionButton("Pause deferred requests", { title: "Pause deferred requests", text: "Nothing deferred starts until they are resumed. What runs goes on.", action: () => ({ action: "pause-jobs" }) })),
-    chart("Deferred requests that wait or run", points("jobs")),
-    chart("Refusals a second", points("refused", true)),
+    chart("Deferred requests that wait or run", [points("jobs")]),
+    chart("Refusals a second", [points("refused", true)]),
     element("h3", {}, "Longest holds"),
     table("Longest holds", [
       ["Lock", (hold) => element("a", { href: `#locks?key=${encodeURIComponent(hold.lock)}` }, hold.lock)],

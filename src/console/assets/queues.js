@@ -24,7 +24,7 @@ export async function open(main, { name, state = "due" }) {
   }
   return { show: ({ queues = [] }) => {
     all.replaceChildren(queueTable(queues));
-    if (name) charts.replaceChildren(chart(`${name}: tasks due`, points(`queue ${name}`)), chart(`${name}: seconds that the oldest has been due`, points(`wait ${name}`)));
+    if (name) charts.replaceChildren(chart(`${name}: tasks due`, [points(`queue ${name}`)]), chart(`${name}: seconds that the oldest has been due`, [points(`wait ${name}`)]));
   } };
 }
 
