@@ -13,6 +13,8 @@
 mod chromium;
 #[path = "browser/console_actions.rs"]
 mod console_actions;
+#[path = "browser/console_deferred_actions.rs"]
+mod console_deferred_actions;
 #[path = "browser/console_page.rs"]
 mod console_page;
 #[path = "browser/console_promises.rs"]
@@ -86,9 +88,16 @@ on_both_demos! { check_page_on_redis of console_actions:
     lock_is_released_by_force in Desktop,
     client_is_blocked_and_given_its_quota_back in Desktop,
     waiting_request_is_cancelled_and_purged in Desktop,
+    payload_of_a_task_is_shown_as_text in Desktop,
     tasks_are_run_cancelled_redriven_and_purged in Desktop,
     store_is_checked_and_repaired in Desktop,
     page_of_another_origin_cannot_act in Desktop,
+}
+
+on_both_demos! { check_page_on_redis of console_deferred_actions:
+    running_request_is_cancelled in Desktop,
+    delayed_request_is_run_now in Desktop,
+    dead_requests_are_redriven_and_purged_together in Desktop,
 }
 
 #[tokio::test]

@@ -99,14 +99,18 @@ impl<'a> ConsolePage<'a> {
     /// Defers a refund with this query and note behind a request that runs for 1.5 s. Returns the
     /// refund's id, and the running request.
     pub(crate) async fn defer_refund(&self, query: &str, note: &str) -> (String, PendingResponse) {
+        self.defer(&format!("/orders/{ORDER}/refund?ms=0&{query}"), note).await
+    }
+
+    /// Defers a request to this target like [`defer_refund`](Self::defer_refund).
+    pub(crate) async fn defer(&self, target: &str, note: &str) -> (String, PendingResponse) {
         let demo = &self.page.demo;
         let running = demo.post(&format!("/orders/{ORDER}/ship?ms=1500")).spawn();
         eventually("the order to be busy", async || {
             demo.post(&format!("/orders/{ORDER}/pay?ms=0")).send().await.status == 409
         })
         .await;
-        let refund = demo.post(&format!("/orders/{ORDER}/refund?ms=0&{query}"));
-        let accepted = refund.body(note.to_owned()).send().await.expect_status(202);
+        let accepted = demo.post(target).body(note.to_owned()).send().await.expect_status(202);
         (accepted.json()["id"].as_str().expect("an id").to_owned(), running)
     }
 
