@@ -95,9 +95,12 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArguments {
-    /// Repair everything that has a known repair; no request that can still run is lost
-    #[arg(long)]
+    /// Repair the faults that have a known repair; no request that can still run is lost
+    #[arg(long, requires = "reason")]
     pub(crate) repair: bool,
+    /// Why the store is repaired, for the audit log
+    #[arg(long, requires = "repair")]
+    pub(crate) reason: Option<String>,
 }
 
 impl Command {

@@ -4,7 +4,7 @@
 mod tls;
 
 use std::{
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     time::Duration,
 };
 
@@ -19,6 +19,13 @@ fn run_check(args: &[&str]) -> (Option<i32>, String) {
     run_check_with_store_variable(None, args)
 }
 
+/// A repair takes a reason.
+const REPAIR: [&str; 3] = ["--repair", "--reason", "a test"];
+
+fn run_repair(url: &str, args: &[&str]) -> (Option<i32>, String) {
+    run_check(&[&[url], &REPAIR[..], args].concat())
+}
+
 /// Like `run_check`, with a value for `LOCKGATE_STORE`.
 fn run_check_with_store_variable(store: Option<&str>, args: &[&str]) -> (Option<i32>, String) {
     let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate"));
@@ -28,6 +35,7 @@ fn run_check_with_store_variable(store: Option<&str>, args: &[&str]) -> (Option<
 
 fn run_program(mut program: Command, args: &[&str]) -> (Option<i32>, String) {
     let args = to_command_line(args);
+    program.stdin(Stdio::null());
     let Output { status, stdout, stderr } = program.args(args).output().expect("it is built");
     let text = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     (status.code(), text)
@@ -97,7 +105,7 @@ async fn exit_code_reports_faults_repairs_and_empty_namespace() {
     held.release().await;
 
     // Other users can list the arguments of a process, but not its variables.
-    let (code, text) = run_check_with_store_variable(Some(&url("shop")), &["--repair"]);
+    let (code, text) = run_check_with_store_variable(Some(&url("shop")), &REPAIR);
     assert_eq!(code, Some(0), "{text}");
     let (code, text) = run_check_with_store_variable(Some(&url("shop")), &[&url("shpo")]);
     assert_eq!(code, Some(3), "the argument takes precedence: {text}");
@@ -109,7 +117,7 @@ async fn exit_code_reports_faults_repairs_and_empty_namespace() {
         assert!(text.contains("the namespace is empty"), "{text}");
         assert!(text.contains("0 dead jobs, 0 dead letters of queues"), "{text}");
         assert_eq!(run_check_with_closed_output(&[&url("shpo")]), Some(3));
-        assert_eq!(run_check(&[&url("shpo"), "--repair"]).0, Some(3));
+        assert_eq!(run_repair(&url("shpo"), &["--yes"]).0, Some(3));
     }
     assert_eq!(query(&server, &["KEYS", "lg:1:shpo:*"]).await, redis::Value::Array(Vec::new()));
     let (_, text) = run_check(&["redis://127.0.0.1:1/?ns=shop"]);
@@ -119,20 +127,31 @@ async fn exit_code_reports_faults_repairs_and_empty_namespace() {
     send_command(&server, &["SET", "lg:1:shop:{3}:odd", "1"]).await;
     let (code, text) = run_check(&[&url("shop")]);
     assert_eq!((code, run_check_with_closed_output(&[&url("shop")])), (Some(1), Some(1)), "{text}");
-    let (code, text) = run_check(&[&url("shop"), "--repair"]);
+    let (code, text) = run_repair(&url("shop"), &["--yes"]);
     assert_eq!(code, Some(1), "an unknown key is left to the operator: {text}");
     send_command(&server, &["DEL", "lg:1:shop:{3}:odd"]).await;
     send_command(&server, &["SET", "lg:1:shop:{3}:replicas", "1"]).await;
     let (code, text) = run_check(&[&url("shop")]);
     assert_eq!(code, Some(1), "{text}");
-    let (code, text) = run_check(&[&url("shop"), "--repair"]);
+    let (code, text) = run_repair(&url("shop"), &[]);
+    assert_eq!(code, Some(4), "nobody has confirmed: {text}");
+    let (code, text) = run_repair(&url("shop"), &["--yes"]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(run_check(&[&url("shop")]).0, Some(0));
+    // What was repaired is recorded: not what was clean, empty, or not confirmed.
+    let audit = store.audit(Default::default(), 10).await.expect("the store answers");
+    let actions = audit.records.iter().map(|record| (&*record.action, &*record.reason));
+    assert_eq!(actions.collect::<Vec<_>>(), [("repair-store", "a test"); 2]);
 }
 
 #[test]
 fn invalid_arguments_or_unreachable_store_exit_with_2() {
-    for args in [&[][..], &["--mend", "redis://127.0.0.1/"], &["redis://127.0.0.1/?name=shop"]] {
+    for args in [
+        &[][..],
+        &["--repair", "redis://127.0.0.1/"],
+        &["--mend", "redis://127.0.0.1/"],
+        &["redis://127.0.0.1/?name=shop"],
+    ] {
         assert_eq!(
             (run_check(args).0, run_check_with_closed_output(args)),
             (Some(2), Some(2)),
