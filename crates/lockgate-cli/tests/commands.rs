@@ -147,10 +147,45 @@ async fn client_is_blocked_and_policy_changed() {
     let unblock = ["limits", "unblock", "api", "192.0.2.7", "--reason", "sorry"];
     assert_eq!(shop.run_json(&unblock).await["result"], "done");
     assert_eq!(shop.run_json(&["audit"]).await[0]["target"], "api 192.0.2.7");
-    let set = ["limits", "set", "api", "--requests", "5", "--per", "60", "--reason", "load"];
-    assert_eq!(shop.run(&[&set[..], &["--yes"]].concat()).await.0, Some(0));
+    let set = ["limits", "set", "api", "--reason", "load", "--yes", "--quota"];
+    assert_eq!(shop.run(&[&set[..], &["5 per 60s"]].concat()).await.0, Some(0));
     let (_, text, _) = shop.run(&["limits", "list"]).await;
-    assert!(text.contains("api") && text.contains("5 per 60s, enforced, with blocks"), "{text}");
+    assert!(text.contains("api") && text.contains("5 per 60s, with blocks"), "{text}");
+    assert_eq!(shop.run(&[&set[..], &["5 per 0s"]].concat()).await.0, Some(2));
+    assert_eq!(shop.run(&set[..set.len() - 1]).await.0, Some(2), "nothing would change");
+}
+
+#[tokio::test]
+async fn quota_and_mode_change_apart() {
+    let shop = Shop::start().await;
+    let policy = Policy::new("2 per 1h sliding".parse().expect("a quota"));
+    let limiter = shop.store.rate_limiter(policy.with_name("search").shadow());
+    let is_admitted =
+        async || limiter.check("customer:7", 1).await.expect("the store answers").is_admitted();
+    let run_set = async |option: &str, value: &str, change: &str| {
+        let set = ["limits", "set", "search", option, value, "--reason", "a trial", "--yes"];
+        assert_eq!(shop.run(&set).await.0, Some(0));
+        let policies = shop.run_json(&["limits", "list"]).await;
+        assert_eq!(policies[0]["change"].to_string(), change);
+    };
+    // A process reports a policy from its first request on.
+    assert!(is_admitted().await);
+    // A new quota leaves the mode: what was deployed in shadow mode still refuses nothing.
+    let quota = r#""quota":{"counting":"sliding","limit":1,"window_ms":3600000}"#;
+    run_set("--quota", "1 per 1h sliding", &format!("{{{quota}}}")).await;
+    let list = ["limits", "list"];
+    let followed = async { while shop.run_json(&list).await[0]["changed_processes"] != 1 {} };
+    tokio::time::timeout(TEST_TIMEOUT, followed).await.expect("the process follows");
+    for _ in 0..5 {
+        assert!(is_admitted().await, "it is in shadow mode");
+    }
+    // A new mode leaves the quota.
+    run_set("--mode", "enforced", &format!(r#"{{{quota},"shadow":false}}"#)).await;
+    let refused = async { while is_admitted().await {} };
+    tokio::time::timeout(TEST_TIMEOUT, refused).await.expect("the process follows");
+    run_set("--mode", "shadow", &format!(r#"{{{quota},"shadow":true}}"#)).await;
+    let admitted = async { while !is_admitted().await {} };
+    tokio::time::timeout(TEST_TIMEOUT, admitted).await.expect("the process follows");
 }
 
 #[tokio::test]

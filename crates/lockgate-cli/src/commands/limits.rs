@@ -2,14 +2,22 @@
 
 use std::time::Duration;
 
-use clap::Subcommand;
+use clap::{Subcommand, ValueEnum};
 use lockgate::{
-    Key, Quota, RefusedSubject,
+    Key, Policy, Quota, RefusedSubject,
     rate_limit::{PolicyChange, PolicyVariant},
 };
 use serde::Serialize;
 
 use crate::{cli_error::CliError, command_context::CommandContext, text_table::TextTable};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PolicyMode {
+    /// Refuse requests beyond the quota
+    Enforced,
+    /// Refuse no request, and count those that would be refused
+    Shadow,
+}
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LimitsCommand {
@@ -24,19 +32,18 @@ pub(crate) enum LimitsCommand {
     },
     /// Clients that were refused most often in the last five to ten minutes
     Top,
-    /// Change the quota of a policy in all processes, within a second
+    /// Change the quota of a policy, its mode, or both, in all processes, within a second
+    ///
+    /// What is not given stays: as an earlier change has set it, otherwise as deployed.
     Set {
         /// Name of the policy
         policy: String,
-        /// Requests per window
-        #[arg(long)]
-        requests: u64,
-        /// Length of the window in seconds
-        #[arg(long)]
-        per: u64,
-        /// Refuse no request, and count those that would be refused
-        #[arg(long)]
-        shadow: bool,
+        /// New quota, such as `100 per 60s`, perhaps followed by `sliding`, `gcra` or `burst 20`
+        #[arg(long, required_unless_present = "mode")]
+        quota: Option<Quota>,
+        /// New mode
+        #[arg(long, value_enum)]
+        mode: Option<PolicyMode>,
         /// Why, for the audit log
         #[arg(long)]
         reason: String,
@@ -99,10 +106,9 @@ pub(crate) async fn run(
         LimitsCommand::List => return list(context).await,
         LimitsCommand::Show { policy, subject } => return show(context, policy, subject).await,
         LimitsCommand::Top => return top(context).await,
-        LimitsCommand::Set { policy, requests, per, shadow, reason } => {
-            let quota = Quota::requests(*requests).per(Duration::from_secs((*per).max(1)));
-            let change = PolicyChange::new().quota(quota).shadow(*shadow);
-            context.confirm(&format!("Change {policy} to {requests} in {per} s everywhere?"))?;
+        LimitsCommand::Set { policy, quota, mode, reason } => {
+            let change = extend_change(context, policy, *quota, *mode).await?;
+            context.confirm(&change_prompt(policy, change))?;
             admin.set_policy(policy, change, reason).await?;
         }
         LimitsCommand::Clear { policy, reason } => admin.clear_policy(policy, reason).await?,
@@ -119,6 +125,33 @@ pub(crate) async fn run(
         }
     }
     context.output.print_result("done")
+}
+
+/// Returns the earlier change of a policy, if there is one, with what is given. An action replaces
+/// the whole change.
+async fn extend_change(
+    context: &CommandContext<'_>,
+    policy: &str,
+    quota: Option<Quota>,
+    mode: Option<PolicyMode>,
+) -> Result<PolicyChange, CliError> {
+    let changed = context.store.changed_policies().await?;
+    // The names in the store are encoded.
+    let named = Policy::new(Quota::unlimited()).with_name(policy);
+    let mut change = changed.policies.get(named.name()).copied().unwrap_or_default();
+    if let Some(quota) = quota {
+        change = change.quota(quota);
+    }
+    if let Some(mode) = mode {
+        change = change.shadow(mode == PolicyMode::Shadow);
+    }
+    Ok(change)
+}
+
+fn change_prompt(policy: &str, change: PolicyChange) -> String {
+    let quota = change.new_quota().map_or_else(|| "as deployed".to_owned(), |q| q.to_string());
+    let mode = change.new_shadow().map_or("as deployed", mode);
+    format!("Change {policy} in all processes? Quota: {quota}; mode: {mode}.")
 }
 
 async fn list(context: &CommandContext<'_>) -> Result<(), CliError> {
