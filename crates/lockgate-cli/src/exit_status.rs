@@ -8,7 +8,7 @@ Exit codes:
   0  done, or nothing is wrong
   1  not found, not possible in this state, or `check` left something
   2  wrong arguments, or the store did not answer
-  3  the namespace is empty, so its name may be mistyped
+  3  of `check`: the namespace is empty, so its name may be mistyped
   4  not confirmed";
 
 /// Result of a command, as scripts see it.

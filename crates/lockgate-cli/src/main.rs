@@ -21,6 +21,7 @@ mod confirmation;
 mod dead_letter_progress;
 mod exit_status;
 mod output;
+mod paged_rows;
 mod readable_time;
 mod run_command;
 mod store_connection;

@@ -10,7 +10,7 @@ use lockgate::{
 
 use crate::{
     cli_error::CliError, command_context::CommandContext, dead_letter_progress::run_behind_bar,
-    output::print_line, readable_time::ago,
+    output::print_line, paged_rows::read_rows, readable_time::ago,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -216,14 +216,12 @@ fn print_request(request: &JobRequest) {
 }
 
 async fn list(context: &CommandContext<'_>, arguments: &ListArguments) -> Result<(), CliError> {
-    let (jobs, filter, limit) =
-        (context.store.deferred_jobs(), arguments.filter(), arguments.limit);
-    let (mut rows, mut next) = (Vec::new(), Some(JobCursor::default()));
-    while let Some(from) = next.filter(|_| rows.len() < limit) {
-        let page = jobs.find(&filter, from, limit - rows.len()).await?;
-        rows.extend(page.jobs);
-        next = page.next;
-    }
+    let (jobs, filter) = (context.store.deferred_jobs(), arguments.filter());
+    let rows = read_rows(arguments.limit, JobCursor::default(), async |from, max_jobs| {
+        let page = jobs.find(&filter, from, max_jobs).await?;
+        Ok((page.jobs, page.next))
+    });
+    let rows = rows.await?;
     let columns = ["ID", "STATE", "LOCK", "ROUTE", "ATTEMPTS", "ACCEPTED", "REASON"];
     context.output.print_rows(&rows, columns, |job: &JobInfo| {
         let lock = job.lock.as_ref().map(Key::operator_name).unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use lockgate::{HoldReport, Key};
+use lockgate::{FleetReport, HoldReport, Key};
 use serde::Serialize;
 
 use crate::{
@@ -41,7 +41,7 @@ impl LocksCommand {
 
 /// Hold with its process.
 #[derive(Debug, Serialize)]
-struct HoldRow<'a> {
+pub(crate) struct HoldRow<'a> {
     host: &'a str,
     pid: u32,
     #[serde(flatten)]
@@ -53,7 +53,10 @@ pub(crate) async fn run(
     command: &LocksCommand,
 ) -> Result<(), CliError> {
     match command {
-        LocksCommand::List => list(context, MAX_LISTED).await,
+        LocksCommand::List => {
+            let fleet = context.store.fleet().await?;
+            print_holds(context, &longest_holds(&fleet, MAX_LISTED))
+        }
         LocksCommand::Show { lock } => show(context, lock).await,
         LocksCommand::Release { lock, reason } => {
             context.confirm(&format!(
@@ -67,9 +70,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Lists the longest holds of all processes.
-pub(crate) async fn list(context: &CommandContext<'_>, max_rows: usize) -> Result<(), CliError> {
-    let fleet = context.store.fleet().await?;
+/// Returns the longest holds of all processes.
+pub(crate) fn longest_holds(fleet: &FleetReport, max_rows: usize) -> Vec<HoldRow<'_>> {
     let mut rows: Vec<HoldRow<'_>> = Vec::new();
     for process in &fleet.processes {
         rows.extend(process.holds.iter().map(|hold| HoldRow {
@@ -80,8 +82,15 @@ pub(crate) async fn list(context: &CommandContext<'_>, max_rows: usize) -> Resul
     }
     rows.sort_by_key(|row| std::cmp::Reverse(row.hold.held_ms));
     rows.truncate(max_rows);
+    rows
+}
+
+pub(crate) fn print_holds(
+    context: &CommandContext<'_>,
+    rows: &[HoldRow<'_>],
+) -> Result<(), CliError> {
     context.output.print_rows(
-        &rows,
+        rows,
         ["LOCK", "MODE", "HELD", "LEASE LEFT", "FENCE", "PROCESS", "ROUTE"],
         |row| {
             let HoldReport { lock, mode, held_ms, lease_left_ms, fence, route, .. } = row.hold;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Subcommand, ValueEnum};
 use lockgate::{
     Key,
-    queue::{Queue, TaskCursor, TaskFilter, TaskId, TaskInfo},
+    queue::{Queue, QueueInfo, TaskCursor, TaskFilter, TaskId, TaskInfo},
 };
 use serde_json::Value;
 
@@ -13,6 +13,7 @@ use crate::{
     cli_error::CliError,
     command_context::CommandContext,
     dead_letter_progress::run_behind_bar,
+    paged_rows::read_rows,
     readable_time::{ago, readable_duration},
 };
 
@@ -35,9 +36,19 @@ pub(crate) enum QueuesCommand {
         /// State of the tasks
         #[arg(long, value_enum, default_value = "due")]
         state: ListedTasks,
-        /// Most tasks, at most 100
+        /// Most tasks
         #[arg(long, default_value_t = 50)]
         limit: usize,
+    },
+    /// The payload of a task; the look is recorded
+    Payload {
+        /// Name of the queue
+        queue: String,
+        /// Id of the task
+        id: TaskId,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
     },
     /// Cancel a task that waits or runs; a run may take 10 s to end
     Cancel {
@@ -117,9 +128,13 @@ pub(crate) async fn run(
     let admin = context.admin();
     let key = |queue: &str| Key::from_operator_name(queue);
     match command {
-        QueuesCommand::List => return list(context).await,
+        QueuesCommand::List => return print_queues(context, &context.store.queues().await?),
         QueuesCommand::Tasks { queue, state, limit } => {
             return list_tasks(context, &context.store.queue(key(queue)), *state, *limit).await;
+        }
+        QueuesCommand::Payload { queue, id, reason } => {
+            let payload = admin.task_payload(key(queue), id, reason).await?;
+            return context.output.print(&payload, |payload| format!("{payload:#}"));
         }
         QueuesCommand::Cancel { queue, id, reason } => {
             context.confirm(&format!("Cancel {id} of {queue}?"))?;
@@ -153,10 +168,12 @@ pub(crate) async fn run(
     context.output.print_result("done")
 }
 
-async fn list(context: &CommandContext<'_>) -> Result<(), CliError> {
-    let queues = context.store.queues().await?;
+pub(crate) fn print_queues(
+    context: &CommandContext<'_>,
+    queues: &[QueueInfo],
+) -> Result<(), CliError> {
     let columns = ["QUEUE", "DUE", "DELAYED", "RUNNING", "DEAD", "OLDEST DUE", "STATE"];
-    context.output.print_rows(&queues, columns, |queue| {
+    context.output.print_rows(queues, columns, |queue| {
         [
             queue.name.clone(),
             queue.stats.due.to_string(),
@@ -175,12 +192,24 @@ async fn list_tasks(
     state: ListedTasks,
     limit: usize,
 ) -> Result<(), CliError> {
-    let listed = async |filter| queue.tasks(filter, TaskCursor::default(), limit).await;
+    let listed = async |filter| {
+        let read_page = async |from, max_tasks| {
+            let page = queue.tasks(filter, from, max_tasks).await?;
+            Ok((page.tasks, page.next))
+        };
+        read_rows(limit, TaskCursor::default(), read_page).await
+    };
     let tasks: Vec<TaskInfo> = match state {
-        ListedTasks::Due => listed(TaskFilter::Due).await?.tasks,
-        ListedTasks::Delayed => listed(TaskFilter::Delayed).await?.tasks,
-        ListedTasks::Running => listed(TaskFilter::Running).await?.tasks,
-        ListedTasks::Dead => queue.dead_letters(None, limit).await?.tasks,
+        ListedTasks::Due => listed(TaskFilter::Due).await?,
+        ListedTasks::Delayed => listed(TaskFilter::Delayed).await?,
+        ListedTasks::Running => listed(TaskFilter::Running).await?,
+        ListedTasks::Dead => {
+            let read_page = async |after, max_tasks| {
+                let page = queue.dead_letters(after, max_tasks).await?;
+                Ok((page.tasks, page.next.map(Some)))
+            };
+            read_rows(limit, None, read_page).await?
+        }
     };
     let columns = ["ID", "PUSHED", "DUE IN", "ATTEMPTS", "LAST FAILURE"];
     context.output.print_rows(&tasks, columns, |task| {

@@ -1,9 +1,11 @@
 //! `lockgate top`: the most important numbers on one screen.
 
+use serde_json::json;
+
 use crate::{
     cli_error::CliError,
     command_context::CommandContext,
-    commands::{locks, queues, queues::QueuesCommand, workers},
+    commands::{locks, queues, workers},
     output::{Output, print_line},
 };
 
@@ -13,8 +15,17 @@ const MAX_LOCKS: usize = 10;
 pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
     let jobs = context.store.deferred_jobs();
     let (stats, paused) = (jobs.stats().await?, jobs.is_paused().await?);
+    let (fleet, queues) = (context.store.fleet().await?, context.store.queues().await?);
+    let holds = locks::longest_holds(&fleet, MAX_LOCKS);
     if context.output == Output::Json {
-        return context.output.print(&stats, |_| String::new());
+        let document = json!({
+            "jobs": stats,
+            "paused": paused,
+            "locks": holds,
+            "queues": queues,
+            "workers": fleet.processes,
+        });
+        return context.output.print(&document, ToString::to_string);
     }
     print_line(format_args!(
         "deferred requests: {} pending, {} delayed, {} dead{}\n",
@@ -23,9 +34,9 @@ pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
         stats.dead,
         if paused { ", paused" } else { "" }
     ));
-    locks::list(context, MAX_LOCKS).await?;
+    locks::print_holds(context, &holds)?;
     print_line("");
-    queues::run(context, &QueuesCommand::List).await?;
+    queues::print_queues(context, &queues)?;
     print_line("");
-    workers::run(context, None).await
+    workers::print_processes(context, &fleet.processes)
 }

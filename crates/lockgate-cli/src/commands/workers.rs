@@ -32,7 +32,7 @@ pub(crate) async fn run(
     command: Option<&WorkersCommand>,
 ) -> Result<(), CliError> {
     match command {
-        None => list(context).await,
+        None => print_processes(context, &context.store.fleet().await?.processes),
         Some(WorkersCommand::Drain(arguments)) => {
             let process = &arguments.process;
             context.confirm(&format!("Drain {process}? Its workers start nothing more."))?;
@@ -50,10 +50,12 @@ pub(crate) async fn run(
     }
 }
 
-async fn list(context: &CommandContext<'_>) -> Result<(), CliError> {
-    let fleet = context.store.fleet().await?;
+pub(crate) fn print_processes(
+    context: &CommandContext<'_>,
+    processes: &[ProcessReport],
+) -> Result<(), CliError> {
     let columns = ["PROCESS", "NODE", "VERSION", "UP", "LOCKS", "STATE", "WORKERS"];
-    context.output.print_rows(&fleet.processes, columns, |process| {
+    context.output.print_rows(processes, columns, |process| {
         let workers = process.workers.iter().map(|worker| {
             let queue = worker.queue.as_deref().unwrap_or("deferred requests");
             format!("{queue} {}/{}", worker.busy, worker.slots)
