@@ -18,6 +18,7 @@ mod cli_error;
 mod command_context;
 mod commands;
 mod confirmation;
+mod control_characters;
 mod dead_letter_progress;
 mod exit_status;
 mod output;

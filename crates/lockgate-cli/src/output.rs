@@ -9,7 +9,14 @@ use std::{
 use serde::Serialize;
 use serde_json::json;
 
-use crate::{cli_error::CliError, text_table::TextTable};
+use crate::{
+    cli_error::CliError,
+    control_characters::{escape_controls, replace_controls},
+    text_table::TextTable,
+};
+
+/// Moves the cursor to the upper left corner and erases the screen.
+const CLEAR_SCREEN: &str = "\u{1b}[H\u{1b}[2J";
 
 /// Form of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +37,7 @@ impl Output {
         let text = match self {
             Self::Text => to_text(value),
             Self::Json => serde_json::to_string(value)
+                .map(|json| escape_controls(&json))
                 .map_err(|error| CliError::usage(format!("no JSON form: {error}")))?,
         };
         print_line(text.trim_end());
@@ -60,11 +68,22 @@ impl Output {
 /// True once the reader of the standard output has ended.
 static IS_OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Writes a line to the standard output. The reader of a pipe may have ended: the exit code still
-/// reports the result, which a panic would hide.
+/// Writes text and a line break to the standard output, with its control characters replaced: it
+/// may come from a client.
 pub(crate) fn print_line(text: impl Display) {
+    write_to_stdout(&format!("{}\n", replace_controls(&text.to_string())));
+}
+
+/// Erases the screen of the terminal.
+pub(crate) fn clear_screen() {
+    write_to_stdout(CLEAR_SCREEN);
+}
+
+/// Writes to the standard output. The reader of a pipe may have ended: the exit code still reports
+/// the result, which a panic would hide.
+fn write_to_stdout(text: &str) {
     let mut stdout = io::stdout().lock();
-    if writeln!(stdout, "{text}").and_then(|()| stdout.flush()).is_err() {
+    if stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).is_err() {
         IS_OUTPUT_CLOSED.store(true, Ordering::Relaxed);
     }
 }
@@ -74,7 +93,7 @@ pub(crate) fn is_output_closed() -> bool {
     IS_OUTPUT_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Writes a line to the standard error, which may be closed.
+/// Writes a line to the standard error, which may be closed. Its control characters are replaced.
 pub(crate) fn print_error(message: impl Display) {
-    let _ = writeln!(io::stderr(), "{message}");
+    let _ = writeln!(io::stderr(), "{}", replace_controls(&message.to_string()));
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::control_characters::to_single_line;
+
 /// Rows with a heading. Columns are as wide as their widest cell, and two blanks apart.
 #[derive(Debug)]
 pub(crate) struct TextTable<const N: usize> {
@@ -13,9 +15,9 @@ impl<const N: usize> TextTable<N> {
         Self { rows: vec![columns.map(str::to_owned)] }
     }
 
-    /// Adds a row. Control characters, which could move the cursor of a terminal, are replaced.
+    /// Adds a row. Control characters are replaced.
     pub(crate) fn add_row(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| cell.replace(char::is_control, "\u{fffd}")));
+        self.rows.push(cells.map(|cell| to_single_line(&cell)));
     }
 }
 

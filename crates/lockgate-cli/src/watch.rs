@@ -6,15 +6,12 @@ use crate::{
     arguments::{Arguments, Command},
     cli_error::CliError,
     exit_status::ExitStatus,
-    output::{Output, is_output_closed, print_error, print_line},
+    output::{Output, clear_screen, is_output_closed, print_error},
     run_command, store_connection,
 };
 
 /// Seconds between two screens of `top`, as of `--watch` without a value.
 const TOP_SECONDS: u32 = 2;
-
-/// Moves the cursor to the upper left corner and erases the screen.
-const CLEAR_SCREEN: &str = "\u{1b}[H\u{1b}[2J";
 
 /// Connects once and runs the command once, or with `--watch` until the program is interrupted or
 /// nobody reads its output any more.
@@ -36,7 +33,7 @@ pub(crate) async fn run_command(arguments: &Arguments) -> Result<ExitStatus, Cli
     loop {
         interval.tick().await;
         if is_screen {
-            print_line(CLEAR_SCREEN);
+            clear_screen();
         }
         // An outage is what one watches for, so it does not end the watch.
         if let Err(error) = run_command::run(&store, arguments).await {

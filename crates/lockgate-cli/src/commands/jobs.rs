@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
 use clap::{Args, Subcommand, ValueEnum};
 use lockgate::{
     JobId, Key,
     defer::{JobCursor, JobFilter, JobGroup, JobInfo, JobRequest},
 };
+use serde_json::{Value, json};
 
 use crate::{
-    cli_error::CliError, command_context::CommandContext, dead_letter_progress::run_behind_bar,
-    output::print_line, paged_rows::read_rows, readable_time::ago,
+    cli_error::CliError, command_context::CommandContext, control_characters::to_single_line,
+    dead_letter_progress::run_behind_bar, paged_rows::read_rows, readable_time::ago,
 };
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -89,6 +91,9 @@ pub(crate) enum JobsCommand {
         id: JobId,
     },
     /// The stored request with its headers and its body; the look is recorded
+    ///
+    /// Control characters are replaced in the text. With --json, the body is exact: `body`, or
+    /// `body_base64` if it is not UTF-8.
     Payload {
         /// Id of the request
         id: JobId,
@@ -172,8 +177,8 @@ pub(crate) async fn run(
         JobsCommand::List(arguments) => return list(context, arguments).await,
         JobsCommand::Show { id } => return show(context, id).await,
         JobsCommand::Payload { id, reason } => {
-            print_request(&admin.job_payload(id, reason).await?);
-            return Ok(());
+            let request = admin.job_payload(id, reason).await?;
+            return context.output.print(&to_document(&request), |_| to_text(&request));
         }
         JobsCommand::Cancel { id, reason } => {
             context.confirm(&format!("Cancel {id}?"))?;
@@ -207,12 +212,29 @@ pub(crate) async fn run(
     context.output.print_result("done")
 }
 
-fn print_request(request: &JobRequest) {
-    print_line(format_args!("{} {}", request.method, request.target));
+/// Returns the JSON form of a request. Its headers are pairs, since a name may occur twice.
+fn to_document(request: &JobRequest) -> Value {
+    let headers = request.headers.iter();
+    let headers = headers.map(|(name, value)| json!([name, String::from_utf8_lossy(value)]));
+    let (member, body) = match str::from_utf8(&request.body) {
+        Ok(text) => ("body", text.to_owned()),
+        Err(_) => ("body_base64", BASE64_STANDARD.encode(&request.body)),
+    };
+    json!({
+        "method": request.method,
+        "target": request.target,
+        "headers": headers.collect::<Vec<_>>(),
+        member: body,
+    })
+}
+
+fn to_text(request: &JobRequest) -> String {
+    let mut text = to_single_line(&format!("{} {}", request.method, request.target));
     for (name, value) in &request.headers {
-        print_line(format_args!("{name}: {}", String::from_utf8_lossy(value)));
+        let line = format!("{name}: {}", String::from_utf8_lossy(value));
+        text += &format!("\n{}", to_single_line(&line));
     }
-    print_line(format_args!("\n{}", String::from_utf8_lossy(&request.body)));
+    text + "\n\n" + &String::from_utf8_lossy(&request.body)
 }
 
 async fn list(context: &CommandContext<'_>, arguments: &ListArguments) -> Result<(), CliError> {
@@ -247,9 +269,9 @@ async fn show(context: &CommandContext<'_>, id: &JobId) -> Result<(), CliError> 
              crashes   {}\naccepted  {}\nended     {}\n",
             job.id,
             job.state.as_str(),
-            job.reason.as_deref().unwrap_or("-"),
-            job.route.as_deref().unwrap_or("-"),
-            if job.owner.is_empty() { "-" } else { &job.owner },
+            to_single_line(job.reason.as_deref().unwrap_or("-")),
+            to_single_line(job.route.as_deref().unwrap_or("-")),
+            to_single_line(if job.owner.is_empty() { "-" } else { &job.owner }),
             job.attempts,
             job.crashes,
             ago(job.accepted),
@@ -257,7 +279,8 @@ async fn show(context: &CommandContext<'_>, id: &JobId) -> Result<(), CliError> 
         );
         for run in &job.runs {
             let (attempt, began, outcome) = (run.attempt, ago(run.began), &run.outcome);
-            text += &format!("run {attempt}     {began}: {outcome}\n");
+            let line = format!("run {attempt}     {began}: {outcome}");
+            text += &format!("{}\n", to_single_line(&line));
         }
         text
     })
