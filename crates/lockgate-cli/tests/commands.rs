@@ -1,61 +1,25 @@
 //! The commands of `lockgate` as operators run them, on a real server.
 
-use std::{
-    process::{Command, Output, Stdio},
-    time::Duration,
-};
+#[path = "commands/jobs.rs"]
+mod jobs;
+#[path = "commands/queues.rs"]
+mod queues;
+#[path = "commands/shop.rs"]
+mod shop;
+#[path = "commands/terminal.rs"]
+mod terminal;
+
+use std::time::Duration;
 
 use lockgate::{
-    Key, Policy, Quota, Store,
+    Key, Policy, Quota,
     queue::{Task, TaskFailure},
 };
-use redis_test::server::RedisServer;
-use serde_json::Value;
+
+use self::shop::Shop;
 
 /// Reached only by an event that never happens.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
-
-struct Shop {
-    url: String,
-    store: Store,
-    _server: RedisServer,
-}
-
-impl Shop {
-    async fn start() -> Self {
-        let server = RedisServer::new();
-        let (host, port) = server.host_and_port().expect("it listens on TCP");
-        let url = format!("redis://{host}:{port}/?ns=shop");
-        let builder = Store::builder(&url).call_timeout(TEST_TIMEOUT);
-        let store = builder.connect().await.expect("the URL is right");
-        let up = async {
-            while store.ping().await.is_err() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(TEST_TIMEOUT, up).await.expect("redis-server starts");
-        Self { url, store, _server: server }
-    }
-
-    /// Runs the program and returns its exit code, its output and its error output.
-    async fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_lockgate"));
-        program.env("LOCKGATE_STORE", &self.url).env("LOCKGATE_OPERATOR", "ada");
-        program.stdin(Stdio::null()).args(args);
-        // Not on this thread, on which the store answers the program's inquiries.
-        let output = tokio::task::spawn_blocking(move || program.output());
-        let output = output.await.expect("no panic").expect("it is built");
-        let Output { status, stdout, stderr } = output;
-        let [stdout, stderr] = [stdout, stderr].map(|text| String::from_utf8_lossy(&text).into());
-        (status.code(), stdout, stderr)
-    }
-
-    async fn run_json(&self, args: &[&str]) -> Value {
-        let (code, stdout, stderr) = self.run(&[args, &["--json"]].concat()).await;
-        assert_eq!(code, Some(0), "{args:?}: {stderr}");
-        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
-    }
-}
 
 #[tokio::test]
 async fn stuck_lock_is_found_and_released() {
