@@ -52,6 +52,7 @@ async fn read_store(store: &Store) -> Result<Value, Error> {
         "queues": queues,
         "policies": policies,
         "holds": longest_holds(&fleet),
+        "waits": fleet.longest_waits(),
         "stats": sum_of_stats(&fleet),
         "processes": fleet.processes,
     }))

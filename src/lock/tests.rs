@@ -16,6 +16,7 @@ mod lock_gate;
 mod lock_modes;
 mod lock_set;
 mod lock_span;
+mod longest_waits;
 mod loss_policy;
 mod lost_holder;
 mod max_waiters;

@@ -16,8 +16,12 @@ use tokio::{
 };
 
 use super::{
-    inspection::InquiryListener, job_id::JobId, lock_commands_and_outcomes::Contenders,
-    lock_token::LockToken, run_cancellation::RunCancellation, shared_job_poll::SharedJobPoll,
+    inspection::{InquiryListener, WaitReport},
+    job_id::JobId,
+    lock_commands_and_outcomes::Contenders,
+    lock_token::LockToken,
+    run_cancellation::RunCancellation,
+    shared_job_poll::SharedJobPoll,
     wakeup_message::WakeupMessage,
 };
 use crate::key::Key;
@@ -28,6 +32,8 @@ pub(crate) trait JoinListener: Send + Sync {
     /// Releases everything that is kept for later, because the store is shut down. Returns false
     /// while the queue entry of a departed waiter has still to be removed.
     fn drain(&self) -> bool;
+    /// Returns the longest local queues, or that of one lock, the longest wait first.
+    fn longest_waits(&self, lock: Option<&Key>) -> Vec<WaitReport>;
 }
 
 /// Listeners of one store handle.
@@ -143,6 +149,13 @@ impl WakeupListeners {
     /// Returns the notifier of changed policies. One task of a store handle waits for it.
     pub(crate) fn policy_changes(&self) -> Arc<Notify> {
         Arc::clone(&self.policy_changes)
+    }
+
+    /// Returns the longest local queues, see [`JoinListener::longest_waits`]. None until a request
+    /// has waited.
+    pub(crate) fn longest_waits(&self, lock: Option<&Key>) -> Vec<WaitReport> {
+        let listener = self.join_listener.lock().as_ref().and_then(Weak::upgrade);
+        listener.map_or_else(Vec::new, |listener| listener.longest_waits(lock))
     }
 
     /// Drains the join listener, see [`JoinListener::drain`].

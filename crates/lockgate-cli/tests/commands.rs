@@ -30,9 +30,24 @@ async fn stuck_lock_is_found_and_released() {
     assert!(code == Some(0) && text.contains("order:7 is held by"), "{text}");
     assert!(text.contains(&holder), "{text}");
     let locks = shop.run_json(&["locks", "list"]).await;
-    assert_eq!(locks[0]["lock"], "order:7");
-    assert_eq!(locks[0]["fence"], guard.fence());
+    assert_eq!(locks["holds"][0]["lock"], "order:7");
+    assert_eq!(locks["holds"][0]["fence"], guard.fence());
+    assert_eq!(locks["waits"], serde_json::json!([]));
     assert_eq!(shop.run_json(&["workers"]).await[0]["hold_count"], 1);
+
+    let waiter = shop.store.lock("order:7").wait(TEST_TIMEOUT).acquire();
+    let (_, text, _) = tokio::select! {
+        listed = async {
+            loop {
+                let listed = shop.run(&["locks", "list"]).await;
+                if listed.1.contains("LONGEST WAIT") {
+                    return listed;
+                }
+            }
+        } => listed,
+        acquired = waiter => panic!("it is held: {acquired:?}"),
+    };
+    assert!(text.lines().last().is_some_and(|row| row.starts_with("order:7  1 ")), "{text}");
 
     // There is no terminal for a confirmation.
     let release = ["locks", "release", "order:7", "--reason", "it hangs"];

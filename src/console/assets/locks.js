@@ -50,8 +50,18 @@ async function showLock(section, key) {
       " ", button("Refresh", refresh)));
 }
 
-function allLocks({ holds = [] }) {
+/** The longest queues of all processes. */
+export function waitTable(waits) {
+  return table("Longest waits", [
+    ["Lock", (wait) => element("a", { href: `#locks?key=${encodeURIComponent(wait.lock)}` }, wait.lock)],
+    ["Waiters", (wait) => String(wait.waiters), true],
+    ["Longest wait", (wait) => duration(wait.longest_ms), true],
+  ], waits, "Nobody waits for a lock.");
+}
+
+function allLocks({ holds = [], waits = [] }) {
   return [
+    element("h3", {}, "Longest waits"), waitTable(waits),
     element("h3", {}, "Longest holds"), timeline(holds.slice(0, 12)),
     table("Longest holds", [
       ["Lock", (hold) => element("a", { href: `#locks?key=${encodeURIComponent(hold.lock)}` }, hold.lock)],

@@ -2,6 +2,7 @@
 import { card, duration, element, table } from "./dom.js";
 import { actionButton } from "./actions.js";
 import { chart, points } from "./history.js";
+import { waitTable } from "./locks.js";
 
 export const title = "Overview";
 
@@ -11,7 +12,7 @@ export function open(main) {
   return { show: (snapshot) => body.replaceChildren(...content(snapshot)) };
 }
 
-function content({ store, jobs = {}, queues = [], holds = [], processes = [], stats = {} }) {
+function content({ store, jobs = {}, queues = [], holds = [], waits = [], processes = [], stats = {} }) {
   if (!store.available) return [element("p", { class: "bad" }, `The store does not answer: ${store.error}`)];
   const dead = jobs.dead + queues.reduce((sum, queue) => sum + queue.dead_letters, 0);
   const due = queues.reduce((sum, queue) => sum + queue.due, 0);
@@ -40,5 +41,6 @@ function content({ store, jobs = {}, queues = [], holds = [], processes = [], st
       ["By", (hold) => `${hold.host} (${hold.pid})`],
       ["Route", (hold) => hold.route],
     ], holds.slice(0, 5), "No lock is held."),
+    element("h3", {}, "Longest waits"), waitTable(waits.slice(0, 5)),
   ];
 }

@@ -19,11 +19,11 @@ use crate::{
     error::{Error, ErrorKind},
     key::Key,
     lock::{acquire_options::AcquireOptions, lock_outcome::LockBusy},
-    store::{Contenders, JoinListener, LockLease, LockMode, LossWatcher, Store},
+    store::{Contenders, JoinListener, LockLease, LockMode, LossWatcher, Store, WaitReport},
 };
 
 /// Most waiters of all locks in one process; limits the memory that a flood of requests can take.
-const MAX_TOTAL_WAITERS: usize = 16 * 1024;
+pub(super) const MAX_TOTAL_WAITERS: usize = 16 * 1024;
 
 pub(in crate::lock) struct LocalQueues {
     pub(super) queues: Mutex<LocalQueueMap>,
@@ -50,12 +50,6 @@ pub(super) struct QueueHead {
 }
 
 impl LocalQueues {
-    /// Returns the number of waiters of all locks.
-    #[cfg(feature = "metrics")]
-    pub(in crate::lock) fn waiter_count(&self) -> usize {
-        MAX_TOTAL_WAITERS.saturating_sub(self.waiter_permits.available_permits())
-    }
-
     /// Subscribes once to the announcements of processes and jobs that join the store's queues.
     pub(super) fn subscribe_to_joins(self: &Arc<Self>, store: &Store) {
         let wakeups = store.wakeups();
@@ -84,14 +78,6 @@ impl LocalQueues {
     pub(super) fn head(&self, queue_id: &LocalQueueId) -> Option<QueueHead> {
         let mut departed = RemovedWaitersToNotify::default();
         self.queues.lock().get_mut(queue_id).and_then(|queue| queue_head(queue, &mut departed))
-    }
-
-    /// Returns true if a waiter has a deadline after `instant`.
-    pub(super) fn has_waiter_beyond(&self, queue_id: &LocalQueueId, instant: Instant) -> bool {
-        let mut queues = self.queues.lock();
-        queues
-            .get_mut(queue_id)
-            .is_some_and(|queue| queue.waiters.iter().any(|waiter| waiter.deadline > instant))
     }
 
     pub(super) fn record_busy(&self, queue_id: &LocalQueueId, busy: LockBusy) {
@@ -280,6 +266,10 @@ impl JoinListener for LocalQueues {
         if has_no_exclusive_queue {
             queues.add_unqueued_join(key, joined);
         }
+    }
+
+    fn longest_waits(&self, lock: Option<&Key>) -> Vec<WaitReport> {
+        WaitReport::longest(self.waits(lock))
     }
 
     fn drain(&self) -> bool {

@@ -21,6 +21,7 @@ mod leader_acquire;
 mod local_queue;
 mod local_queue_map;
 mod local_queues;
+mod local_waiters;
 mod queue_entry;
 mod queue_snapshot;
 mod queue_task;

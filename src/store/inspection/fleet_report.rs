@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     inquiry_listener::{InquiryListener, MAX_REPORTS},
     process_report::ProcessReport,
+    wait_report::WaitReport,
 };
 use crate::{
     error::Error,
@@ -36,11 +37,27 @@ impl FleetReport {
     pub fn process(&self, node: &str) -> Option<&ProcessReport> {
         self.processes.iter().find(|process| process.node == node)
     }
+
+    /// Returns the locks with the longest waits, at most 20, the longest first. The number of
+    /// waiters is the sum over the processes in which the lock is one of the 20 with the longest.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), lockgate::Error> {
+    /// let fleet = lockgate::Store::memory().fleet().await?;
+    /// assert!(fleet.longest_waits().is_empty());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn longest_waits(&self) -> Vec<WaitReport> {
+        let waits = self.processes.iter().flat_map(|process| &process.waits);
+        WaitReport::longest(waits.cloned())
+    }
 }
 
 impl Store {
     /// Asks all processes of the namespace what they do: which locks they hold and for how long,
-    /// their workers and their counts.
+    /// who waits for locks, their workers and their counts.
     ///
     /// It takes as long as the slowest process needs to answer, at most half a second. A process
     /// answers once it has used a lock, a limit, a worker or a queue of the store. Nothing is

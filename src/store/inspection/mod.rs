@@ -7,6 +7,7 @@ mod inspection_backend;
 mod lock_snapshot;
 mod memory_audit_log;
 mod process_report;
+mod wait_report;
 
 pub(crate) use self::{
     audit_entry::AuditEntry,
@@ -26,5 +27,6 @@ pub(super) use self::{
 pub use self::{
     fleet_report::FleetReport,
     process_report::{HoldReport, ProcessReport, WorkerReport},
+    wait_report::WaitReport,
 };
 pub(crate) use self::{fleet_report::FleetResponder, process_report::uptime};

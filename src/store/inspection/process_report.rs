@@ -7,6 +7,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::wait_report::WaitReport;
 use crate::{
     durations::saturating_millis,
     instruments::{PolicyReport, StoreStats},
@@ -35,6 +36,10 @@ pub struct ProcessReport {
     pub holds: Vec<HoldReport>,
     /// Number of locks that the process holds.
     pub hold_count: u64,
+    /// Locks with the longest waits in the process, at most 20; if the inquiry was about one lock,
+    /// that one. None of a process with an older version.
+    #[serde(default)]
+    pub waits: Vec<WaitReport>,
     /// True while an operator has [drained](crate::admin::Admin::drain_process) the process: its
     /// workers finish what runs, and start nothing.
     #[serde(default)]
@@ -112,6 +117,7 @@ impl ProcessReport {
             uptime_ms: saturating_millis(uptime()),
             holds: holds.iter().map(|hold| HoldReport::of(hold)).collect(),
             hold_count,
+            waits: store.wakeups().longest_waits(lock),
             draining: store.is_drained(),
             workers: workers.collect(),
             policies: lock.map_or_else(|| store.counters().policies().report(), |_| Vec::new()),

@@ -23,6 +23,7 @@ use crate::{
             AcquireCommand, ClaimCommand, ClaimOutcome, Contenders, EnqueueCommand, JobId,
             JobPolicy, LockMode, LockToken, NodeId, OnFailure, Settlement,
         },
+        inspection::WaitReport,
         shared_job_poll::SharedJobPoll,
         tasks::TaskId,
         wakeup_listeners::{JoinListener, WakeupListeners},
@@ -328,6 +329,10 @@ impl JoinListener for JoinRecorder {
 
     fn drain(&self) -> bool {
         true
+    }
+
+    fn longest_waits(&self, _: Option<&Key>) -> Vec<WaitReport> {
+        Vec::new()
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
-use lockgate::{FleetReport, HoldReport, Key};
+use lockgate::{FleetReport, HoldReport, Key, WaitReport};
 use serde::Serialize;
 
 use crate::{
@@ -16,7 +16,7 @@ const MAX_LISTED: usize = 50;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LocksCommand {
-    /// The longest holds of all processes that answer
+    /// The longest holds and the longest waits of all processes that answer
     List,
     /// Who holds a lock, for how long, and who waits
     Show {
@@ -55,7 +55,7 @@ pub(crate) async fn run(
     match command {
         LocksCommand::List => {
             let fleet = context.store.fleet().await?;
-            print_holds(context, &longest_holds(&fleet, MAX_LISTED))
+            print_locks(context, &LockList::of(&fleet, MAX_LISTED))
         }
         LocksCommand::Show { lock } => show(context, lock).await,
         LocksCommand::Release { lock, reason } => {
@@ -70,37 +70,61 @@ pub(crate) async fn run(
     }
 }
 
-/// Returns the longest holds of all processes.
-pub(crate) fn longest_holds(fleet: &FleetReport, max_rows: usize) -> Vec<HoldRow<'_>> {
-    let mut rows: Vec<HoldRow<'_>> = Vec::new();
-    for process in &fleet.processes {
-        rows.extend(process.holds.iter().map(|hold| HoldRow {
-            host: &process.host,
-            pid: process.pid,
-            hold,
-        }));
-    }
-    rows.sort_by_key(|row| std::cmp::Reverse(row.hold.held_ms));
-    rows.truncate(max_rows);
-    rows
+/// The longest holds and the longest waits.
+#[derive(Debug, Serialize)]
+pub(crate) struct LockList<'a> {
+    holds: Vec<HoldRow<'a>>,
+    waits: Vec<WaitReport>,
 }
 
-pub(crate) fn print_holds(
+impl<'a> LockList<'a> {
+    /// Takes at most `max_rows` of each from the reports of all processes.
+    pub(crate) fn of(fleet: &'a FleetReport, max_rows: usize) -> Self {
+        let mut holds: Vec<HoldRow<'_>> = Vec::new();
+        for process in &fleet.processes {
+            holds.extend(process.holds.iter().map(|hold| HoldRow {
+                host: &process.host,
+                pid: process.pid,
+                hold,
+            }));
+        }
+        holds.sort_by_key(|row| std::cmp::Reverse(row.hold.held_ms));
+        holds.truncate(max_rows);
+        let mut waits = fleet.longest_waits();
+        waits.truncate(max_rows);
+        Self { holds, waits }
+    }
+}
+
+/// Prints the holds, and the waits if there are any.
+pub(crate) fn print_locks(
     context: &CommandContext<'_>,
-    rows: &[HoldRow<'_>],
+    locks: &LockList<'_>,
 ) -> Result<(), CliError> {
-    context.output.print_rows(
-        rows,
-        ["LOCK", "MODE", "HELD", "LEASE LEFT", "FENCE", "PROCESS", "ROUTE"],
-        |row| {
+    context.output.print(locks, |locks| {
+        let mut holds =
+            TextTable::new(["LOCK", "MODE", "HELD", "LEASE LEFT", "FENCE", "PROCESS", "ROUTE"]);
+        for row in &locks.holds {
             let HoldReport { lock, mode, held_ms, lease_left_ms, fence, route, .. } = row.hold;
             let route = route.clone().unwrap_or_default();
-            let [held, left] =
-                [*held_ms, *lease_left_ms].map(|ms| readable_duration(Duration::from_millis(ms)));
             let process = format!("{} (pid {})", row.host, row.pid);
-            [lock.clone(), mode.clone(), held, left, fence.to_string(), process, route]
-        },
-    )
+            let [held, left] = [*held_ms, *lease_left_ms].map(readable_millis);
+            let (lock, mode) = (lock.clone(), mode.clone());
+            holds.add_row([lock, mode, held, left, fence.to_string(), process, route]);
+        }
+        if locks.waits.is_empty() {
+            return holds.to_string();
+        }
+        let mut waits = TextTable::new(["LOCK", "WAITERS", "LONGEST WAIT"]);
+        for WaitReport { lock, waiters, longest_ms, .. } in &locks.waits {
+            waits.add_row([lock.clone(), waiters.to_string(), readable_millis(*longest_ms)]);
+        }
+        format!("{holds}\n{waits}")
+    })
+}
+
+fn readable_millis(ms: u64) -> String {
+    readable_duration(Duration::from_millis(ms))
 }
 
 async fn show(context: &CommandContext<'_>, lock: &str) -> Result<(), CliError> {

@@ -5,23 +5,26 @@ use serde_json::json;
 use crate::{
     cli_error::CliError,
     command_context::CommandContext,
-    commands::{locks, queues, workers},
+    commands::{
+        locks::{LockList, print_locks},
+        queues, workers,
+    },
     output::{Output, print_line},
 };
 
-/// Longest holds on the screen, which has to hold the queues and processes too.
+/// Longest holds and longest waits on the screen, which has to hold the queues and processes too.
 const MAX_LOCKS: usize = 10;
 
 pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
     let jobs = context.store.deferred_jobs();
     let (stats, paused) = (jobs.stats().await?, jobs.is_paused().await?);
     let (fleet, queues) = (context.store.fleet().await?, context.store.queues().await?);
-    let holds = locks::longest_holds(&fleet, MAX_LOCKS);
+    let locks = LockList::of(&fleet, MAX_LOCKS);
     if context.output == Output::Json {
         let document = json!({
             "jobs": stats,
             "paused": paused,
-            "locks": holds,
+            "locks": locks,
             "queues": queues,
             "workers": fleet.processes,
         });
@@ -34,7 +37,7 @@ pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
         stats.dead,
         if paused { ", paused" } else { "" }
     ));
-    locks::print_holds(context, &holds)?;
+    print_locks(context, &locks)?;
     print_line("");
     queues::print_queues(context, &queues)?;
     print_line("");
