@@ -84,7 +84,9 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// See [`AdminError`].
+    /// [`AdminError::NotPossible`] if no process that answers has a policy of this name, operators
+    /// have not changed one, or it has no name of its own; others as in [`AdminError`]. A process
+    /// reports a policy from its first request on.
     pub async fn reset_limit(
         &self,
         policy: &str,
@@ -93,7 +95,7 @@ impl Admin {
     ) -> Result<(), AdminError> {
         let subject = subject.into();
         let reset = async {
-            let counters = counters_of(policy, &subject);
+            let counters = self.counters_of(policy, &subject).await?;
             self.store.backend().reset_counters(subject.clone(), counters).await?;
             // A new version makes all processes drop what they have cached.
             Ok(self.store.edit_changed_policies(|_| {}).await?)
@@ -112,7 +114,9 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// See [`AdminError`].
+    /// [`AdminError::NotPossible`] if no process that answers has a policy of this name, operators
+    /// have not changed one, or it has no name of its own; others as in [`AdminError`]. A process
+    /// reports a policy from its first request on.
     pub async fn block(
         &self,
         policy: &str,
@@ -125,7 +129,7 @@ impl Admin {
             if duration < Duration::from_millis(1) || duration > MAX_DURATION {
                 return Err(AdminError::Invalid("block for 1 ms to a year".to_owned()));
             }
-            let counters = counters_of(policy, &subject);
+            let counters = self.counters_of(policy, &subject).await?;
             self.store.backend().block_counters(subject.clone(), counters, duration).await?;
             let name = named(policy).name().to_owned();
             let mark = |policies: &mut BTreeMap<String, PolicyChange>| {
@@ -144,7 +148,9 @@ impl Admin {
     ///
     /// # Errors
     ///
-    /// See [`AdminError`].
+    /// [`AdminError::NotPossible`] if no process that answers has a policy of this name, operators
+    /// have not changed one, or it has no name of its own; others as in [`AdminError`]. A process
+    /// reports a policy from its first request on.
     pub async fn unblock(
         &self,
         policy: &str,
@@ -153,30 +159,48 @@ impl Admin {
     ) -> Result<(), AdminError> {
         let subject = subject.into();
         let unblock = async {
-            let counters = counters_of(policy, &subject);
+            let counters = self.counters_of(policy, &subject).await?;
             let backend = self.store.backend();
             backend.block_counters(subject.clone(), counters, Duration::ZERO).await?;
             Ok(self.store.edit_changed_policies(|_| {}).await?)
         };
         self.act("unblock", &target_of(policy, &subject), reason, unblock).await
     }
+
+    /// Returns the counters of a subject. The policy may count in any way: an operator knows its
+    /// name only, and may mistype it.
+    async fn counters_of(
+        &self,
+        policy: &str,
+        subject: &Key,
+    ) -> Result<Vec<CounterName>, AdminError> {
+        let policies = self.store.policies().await?;
+        let Some(known) = policies.iter().find(|known| known.name == policy) else {
+            return Err(AdminError::NotPossible(format!(
+                "no process has a policy {policy}; a process reports its policies from their first \
+                 request on"
+            )));
+        };
+        let deployed = &known.deployed;
+        if !deployed.is_empty() && deployed.iter().all(|variant| !variant.policy.is_named) {
+            return Err(AdminError::NotPossible(format!(
+                "the policy {policy} has no name of its own, so its counters are not found; give \
+                 it one by Policy::with_name"
+            )));
+        }
+        let policy = named(policy);
+        let counter = |algorithm| CounterName {
+            policy: Arc::clone(policy.counter_name()),
+            subject: subject.clone(),
+            algorithm,
+        };
+        Ok([Algorithm::Fixed, Algorithm::Sliding, Algorithm::Gcra].map(counter).into())
+    }
 }
 
 /// Names a subject in the audit log as operators type it.
 fn target_of(policy: &str, subject: &Key) -> String {
     format!("{policy} {}", subject.operator_name())
-}
-
-/// Returns the counters of a subject. The policy may count in any way: an operator knows its name
-/// only.
-fn counters_of(policy: &str, subject: &Key) -> Vec<CounterName> {
-    let policy = named(policy);
-    let counter = |algorithm| CounterName {
-        policy: Arc::clone(policy.counter_name()),
-        subject: subject.clone(),
-        algorithm,
-    };
-    [Algorithm::Fixed, Algorithm::Sliding, Algorithm::Gcra].map(counter).into()
 }
 
 /// Returns a policy of this name: names are encoded in documents and keys.

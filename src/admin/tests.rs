@@ -150,6 +150,35 @@ async fn reset_ends_refusals_that_another_process_has_cached() {
 }
 
 #[tokio::test]
+async fn counters_of_an_unknown_or_unnamed_policy_are_not_touched() {
+    let store = Store::memory();
+    let minute = Quota::requests(100).per(Duration::from_secs(60));
+    let limiters = [Policy::new(minute), Policy::new(minute).with_name("by user")]
+        .map(|policy| store.rate_limiter(policy));
+    for limiter in limiters {
+        assert!(limiter.check("7", 1).await.expect("it answers").is_admitted());
+    }
+    let admin = store.admin(Operator::new("ada", Permission::Act));
+    let hour = Duration::from_secs(3600);
+    for (policy, text) in [("by-user", "no process has"), ("100-per-60s", "no name of its own")] {
+        for result in [
+            admin.block(policy, "7", hour, "a test").await,
+            admin.unblock(policy, "7", "a test").await,
+            admin.reset_limit(policy, "7", "a test").await,
+        ] {
+            let Err(AdminError::NotPossible(found)) = result else { panic!("{result:?}") };
+            assert!(found.contains(text), "{found}");
+        }
+    }
+    assert_eq!(store.changed_policies().await.expect("it answers").version, 0);
+    admin.block("by user", "7", hour, "a test").await.expect("it is known");
+    // One that is changed before it is deployed is known as well.
+    let change = PolicyChange::new().shadow(true);
+    admin.set_policy("next", change, "a test").await.expect("it may");
+    admin.reset_limit("next", "7", "a test").await.expect("it is known");
+}
+
+#[tokio::test]
 async fn blocked_subject_is_refused_in_all_processes_until_it_is_unblocked() {
     let store = Store::memory();
     let minute = Quota::requests(100).per(Duration::from_secs(60));

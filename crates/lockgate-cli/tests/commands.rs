@@ -112,13 +112,17 @@ async fn running_task_is_cancelled() {
 #[tokio::test]
 async fn client_is_blocked_and_policy_changed() {
     let shop = Shop::start().await;
-    let block = ["limits", "block", "api", "192.0.2.7", "--seconds", "60", "--reason", "abuse"];
-    let (code, _, error) = shop.run(&[&block[..], &["--yes"]].concat()).await;
-    assert_eq!(code, Some(0), "{error}");
     // An address is the subject that `by_ip` counts, here and in the audit log.
     let quota = Quota::requests(1_000_000).per(Duration::from_secs(60));
     let limiter = shop.store.rate_limiter(Policy::new(quota).with_name("api"));
     let client = Key::ip([192, 0, 2, 7].into());
+    let block = ["limits", "block", "api", "192.0.2.7", "--seconds", "60", "--reason", "abuse"];
+    let block = [&block[..], &["--yes"]].concat();
+    let (code, _, error) = shop.run(&block).await;
+    assert!(code == Some(1) && error.contains("no process has a policy api"), "{error}");
+    assert!(limiter.check(client.clone(), 1).await.expect("the store answers").is_admitted());
+    let (code, _, error) = shop.run(&block).await;
+    assert_eq!(code, Some(0), "{error}");
     let blocked = async {
         while limiter.check(client.clone(), 1).await.expect("the store answers").is_admitted() {}
     };
