@@ -44,7 +44,7 @@ impl LockTransaction<'_> {
         let mut nodes = HashSet::new();
         let mut released = 0;
         self.lock.holders.retain(|(member, _)| match member {
-            HolderEntry::Holder(_, token) if released < MAX_SNAPSHOT_ENTRIES => {
+            HolderEntry::Holder(_, token) => {
                 nodes.insert(token.node().to_owned());
                 released += 1;
                 false

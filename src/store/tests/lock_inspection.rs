@@ -13,6 +13,7 @@ on_every_store!(
     snapshot_shows_holder_and_waiters,
     forced_release_offers_the_lock_with_a_higher_fence,
     forced_release_removes_all_readers,
+    forced_release_of_many_holders_offers_the_lock_to_its_queue,
 );
 
 async fn snapshot_shows_holder_and_waiters(rig: &StoreHarness) {
@@ -50,4 +51,18 @@ async fn forced_release_removes_all_readers(rig: &StoreHarness) {
     }
     assert_eq!(rig.backend().force_release(key.clone()).await.unwrap(), 2);
     rig.acquire_as(Exclusive, &key, &new_token()).await;
+}
+
+async fn forced_release_of_many_holders_offers_the_lock_to_its_queue(rig: &StoreHarness) {
+    let (key, waiter) = (test_key(), new_token());
+    for _ in 0..250 {
+        rig.acquire_as(Shared, &key, &new_token()).await;
+    }
+    rig.join_queue_as(Exclusive, &key, &waiter).await;
+    assert_eq!(rig.backend().force_release(key.clone()).await.unwrap(), 250);
+    let snapshot = rig.backend().inspect_lock(key.clone()).await.unwrap();
+    let kinds: Vec<_> = snapshot.holders.into_iter().map(|holder| holder.kind).collect();
+    assert_eq!(kinds, [HolderKind::OfferToWaiter(waiter)]);
+    // An offer is no holder.
+    assert_eq!(rig.backend().force_release(key).await.unwrap(), 0);
 }
