@@ -82,23 +82,21 @@ impl Admin {
         work: impl Future<Output = Result<T, AdminError>>,
     ) -> Result<T, AdminError> {
         let reason = shorten(action.reason, MAX_REASON_CHARS);
-        if reason.trim().is_empty() {
-            return Err(AdminError::Invalid("give a reason for the audit log".to_owned()));
-        }
-        let is_permitted = self.operator.may(action.needs);
+        let refusal = self.refusal(action.needs, &reason);
+        let outcome = refusal.as_ref().map_or(AuditOutcome::Begun, |(outcome, _)| outcome.clone());
         let mut record = AuditRecord {
             operator: self.operator.name().to_owned(),
             action: action.name.to_owned(),
             target: shorten(action.target, MAX_TARGET_CHARS),
             reason,
-            outcome: if is_permitted { AuditOutcome::Begun } else { AuditOutcome::Refused },
+            outcome,
             recorded_us: 0,
         };
         let initial = to_json(&record);
         let backend = self.store.backend();
         let number = backend.append_audit_record(initial.clone()).await?;
-        if !is_permitted {
-            return Err(AdminError::NotPermitted);
+        if let Some((_, error)) = refusal {
+            return Err(error);
         }
         let result = work.await;
         record.outcome = match &result {
@@ -108,6 +106,17 @@ impl Admin {
         // The action has its own result. A record that stays `Begun` says that its end is unknown.
         drop(backend.replace_audit_record(number, initial, to_json(&record)).await);
         result
+    }
+
+    /// Returns why an action is not begun, if so. The permission comes first: an attempt without it
+    /// is recorded as refused, also without a reason.
+    fn refusal(&self, needs: Permission, reason: &str) -> Option<(AuditOutcome, AdminError)> {
+        if !self.operator.may(needs) {
+            return Some((AuditOutcome::Refused, AdminError::NotPermitted));
+        }
+        let text = "give a reason for the audit log".to_owned();
+        let is_missing = reason.trim().is_empty();
+        is_missing.then(|| (AuditOutcome::Failed(text.clone()), AdminError::Invalid(text)))
     }
 }
 

@@ -18,9 +18,12 @@ async fn outcomes(store: &Store) -> Vec<(String, AuditOutcome)> {
 async fn reader_is_refused_and_recorded() {
     let store = Store::memory();
     let reader = store.admin(Operator::new("ada", Permission::Look));
-    assert!(matches!(reader.pause_jobs("deploy").await, Err(AdminError::NotPermitted)));
+    for reason in ["deploy", ""] {
+        assert!(matches!(reader.pause_jobs(reason).await, Err(AdminError::NotPermitted)));
+    }
     assert!(!store.deferred_jobs().is_paused().await.expect("the store answers"));
-    assert_eq!(outcomes(&store).await, [("pause-jobs".to_owned(), AuditOutcome::Refused)]);
+    let refused = ("pause-jobs".to_owned(), AuditOutcome::Refused);
+    assert_eq!(outcomes(&store).await, [refused.clone(), refused]);
 }
 
 #[tokio::test]
@@ -40,11 +43,13 @@ async fn action_is_recorded_with_operator_reason_and_outcome() {
         (&failed, "cancel-job")
     );
     let next = page.next.expect("an older record");
-    let older = store.audit(next, 1).await.expect("the store answers");
+    let older = store.audit(next, 2).await.expect("the store answers");
     let record = &older.records[0];
     assert_eq!((record.operator.as_str(), record.reason.as_str()), ("ada", "deploy"));
     assert_eq!((&record.outcome, older.next), (&AuditOutcome::Done, None));
     assert!(record.recorded_us > 0);
+    let without_reason = AuditOutcome::Failed("give a reason for the audit log".to_owned());
+    assert_eq!(older.records[1].outcome, without_reason);
 }
 
 #[tokio::test]

@@ -9,6 +9,8 @@ mod memory_audit_log;
 mod process_report;
 mod wait_report;
 
+#[cfg(any(test, feature = "redis"))]
+pub(super) use self::audit_entry::AUDIT_CAPACITY;
 pub(crate) use self::{
     audit_entry::AuditEntry,
     inquiry_listener::{InquiryListener, MAX_REPORTS},
@@ -20,8 +22,7 @@ pub(crate) use self::{
 };
 #[cfg(feature = "redis")]
 pub(super) use self::{
-    audit_entry::{AUDIT_CAPACITY, MAX_AUDIT_PAGE},
-    inquiry_listener::REPORT_TTL_MS,
+    audit_entry::MAX_AUDIT_PAGE, inquiry_listener::REPORT_TTL_MS,
     inspection_backend::MAX_REGISTERED_QUEUES,
 };
 pub use self::{

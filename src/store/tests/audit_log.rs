@@ -1,8 +1,15 @@
 //! The audit log: order, pages, the end of an action, and its capacity.
 
-use super::{on_every_store, store_harness::StoreHarness};
+use futures_util::future::join_all;
 
-on_every_store!(records_are_read_newest_first_in_pages, record_is_replaced_only_as_it_was_appended);
+use super::{on_every_store, store_harness::StoreHarness};
+use crate::store::inspection::AUDIT_CAPACITY;
+
+on_every_store!(
+    records_are_read_newest_first_in_pages,
+    record_is_replaced_only_as_it_was_appended,
+    oldest_record_is_removed_beyond_the_capacity,
+);
 
 async fn append(rig: &StoreHarness, record: &str) -> u64 {
     rig.backend().append_audit_record(record.to_owned()).await.expect("the store answers")
@@ -36,4 +43,17 @@ async fn record_is_replaced_only_as_it_was_appended(rig: &StoreHarness) {
     assert!(replace(number, "begun", "ended").await.expect("the store answers"));
     assert!(!replace(number, "begun", "again").await.expect("the store answers"));
     assert_eq!(read(rig, 0, 10).await, [(number, "ended".to_owned())]);
+}
+
+async fn oldest_record_is_removed_beyond_the_capacity(rig: &StoreHarness) {
+    for _ in 0..AUDIT_CAPACITY / 100 {
+        join_all((0..100).map(|_| append(rig, "record"))).await;
+    }
+    assert_eq!(read(rig, 2, 10).await, [(1, "record".to_owned())]);
+    assert_eq!(append(rig, "one more").await, AUDIT_CAPACITY + 1);
+    assert_eq!(read(rig, 2, 10).await, []);
+    assert_eq!(read(rig, 3, 10).await, [(2, "record".to_owned())]);
+    let backend = rig.backend();
+    let replaced = backend.replace_audit_record(1, "record".to_owned(), "ended".to_owned()).await;
+    assert!(!replaced.expect("the store answers"));
 }
