@@ -21,7 +21,8 @@ impl Store {
     /// its request like other headers.
     ///
     /// The context of a deferred request is stored among its headers, where it replaces the
-    /// client's `traceparent` and `tracestate`, and is sealed with them. That of a task is stored
+    /// client's `traceparent` and `tracestate`, and is sealed with them. If the client's context is
+    /// of another trace, the accepting span gets a link to it. The context of a task is stored
     /// beside its payload, and is not sealed.
     #[must_use]
     pub fn with_trace_propagator(self, propagator: impl TracePropagator) -> Self {
@@ -38,6 +39,19 @@ impl Store {
     pub(crate) fn trace_context(&self, span: &Span) -> Option<TraceContext> {
         let is_enabled = !span.is_disabled();
         is_enabled.then(|| self.trace_propagator())??.span_context(span)
+    }
+
+    /// Replaces a client's context in the headers of a request by that of the accepting span. If
+    /// the span does not continue the client's trace, it gets a link to it.
+    pub(crate) fn write_trace_context(&self, span: &Span, headers: &mut Vec<(String, Vec<u8>)>) {
+        let Some(context) = self.trace_context(span) else { return };
+        if let Some(propagator) = self.trace_propagator()
+            && let Some(client) = TraceContext::from_headers(headers)
+            && client.trace_id() != context.trace_id()
+        {
+            propagator.add_link(span, &client);
+        }
+        context.write_to(headers);
     }
 
     /// Relates the span of a run to the stored context. `context` is called only if it is needed.

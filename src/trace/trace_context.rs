@@ -57,6 +57,11 @@ impl TraceContext {
         self.tracestate.as_deref()
     }
 
+    /// Returns the trace id, which all spans of a trace share.
+    pub(crate) fn trace_id(&self) -> &str {
+        self.traceparent.get(3..35).unwrap_or_default()
+    }
+
     /// Reads the context of a stored request. Several `tracestate` headers are one list.
     pub(crate) fn from_headers(headers: &[(String, Vec<u8>)]) -> Option<Self> {
         let values_of = |wanted: &'static str| {
@@ -142,6 +147,7 @@ mod tests {
     fn context_round_trips_through_text_and_replaces_that_of_a_client() {
         for state in [None, Some("a=1,b=two words")] {
             let context = TraceContext::new(TRACEPARENT_VALUE, state).expect("it is valid");
+            assert_eq!(context.trace_id(), "0af7651916cd43dd8448eb211c80319c");
             assert_eq!(TraceContext::from_text(&context.to_text()).as_ref(), Some(&context));
             let mut headers = ["traceparent", "accept", "tracestate", "tracestate"]
                 .map(|name| (name.to_owned(), b"old".to_vec()))

@@ -86,6 +86,8 @@ mod tests {
     fn linked_span_is_a_trace_of_its_own() {
         let spans = exported_spans(|| {
             let span = tracing::info_span!("run");
+            // An accepting span is compared with its client's trace before it is linked to it.
+            assert!(OpenTelemetryPropagator.span_context(&span).is_some());
             OpenTelemetryPropagator.add_link(&span, &stored_context());
         });
         let link = &spans[0].links.links[0].span_context;

@@ -79,9 +79,7 @@ impl<R: RequestKind> DeferLayer<R> {
         let id = JobId::new(key);
         let span = accept_span(&candidate, &id);
         let mut headers = stored_request_headers(&head.headers, &settings.storage.header_filter);
-        if let Some(trace) = candidate.parked.store.trace_context(&span) {
-            trace.write_to(&mut headers);
-        }
+        candidate.parked.store.write_trace_context(&span, &mut headers);
         let webhook_url = settings.webhook_url.as_ref().and_then(|url| url(&head));
         let policy = settings.run.job_policy(&head.method, settings.trigger.require_worker);
         let fingerprint = RequestFingerprint::compute(&head.method, &head.target, body);

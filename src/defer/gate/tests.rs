@@ -4,6 +4,7 @@ mod missing_lock;
 mod owner_scoping;
 mod status_paths;
 mod storage_limits;
+mod trace_link;
 mod trigger_settings;
 
 #[cfg(feature = "redis")]
