@@ -175,7 +175,7 @@ pub use self::{
     reply::{HeaderSet, Reply, SharedReply},
     store::{
         FleetReport, HoldReport, JobId, JobState, LockLoss, OnFailure, ProcessReport,
-        RunCancellation, Store, WaitReport, WorkerReport,
+        RunCancellation, SilentNode, Store, WaitReport, WorkerReport,
     },
     trace::{TraceContext, TracePropagator, TraceRelation},
 };

@@ -55,6 +55,7 @@ async fn read_store(store: &Store) -> Result<Value, Error> {
         "waits": fleet.longest_waits(),
         "stats": sum_of_stats(&fleet),
         "processes": fleet.processes,
+        "silent": fleet.silent,
     }))
 }
 

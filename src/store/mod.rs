@@ -84,7 +84,7 @@ pub(crate) use self::tests::{ScriptedProxy, reply_script};
 pub use self::{
     deferred::OnFailure,
     hold_state::LockLoss,
-    inspection::{FleetReport, HoldReport, ProcessReport, WaitReport, WorkerReport},
+    inspection::{FleetReport, HoldReport, ProcessReport, SilentNode, WaitReport, WorkerReport},
 };
 pub(crate) use self::{
     grant_attempt::GrantAttempt,

@@ -7,7 +7,7 @@ export const title = "Fleet";
 export function open(main) {
   const body = element("div");
   main.append(body);
-  return { show: ({ processes = [] }) => body.replaceChildren(table("Processes", [
+  return { show: ({ processes = [], silent = [] }) => body.replaceChildren(table("Processes", [
     ["Process", (process) => `${process.host} (${process.pid})`],
     ["Version", (process) => process.version],
     ["Up for", (process) => duration(process.uptime_ms), true],
@@ -16,7 +16,16 @@ export function open(main) {
       element("div", {}, `${worker.queue ?? "deferred requests"}: ${worker.busy} of ${worker.slots} slots busy`)))],
     ["State", (process) => process.draining ? "draining" : "works"],
     ["Actions", drainButton],
-  ], processes, "No process answered.")) };
+  ], processes, "No process answered."), ...silentNodes(silent)) };
+}
+
+/** Workers whose processes did not answer: they hang, or have died. */
+function silentNodes(silent) {
+  if (silent.length === 0) return [];
+  return [element("h3", { class: "bad" }, "Did not answer"), table("Nodes that did not answer", [
+    ["Node", (node) => node.node],
+    ["Lease of its worker", (node) => node.lease_left_ms ? `${duration(node.lease_left_ms)} left` : "has ended", true],
+  ], silent, "")];
 }
 
 function drainButton(process) {

@@ -8,16 +8,18 @@ use tokio::time::{Instant, sleep};
 use super::{
     inquiry_listener::{InquiryListener, MAX_REPORTS},
     process_report::ProcessReport,
+    silent_node::SilentNode,
     wait_report::WaitReport,
 };
 use crate::{
+    durations::saturating_millis,
     error::Error,
     key::Key,
     store::{Store, WeakStore, backend::random_hex_id},
 };
 
 /// Longest wait for answers. A process answers within milliseconds; one that has died, or whose
-/// runtime is blocked, is not in the report.
+/// runtime is blocked, is at most in the list of silent nodes.
 const MAX_WAIT: Duration = Duration::from_millis(500);
 
 /// Time between two looks for answers.
@@ -29,6 +31,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub struct FleetReport {
     /// Processes that answered, by host and process id.
     pub processes: Vec<ProcessReport>,
+    /// Nodes with workers for deferred requests that did not answer: the process has died, hangs, or
+    /// cannot reach the store. The other workers remove one soon after the end of its lease. None
+    /// if the inquiry was about one lock.
+    pub silent: Vec<SilentNode>,
 }
 
 impl FleetReport {
@@ -79,7 +85,16 @@ impl Store {
     ///
     /// The store is unavailable.
     pub async fn fleet(&self) -> Result<FleetReport, Error> {
-        self.ask_fleet(None).await
+        let (mut fleet, workers) =
+            tokio::try_join!(self.ask_fleet(None), self.backend().list_registered_workers())?;
+        let silent = workers.into_iter().filter(|(node, _)| fleet.process(node).is_none());
+        let silent = silent.map(|(node, lease_left)| {
+            let lease_left_ms = saturating_millis(lease_left);
+            SilentNode { node, lease_left_ms }
+        });
+        fleet.silent = silent.collect();
+        fleet.silent.sort_by(|left, right| left.node.cmp(&right.node));
+        Ok(fleet)
     }
 
     /// Asks all processes, about one lock or about everything.
@@ -96,7 +111,7 @@ impl Store {
                 let mut processes: Vec<ProcessReport> = parsed.collect();
                 processes
                     .sort_by(|left, right| (&left.host, left.pid).cmp(&(&right.host, right.pid)));
-                return Ok(FleetReport { processes });
+                return Ok(FleetReport { processes, silent: Vec::new() });
             }
             sleep(POLL_INTERVAL).await;
         }

@@ -1,5 +1,7 @@
 //! [`InspectionBackend`]: operations of operators on the namespace as a whole.
 
+use std::time::Duration;
+
 use super::{audit_entry::AuditEntry, lock_snapshot::LockSnapshot};
 use crate::{key::Key, store::backend::StoreFuture};
 
@@ -47,6 +49,9 @@ pub(crate) trait InspectionBackend {
     fn append_report(&self, inquiry: String, report: String) -> StoreFuture<'_, ()>;
     /// Returns the answers to an inquiry so far.
     fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>>;
+    /// Returns the nodes in the registry of workers for deferred requests, of which an expired one
+    /// may be gone, and the rest of the lease of each; zero after its end.
+    fn list_registered_workers(&self) -> StoreFuture<'_, Vec<(String, Duration)>>;
     /// Returns the number of live workers for deferred requests.
     #[cfg_attr(
         not(any(feature = "console", feature = "metrics")),

@@ -7,6 +7,7 @@ mod inspection_backend;
 mod lock_snapshot;
 mod memory_audit_log;
 mod process_report;
+mod silent_node;
 mod wait_report;
 
 #[cfg(any(test, feature = "redis"))]
@@ -28,6 +29,7 @@ pub(super) use self::{
 pub use self::{
     fleet_report::FleetReport,
     process_report::{HoldReport, ProcessReport, WorkerReport},
+    silent_node::SilentNode,
     wait_report::WaitReport,
 };
 pub(crate) use self::{fleet_report::FleetResponder, process_report::uptime};

@@ -1,5 +1,7 @@
 //! `InspectionBackend` for `MemoryBackend`.
 
+use std::time::Duration;
+
 use super::{
     super::{
         backend::StoreFuture,
@@ -42,6 +44,15 @@ impl InspectionBackend for MemoryBackend {
     fn list_queues(&self) -> StoreFuture<'_, Vec<Key>> {
         let queues = self.task_queues.lock();
         ready_ok(queues.keys().take(MAX_LISTED_QUEUES).cloned().collect())
+    }
+
+    fn list_registered_workers(&self) -> StoreFuture<'_, Vec<(String, Duration)>> {
+        let now_ms = self.clock.now_us() / 1_000;
+        let workers = self.live_workers.lock();
+        let workers = workers.iter().map(|(node, ends_ms)| {
+            (node.to_string(), Duration::from_millis(ends_ms.saturating_sub(now_ms)))
+        });
+        ready_ok(workers.collect())
     }
 
     fn count_live_workers(&self) -> StoreFuture<'_, u64> {

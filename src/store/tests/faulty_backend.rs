@@ -287,6 +287,10 @@ impl InspectionBackend for FaultyBackend {
         self.memory.list_queues()
     }
 
+    fn list_registered_workers(&self) -> StoreFuture<'_, Vec<(String, Duration)>> {
+        self.memory.list_registered_workers()
+    }
+
     fn count_live_workers(&self) -> StoreFuture<'_, u64> {
         self.memory.count_live_workers()
     }

@@ -43,6 +43,7 @@ mod queue_repairs;
 mod rates;
 #[cfg(feature = "redis")]
 mod redis_only;
+mod registered_workers;
 mod release_and_reacquire;
 mod renewal_wakeups;
 mod reply_model;

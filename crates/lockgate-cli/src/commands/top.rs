@@ -41,5 +41,5 @@ pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
     print_line("");
     queues::print_queues(context, &queues)?;
     print_line("");
-    workers::print_processes(context, &fleet.processes)
+    workers::print_processes(context, &fleet)
 }

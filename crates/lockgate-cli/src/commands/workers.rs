@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use lockgate::{ProcessReport, admin::AdminError};
+use lockgate::{FleetReport, ProcessReport, SilentNode, admin::AdminError};
+use serde::Serialize;
 
 use crate::{
     cli_error::CliError, command_context::CommandContext, readable_time::readable_duration,
@@ -32,7 +33,7 @@ pub(crate) async fn run(
     command: Option<&WorkersCommand>,
 ) -> Result<(), CliError> {
     match command {
-        None => print_processes(context, &context.store.fleet().await?.processes),
+        None => print_processes(context, &context.store.fleet().await?),
         Some(WorkersCommand::Drain(arguments)) => {
             let process = &arguments.process;
             context.confirm(&format!("Drain {process}? Its workers start nothing more."))?;
@@ -52,10 +53,37 @@ pub(crate) async fn run(
 
 pub(crate) fn print_processes(
     context: &CommandContext<'_>,
-    processes: &[ProcessReport],
+    fleet: &FleetReport,
 ) -> Result<(), CliError> {
     let columns = ["PROCESS", "NODE", "VERSION", "UP", "LOCKS", "STATE", "WORKERS"];
-    context.output.print_rows(processes, columns, |process| {
+    let rows = fleet.processes.iter().map(WorkerRow::Answered);
+    let rows: Vec<_> = rows.chain(fleet.silent.iter().map(WorkerRow::Silent)).collect();
+    context.output.print_rows(&rows, columns, WorkerRow::to_cells)
+}
+
+/// Process that answered, or node that did not.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum WorkerRow<'a> {
+    Answered(&'a ProcessReport),
+    Silent(&'a SilentNode),
+}
+
+impl WorkerRow<'_> {
+    fn to_cells(&self) -> [String; 7] {
+        let process = match self {
+            Self::Answered(process) => process,
+            Self::Silent(SilentNode { node, lease_left_ms, .. }) => {
+                let lease = match lease_left_ms {
+                    0 => "its lease has ended".to_owned(),
+                    ms => format!(
+                        "its lease ends in {}",
+                        readable_duration(Duration::from_millis(*ms))
+                    ),
+                };
+                return ["?", node, "?", "?", "?", "no answer", &lease].map(str::to_owned);
+            }
+        };
         let workers = process.workers.iter().map(|worker| {
             let queue = worker.queue.as_deref().unwrap_or("deferred requests");
             format!("{queue} {}/{}", worker.busy, worker.slots)
@@ -69,7 +97,7 @@ pub(crate) fn print_processes(
             if process.draining { "draining" } else { "works" }.to_owned(),
             workers.collect::<Vec<_>>().join(", "),
         ]
-    })
+    }
 }
 
 /// Returns the ids of a process: one for each of its store handles. An id stands for itself.

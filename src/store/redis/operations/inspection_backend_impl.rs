@@ -1,5 +1,7 @@
 //! `InspectionBackend` for `RedisBackend`: each method calls the operation in its own file.
 
+use std::time::Duration;
+
 use super::super::RedisBackend;
 use crate::{
     key::Key,
@@ -38,6 +40,10 @@ impl InspectionBackend for RedisBackend {
 
     fn list_queues(&self) -> StoreFuture<'_, Vec<Key>> {
         Box::pin(self.read_queue_names())
+    }
+
+    fn list_registered_workers(&self) -> StoreFuture<'_, Vec<(String, Duration)>> {
+        Box::pin(self.read_registered_workers())
     }
 
     fn count_live_workers(&self) -> StoreFuture<'_, u64> {

@@ -1,5 +1,7 @@
 //! Names of the task queues and the number of workers, for operators.
 
+use std::time::Duration;
+
 use super::number_arg;
 use crate::{
     error::Error,
@@ -34,19 +36,23 @@ impl RedisBackend {
     }
 
     /// Counts the workers whose leases have not ended by the server's clock.
-    #[cfg_attr(
-        not(any(feature = "console", feature = "metrics")),
-        allow(dead_code, reason = "read by the console and by metrics only")
-    )]
     pub(super) async fn count_registered_workers(&self) -> Result<u64, Error> {
+        let workers = self.read_registered_workers().await?;
+        Ok(workers.iter().filter(|(_, lease_left)| !lease_left.is_zero()).count() as u64)
+    }
+
+    pub(super) async fn read_registered_workers(&self) -> Result<Vec<(String, Duration)>, Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("GET").arg(self.keys.workers()).cmd("TIME");
-        let replies = self.run_read_pipeline(COMMON_SHARD, "count_workers", &pipe).await?;
-        let mut reader = ReplyReader::new("count_workers", redis::Value::Array(replies));
+        let replies = self.run_read_pipeline(COMMON_SHARD, "list_workers", &pipe).await?;
+        let mut reader = ReplyReader::new("list_workers", redis::Value::Array(replies));
         let registry = reader.read_optional_text()?.unwrap_or_default();
         let now_ms = reader.read_list()?.read_number()? * 1_000;
-        let deadlines = registry.split(' ').filter_map(|worker| worker.split(':').next());
-        let deadlines = deadlines.filter_map(|deadline| deadline.parse::<u64>().ok());
-        Ok(deadlines.filter(|deadline| *deadline > now_ms).count() as u64)
+        let workers = registry.split(' ').filter_map(|worker| {
+            let (deadline, node) = worker.split_once(':')?;
+            let left_ms = deadline.parse::<u64>().ok()?.saturating_sub(now_ms);
+            Some((node.to_owned(), Duration::from_millis(left_ms)))
+        });
+        Ok(workers.collect())
     }
 }
