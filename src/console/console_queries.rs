@@ -103,7 +103,10 @@ async fn list_tasks(store: &Store, parameters: &Parameters) -> Result<Value, Que
         "running" => TaskFilter::Running,
         "dead" => {
             let after = cursor::<DeadLetterCursor>(parameters)?;
-            return to_value(queue.dead_letters(after, PAGE_LEN).await?);
+            return match text(parameters, "reason") {
+                "" => to_value(queue.dead_letters(after, PAGE_LEN).await?),
+                reason => to_value(queue.find_dead_letters(reason, after, PAGE_LEN).await?),
+            };
         }
         _ => return Err(QueryError::Invalid("unknown state".to_owned())),
     };

@@ -71,6 +71,7 @@
 mod admin;
 mod collect_ended_runs;
 mod create_queue_worker;
+mod dead_letter_search;
 mod drain;
 mod empty_queue_check;
 mod poll_and_start_tasks;
@@ -101,6 +102,7 @@ pub(crate) use self::queue_stepper::QueueStepper;
 pub use self::queue_stepper::TaskRunReport;
 pub use self::{
     admin::{DeadLetterCursor, TaskAttempt, TaskInfo, TaskPage},
+    dead_letter_search::DeadLetterSearchPage,
     push_request::{PushError, PushRequest, PushedTask},
     queue_handle::Queue,
     queue_listing::{QueueInfo, TaskCursor, TaskListing},

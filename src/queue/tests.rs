@@ -1,6 +1,7 @@
 //! Workers on the embedded store, with tokio's clock paused.
 
 mod cancelled_runs;
+mod dead_letter_search;
 mod handler_errors;
 mod idle_worker;
 mod run_lease;

@@ -15,5 +15,7 @@ pub(crate) async fn read_rows<T, C>(
         rows.extend(page);
         next = following;
     }
+    // A search may return more than it was asked for.
+    rows.truncate(limit);
     Ok(rows)
 }

@@ -83,6 +83,11 @@ async fn queue_is_listed_and_paused() {
     assert_eq!(tasks[0]["id"], task.as_str());
     let (code, text, _) = shop.run(&["queues", "tasks", "emails", "--state", "dead"]).await;
     assert!(code == Some(0) && text.contains("(none)"), "{text}");
+    let search = ["queues", "tasks", "emails", "--reason", "status 503"];
+    let (code, _, error) = shop.run(&search).await;
+    assert!(code == Some(1) && error.contains("--state dead"), "{error}");
+    let (code, text, _) = shop.run(&[&search[..], &["--state", "dead"]].concat()).await;
+    assert!(code == Some(0) && text.contains("(none)"), "{text}");
     let pause = ["queues", "pause", "emails", "--reason", "deploy", "--yes"];
     assert_eq!(shop.run(&pause).await.0, Some(0));
     assert!(queue.stats().await.expect("the store answers").paused);

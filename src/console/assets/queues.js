@@ -9,18 +9,20 @@ export const title = "Queues";
 const RUNNING = "Its run is told to stop, and dropped after 5 s. If it succeeds before, it is done.";
 const STATES = [["due", "due"], ["delayed", "delayed"], ["running", "running"], ["dead", "dead letters"]];
 
-export async function open(main, { name, state = "due" }) {
+export async function open(main, { name, state = "due", reason = "" }) {
   const detail = element("section", { "aria-label": "One queue" });
   const charts = element("div");
   const all = element("section", { "aria-label": "All queues" });
   main.append(all, detail);
   if (name) {
     const form = element("form", { class: "bar", onsubmit: (event) => event.preventDefault(), onchange: () => {
-      location.hash = `queues?${new URLSearchParams({ name, state: new FormData(form).get("state") })}`;
-    } }, choice("Tasks that are", "state", STATES, state));
+      const values = new FormData(form);
+      location.hash = `queues?${new URLSearchParams({ name, state: values.get("state"), reason: values.get("reason") ?? "" })}`;
+    } }, choice("Tasks that are", "state", STATES, state),
+    state === "dead" ? field("Reason contains", { name: "reason", value: reason }) : "");
     const tasks = element("div");
     detail.append(element("h3", {}, name), charts, form, tasks);
-    await showTasks(tasks, name, state);
+    await showTasks(tasks, name, state, state === "dead" ? reason : "");
   }
   return { show: ({ queues = [] }) => {
     all.replaceChildren(queueTable(queues));
@@ -40,9 +42,9 @@ function queueTable(queues) {
   ], queues, "No queue was used yet.");
 }
 
-async function showTasks(section, queue, state, cursor) {
-  const page = await read("tasks", { queue, state, cursor });
-  const done = () => showTasks(section, queue, state, cursor);
+async function showTasks(section, queue, state, reason, cursor) {
+  const page = await read("tasks", { queue, state, reason, cursor });
+  const done = () => showTasks(section, queue, state, reason, cursor);
   section.replaceChildren(...[
     table("Tasks", [
       ["Id", (task) => task.id.slice(0, 10)],
@@ -51,8 +53,8 @@ async function showTasks(section, queue, state, cursor) {
       ["Attempts", (task) => String(task.attempts), true],
       ["Last failure", (task) => task.history.at(-1)?.reason],
       ["Actions", (task) => taskButtons(queue, state, task, done)],
-    ], page.tasks, "None."),
-    element("p", {}, page.next ? button("Next page", () => showTasks(section, queue, state, page.next)) : null, " ",
+    ], page.tasks, page.next ? "None among those that were read." : "None."),
+    element("p", {}, page.next ? button("Next page", () => showTasks(section, queue, state, reason, page.next)) : null, " ",
       state === "dead" ? actionButton("Redrive all", {
         title: `Run all dead letters of ${queue} again?`, danger: false,
         fields: [() => field("At most so many a second", { name: "pace", type: "number", min: "1", max: "1000", value: "10", required: true })],

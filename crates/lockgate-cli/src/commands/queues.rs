@@ -36,6 +36,9 @@ pub(crate) enum QueuesCommand {
         /// State of the tasks
         #[arg(long, value_enum, default_value = "due")]
         state: ListedTasks,
+        /// Only dead letters whose last failure contains this text
+        #[arg(long)]
+        reason: Option<String>,
         /// Most tasks
         #[arg(long, default_value_t = 50)]
         limit: usize,
@@ -129,8 +132,9 @@ pub(crate) async fn run(
     let key = |queue: &str| Key::from_operator_name(queue);
     match command {
         QueuesCommand::List => return print_queues(context, &context.store.queues().await?),
-        QueuesCommand::Tasks { queue, state, limit } => {
-            return list_tasks(context, &context.store.queue(key(queue)), *state, *limit).await;
+        QueuesCommand::Tasks { queue, state, reason, limit } => {
+            let (queue, reason) = (context.store.queue(key(queue)), reason.as_deref());
+            return list_tasks(context, &queue, *state, reason, *limit).await;
         }
         QueuesCommand::Payload { queue, id, reason } => {
             let payload = admin.task_payload(key(queue), id, reason).await?;
@@ -190,8 +194,12 @@ async fn list_tasks(
     context: &CommandContext<'_>,
     queue: &Queue<Value>,
     state: ListedTasks,
+    reason: Option<&str>,
     limit: usize,
 ) -> Result<(), CliError> {
+    if reason.is_some() && state != ListedTasks::Dead {
+        return Err(CliError::usage("--reason needs --state dead".to_owned()));
+    }
     let listed = async |filter| {
         let read_page = async |from, max_tasks| {
             let page = queue.tasks(filter, from, max_tasks).await?;
@@ -205,8 +213,17 @@ async fn list_tasks(
         ListedTasks::Running => listed(TaskFilter::Running).await?,
         ListedTasks::Dead => {
             let read_page = async |after, max_tasks| {
-                let page = queue.dead_letters(after, max_tasks).await?;
-                Ok((page.tasks, page.next.map(Some)))
+                let (tasks, next) = match reason {
+                    Some(reason) => {
+                        let page = queue.find_dead_letters(reason, after, max_tasks).await?;
+                        (page.tasks, page.next)
+                    }
+                    None => {
+                        let page = queue.dead_letters(after, max_tasks).await?;
+                        (page.tasks, page.next)
+                    }
+                };
+                Ok((tasks, next.map(Some)))
             };
             read_rows(limit, None, read_page).await?
         }
