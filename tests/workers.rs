@@ -1,5 +1,5 @@
-//! Workers of several processes, on the embedded store and on Redis: limits that they share, and the
-//! drain of one process.
+//! Workers of several processes, on the embedded store and on Redis: limits that they share, and
+//! the drain of one process.
 
 #[path = "workers/process_drain.rs"]
 mod process_drain;

@@ -72,12 +72,12 @@ impl<H> HandleTable<H> {
 /// Hashes the length and the last eight bytes: names of one program rarely share both.
 fn hash(value: &str) -> usize {
     let bytes = value.as_bytes();
-    let word = match bytes.last_chunk::<8>() {
+    let tail = match bytes.last_chunk::<8>() {
         Some(chunk) => u64::from_le_bytes(*chunk),
-        None => bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)),
+        None => bytes.iter().fold(0, |tail, byte| tail << 8 | u64::from(*byte)),
     };
     // Fibonacci hashing: the upper bits depend on all bytes.
-    let product = (word ^ bytes.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let product = (tail ^ bytes.len() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     usize::try_from(product >> 32).unwrap_or_default() % SLOT_COUNT
 }
 

@@ -50,8 +50,8 @@ impl Key {
     }
 }
 
-/// Parses an address. The stored form of an IPv6 network has dashes and is none; other stored forms,
-/// such as `e:add::1`, look like addresses of `::/8`, which no client has.
+/// Parses an address. The stored form of an IPv6 network has dashes and is none; other stored
+/// forms, such as `e:add::1`, look like addresses of `::/8`, which no client has.
 fn parse_address(text: &str) -> Option<IpAddr> {
     let is_stored_form = |address: &IpAddr| match address {
         IpAddr::V4(_) => false,

@@ -26,8 +26,8 @@ const FINAL_POLLS_TIMEOUT: Duration = Duration::from_secs(2);
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl QueueWorkerLoop {
-    /// Starts no more tasks, or starts some again, as an operator has ordered for this process. What
-    /// runs goes on. A task that the poll in flight still claims is returned.
+    /// Starts no more tasks, or starts some again, as an operator has ordered for this process.
+    /// What runs goes on. A task that the poll in flight still claims is returned.
     pub(super) fn apply_process_drain(&mut self) {
         let (queue, is_drained) = (self.worker.log_name(), self.worker.store.is_drained());
         tracing::info!(%queue, is_drained, "an operator has drained or resumed this worker");

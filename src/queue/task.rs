@@ -79,8 +79,8 @@ impl<T> Task<T> {
         self.info.attempt >= self.info.max_attempts
     }
 
-    /// Returns what tells the handler that an operator cancels the run. A cancelled run that fails is
-    /// not repeated, and its task is deleted.
+    /// Returns what tells the handler that an operator cancels the run. A cancelled run that fails
+    /// is not repeated, and its task is deleted.
     #[must_use]
     pub fn cancellation(&self) -> &RunCancellation {
         &self.info.cancellation

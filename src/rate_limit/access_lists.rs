@@ -35,8 +35,8 @@ use crate::{
 /// # Configuration
 ///
 /// With serde, the lists have the optional fields `allow` and `deny`, of networks, and `allow_keys`
-/// and `deny_keys`, of keys as they are stored ([`Key::as_str`]). Unknown fields and invalid entries
-/// are errors. [`client_address`](Self::client_address) is a setting of the code only.
+/// and `deny_keys`, of keys as they are stored ([`Key::as_str`]). Unknown fields and invalid
+/// entries are errors. [`client_address`](Self::client_address) is a setting of the code only.
 ///
 /// ```
 /// use lockgate::AccessLists;

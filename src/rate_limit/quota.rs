@@ -15,8 +15,8 @@ use crate::{durations::MAX_DURATION, store::QuotaRule};
 /// or `burst 20`, or `unlimited`. The unit of the window is `ns`, `us`, `ms`, `s`, `min`, `h` or
 /// `d`. [`Display`](std::fmt::Display), [`FromStr`](std::str::FromStr) and serde use this form.
 /// serde also reads `{"counting":"fixed","limit":100,"window_ms":60000}`, the form in the store;
-/// the other values of `counting` are `sliding`, `gcra` (with a `burst`) and `unlimited`. Values out
-/// of range and unknown fields are errors.
+/// the other values of `counting` are `sliding`, `gcra` (with a `burst`) and `unlimited`. Values
+/// out of range and unknown fields are errors.
 ///
 /// ```
 /// use std::time::Duration;

@@ -2,8 +2,8 @@
 
 use crate::{store::created_store_count, throttle::throttled};
 
-/// Creates the application of one thread, and logs an error if that creates a store. With a store in
-/// memory for each thread, two requests for one resource would both get its lock.
+/// Creates the application of one thread, and logs an error if that creates a store. With a store
+/// in memory for each thread, two requests for one resource would both get its lock.
 pub fn build_thread_app<A>(build: impl FnOnce() -> A) -> A {
     let stores_before = created_store_count();
     let app = build();

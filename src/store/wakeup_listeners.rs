@@ -122,8 +122,8 @@ impl WakeupListeners {
         get_or_create_notifier(&self.task_workers, worker)
     }
 
-    /// Registers the run of a job or a task, and returns what tells it of a cancellation. An earlier
-    /// run of the same job or task is no longer told: it has ended, or is lost.
+    /// Registers the run of a job or a task, and returns what tells it of a cancellation. An
+    /// earlier run of the same job or task is no longer told: it has ended, or is lost.
     pub(crate) fn register_run(&self, id: &str) -> RunCancellation {
         let cancellation = RunCancellation::default();
         insert_notifier(&mut self.runs.lock(), &id.into(), cancellation.signal());

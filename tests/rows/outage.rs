@@ -119,8 +119,8 @@ pub(crate) async fn lock_is_503_during_outage_and_recovers(case: TestCase) {
 }
 
 /// A request that is always deferred does not depend on a busy lock; its enqueue fails. If the
-/// command was written before the connection was known to be lost, the reply gives a location, which
-/// is 404 in the end.
+/// command was written before the connection was known to be lost, the reply gives a location,
+/// which is 404 in the end.
 pub(crate) async fn always_deferred_request_is_503_during_outage(case: TestCase) {
     let mut server = RedisServer::start().await;
     let site = start_site(&case, &server).await;

@@ -38,7 +38,7 @@ const JOBS_PER_LOCK: u64 = 10;
 /// Pages of each list that are read.
 const LISTED_PAGES: usize = 20;
 
-/// Time for which commands are counted while nobody looks.
+/// Time for which commands are counted while no operator looks.
 const UNWATCHED_TIME: Duration = Duration::from_secs(10);
 
 /// Script calls of a check that are listed: a check makes 150,000.

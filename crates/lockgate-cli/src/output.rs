@@ -88,7 +88,7 @@ fn write_to_stdout(text: &str) {
     }
 }
 
-/// Returns true if nobody reads the standard output any more.
+/// Returns true if the standard output has no reader any more.
 pub(crate) fn is_output_closed() -> bool {
     IS_OUTPUT_CLOSED.load(Ordering::Relaxed)
 }

@@ -14,7 +14,7 @@ use crate::{
 const TOP_SECONDS: u32 = 2;
 
 /// Connects once and runs the command once, or with `--watch` until the program is interrupted or
-/// nobody reads its output any more.
+/// its output has no reader any more.
 pub(crate) async fn run_command(arguments: &Arguments) -> Result<ExitStatus, CliError> {
     if let Some(status) = run_command::run_without_store(arguments) {
         return Ok(status);

@@ -52,14 +52,14 @@ impl Shop {
     /// Runs the commands of a section of the page, with the id of a real job.
     async fn run_section(&self, heading: &str, job: &str) {
         for DocumentedCommand { command, lines } in commands_of(heading) {
-            let command = command.split(' ').map(|word| if is_job_id(word) { job } else { word });
+            let command = command.split(' ').map(|part| if is_job_id(part) { job } else { part });
             let command = command.collect::<Vec<_>>().join(" ");
             let is_action = command.contains("--reason");
             let mut text = self.run(&command).await;
             // The demos get there on their own, so the question is repeated, but no action.
             let shows_lines = |text: &str| {
-                let shown: Vec<_> = text.lines().map(words_without_numbers).collect();
-                lines.iter().all(|line| shown.contains(&words_without_numbers(line)))
+                let shown: Vec<_> = text.lines().map(parts_without_numbers).collect();
+                lines.iter().all(|line| shown.contains(&parts_without_numbers(line)))
             };
             let start = std::time::Instant::now();
             while !is_action && !shows_lines(&text) && start.elapsed() < TEST_TIMEOUT {
@@ -109,22 +109,22 @@ fn commands_of(heading: &str) -> Vec<DocumentedCommand> {
     commands
 }
 
-fn is_job_id(word: &str) -> bool {
-    word.len() == 34 && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+fn is_job_id(part: &str) -> bool {
+    part.len() == 34 && part.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn is_task_id(word: &str) -> bool {
-    word.len() == 22 && word.bytes().all(|byte| byte.is_ascii_alphanumeric())
+fn is_task_id(part: &str) -> bool {
+    part.len() == 22 && part.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
-/// Returns what does not change from run to run: the words without a digit, but no ids, and not the
+/// Returns what does not change from run to run: the parts without a digit, but no ids, and not the
 /// host, which precedes `(pid 7)`.
-fn words_without_numbers(line: &str) -> Vec<&str> {
-    let words: Vec<_> = line.split_whitespace().collect();
-    let next_words = words.iter().skip(1).copied().chain([""]);
-    let is_stable = |word: &&str| !word.contains(|c: char| c.is_ascii_digit()) && !is_task_id(word);
-    let stable = words.iter().copied().zip(next_words).filter(|(_, next)| *next != "(pid");
-    stable.map(|(word, _)| word).filter(is_stable).collect()
+fn parts_without_numbers(line: &str) -> Vec<&str> {
+    let parts: Vec<_> = line.split_whitespace().collect();
+    let next_parts = parts.iter().skip(1).copied().chain([""]);
+    let is_stable = |part: &&str| !part.contains(|c: char| c.is_ascii_digit()) && !is_task_id(part);
+    let stable = parts.iter().copied().zip(next_parts).filter(|(_, next)| *next != "(pid");
+    stable.map(|(part, _)| part).filter(is_stable).collect()
 }
 
 #[tokio::test]

@@ -138,7 +138,8 @@
 //! # In the handler
 //!
 //! Extractors provide the data of the layers: [`Fence`], [`CurrentLock`], [`CurrentLocks`],
-//! [`CurrentRate`], and in the run of a deferred request [`CurrentJob`] and [`CurrentCancellation`].
+//! [`CurrentRate`], and in the run of a deferred request [`CurrentJob`] and
+//! [`CurrentCancellation`].
 //!
 //! Store the fence beside the data. A process that was paused beyond its lease continues as if it
 //! still held the lock, and the database can detect that:

@@ -90,7 +90,7 @@ fn the_status_routes_have_all_settings_of_the_core() {
     }
 }
 
-/// A setting that no page names is found by nobody. `try_` is the variant for a configuration.
+/// A setting that no page names is hard to find. `try_` is the variant for a configuration.
 #[test]
 fn the_pages_name_all_methods_of_layers_and_workers() {
     for (type_name, sources, page) in [

@@ -17,7 +17,8 @@ use crate::axum_framework::AxumFramework;
 /// future drops the inner call.
 ///
 /// ```
-/// # use axum::{Router, body::Body, http::{Request, request::Parts}, middleware::from_fn, routing::get};
+/// # use axum::{Router, body::Body, http::{Request, request::Parts}};
+/// # use axum::{middleware::from_fn, routing::get};
 /// # use lockgate_axum::{admin::{Operator, Permission}, operators_only};
 /// # use tower::ServiceExt as _;
 /// # #[tokio::main(flavor = "current_thread")]

@@ -21,8 +21,8 @@ use crate::{
     },
 };
 
-/// Number of keys in one step of the scan. They belong to 64 shards, and those of a shard are checked
-/// by one call: with a hundred keys, nearly every key took a call of its own.
+/// Number of keys in one step of the scan. They belong to 64 shards, and those of a shard are
+/// checked by one call: with a hundred keys, nearly every key took a call of its own.
 const SCAN_COUNT: usize = 1_000;
 
 /// Key that every connection writes.

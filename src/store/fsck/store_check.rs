@@ -37,8 +37,8 @@ impl Store {
     /// each key must have an owner or an expiry. The check can repair faults.
     ///
     /// The check may run beside live processes. It is made for operators and tests, since it
-    /// examines every key of the namespace, at most 100 in one call. Operators have it as the program
-    /// `lockgate check`. ([`Store::ping`] is the health check.)
+    /// examines every key of the namespace, at most 100 in one call. Operators have it as the
+    /// program `lockgate check`. ([`Store::ping`] is the health check.)
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -84,8 +84,8 @@ impl StoreCheck {
 
     /// Runs the check.
     ///
-    /// It makes some calls for each shard, and 65 for each thousand keys, one after the other, so that
-    /// the load on the server is low. A dropped check has repaired the faults found so far,
+    /// It makes some calls for each shard, and 65 for each thousand keys, one after the other, so
+    /// that the load on the server is low. A dropped check has repaired the faults found so far,
     /// each completely.
     ///
     /// # Errors

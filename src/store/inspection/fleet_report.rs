@@ -31,9 +31,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 pub struct FleetReport {
     /// Processes that answered, by host and process id.
     pub processes: Vec<ProcessReport>,
-    /// Nodes with workers for deferred requests that did not answer: the process has died, hangs, or
-    /// cannot reach the store. The other workers remove one soon after the end of its lease. None
-    /// if the inquiry was about one lock.
+    /// Nodes with workers for deferred requests that did not answer: the process has died, hangs,
+    /// or cannot reach the store. The other workers remove one soon after the end of its lease.
+    /// None if the inquiry was about one lock.
     pub silent: Vec<SilentNode>,
 }
 

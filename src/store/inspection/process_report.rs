@@ -46,8 +46,8 @@ pub struct ProcessReport {
     pub draining: bool,
     /// Workers of the process.
     pub workers: Vec<WorkerReport>,
-    /// Policies of its rate limits by name, at most 256; none if the inquiry was about one lock, and
-    /// of a process with an older version.
+    /// Policies of its rate limits by name, at most 256; none if the inquiry was about one lock,
+    /// and of a process with an older version.
     #[serde(default)]
     pub policies: Vec<PolicyReport>,
     /// What the process has done so far.

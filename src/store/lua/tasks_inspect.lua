@@ -57,7 +57,8 @@ if ARGV[1] == 'dead' then
 end
 if ARGV[1] == 'unserved' then
   local meta = call('HMGET', QUEUE_META, 'paused', 'swept')
-  -- Polls write `swept` once a second. A worker that was woken and has not polled yet is not listed.
+  -- Polls write `swept` once a second. A worker that was woken and has not polled yet is not
+  -- listed.
   local is_served = meta[1] or tonumber(meta[2] or '0') > now_us - tonumber(ARGV[2])
     or call('ZCOUNT', IDLE_WORKERS, '(' .. integer(now_us), '+inf') > 0
     or call('ZCOUNT', LEASES, '(' .. integer(now_us), '+inf') > 0

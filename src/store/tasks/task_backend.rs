@@ -107,8 +107,8 @@ pub(crate) trait TaskBackend {
     ) -> StoreFuture<'_, PurgePage>;
     fn set_tasks_paused(&self, queue: Key, paused: bool) -> StoreFuture<'_, ()>;
     fn queue_stats(&self, queue: Key) -> StoreFuture<'_, QueueStats>;
-    /// Returns the number of waiting tasks if no worker serves the queue, else 0. A worker serves it
-    /// while it is listed as idle or runs a task, and for `poll_validity` after a poll: between a
-    /// wake-up and the poll that follows it is not listed. A paused queue counts as served.
+    /// Returns the number of waiting tasks if no worker serves the queue, else 0. A worker serves
+    /// it while it is listed as idle or runs a task, and for `poll_validity` after a poll: between
+    /// a wake-up and the poll that follows it is not listed. A paused queue counts as served.
     fn unserved_task_count(&self, queue: Key, poll_validity: Duration) -> StoreFuture<'_, u64>;
 }

@@ -96,7 +96,8 @@ pub(crate) enum TaskOutcome {
         fault: TaskFault,
         reason: String,
     },
-    /// An operator has cancelled the run. The task is deleted, like a waiting one that is cancelled.
+    /// An operator has cancelled the run. The task is deleted, like a waiting one that is
+    /// cancelled.
     Cancelled,
     /// The task was not started, or is not at fault. The attempt is not charged; without a delay
     /// the task is first again.

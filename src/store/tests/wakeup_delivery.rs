@@ -46,7 +46,7 @@ on_every_store!(
     every_admitted_reader_is_notified,
     all_workers_are_notified_of_dead_worker,
     retry_beside_overdue_lock_notifies_shard_worker,
-    runs_of_all_processes_are_told_of_their_cancellation,
+    runs_of_all_processes_receive_their_cancellation,
 );
 
 /// A process with a subscription.
@@ -451,7 +451,7 @@ async fn retry_beside_overdue_lock_notifies_shard_worker(rig: &StoreHarness) {
     assert_eq!(worker.next_message().await, WakeupMessage::ShardDue(two.shard()));
 }
 
-async fn runs_of_all_processes_are_told_of_their_cancellation(rig: &StoreHarness) {
+async fn runs_of_all_processes_receive_their_cancellation(rig: &StoreHarness) {
     let (first, second) = (WakeupSubscriber::new(rig).await, WakeupSubscriber::new(rig).await);
     let job = JobId::new(&test_key());
     let task = TaskId::new();

@@ -139,8 +139,8 @@ impl ReplyModel {
         }
     }
 
-    /// Applies a settlement. Returns true if no next run may start with it: the job is cancelled, or
-    /// would run again but is past its deadline.
+    /// Applies a settlement. Returns true if no next run may start with it: the job is cancelled,
+    /// or would run again but is past its deadline.
     fn apply_settlement(&mut self, id: &JobId, settlement: &Settlement) -> bool {
         let now = self.now_ms;
         let job = self.find_job(id).expect("it runs");
