@@ -47,7 +47,8 @@ impl RedisBackend {
         let replies = self.run_read_pipeline(COMMON_SHARD, "list_workers", &pipe).await?;
         let mut reader = ReplyReader::new("list_workers", redis::Value::Array(replies));
         let registry = reader.read_optional_text()?.unwrap_or_default();
-        let now_ms = reader.read_list()?.read_number()? * 1_000;
+        let mut time = reader.read_list()?;
+        let now_ms = time.read_number()? * 1_000 + time.read_number()? / 1_000;
         let workers = registry.split(' ').filter_map(|worker| {
             let (deadline, node) = worker.split_once(':')?;
             let left_ms = deadline.parse::<u64>().ok()?.saturating_sub(now_ms);
