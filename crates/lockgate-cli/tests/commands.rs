@@ -85,7 +85,7 @@ async fn queue_is_listed_and_paused() {
     assert!(code == Some(0) && text.contains("(none)"), "{text}");
     let search = ["queues", "tasks", "emails", "--reason", "status 503"];
     let (code, _, error) = shop.run(&search).await;
-    assert!(code == Some(1) && error.contains("--state dead"), "{error}");
+    assert!(code == Some(2) && error.contains("--state dead"), "{error}");
     let (code, text, _) = shop.run(&[&search[..], &["--state", "dead"]].concat()).await;
     assert!(code == Some(0) && text.contains("(none)"), "{text}");
     let pause = ["queues", "pause", "emails", "--reason", "deploy", "--yes"];

@@ -51,7 +51,7 @@ async fn watch_repeats_the_document_until_its_pipe_is_closed() {
     for line in lines {
         let document: Value = serde_json::from_str(&line).expect("a document");
         assert_eq!((&document["jobs"]["pending"], &document["paused"]), (&0.into(), &false.into()));
-        assert_eq!(document["locks"][0]["lock"], "order:7");
+        assert_eq!(document["locks"]["holds"][0]["lock"], "order:7");
         assert_eq!(document["workers"][0]["pid"], std::process::id());
         assert!(document["queues"].is_array(), "{document}");
     }
