@@ -84,7 +84,7 @@ impl JobChain {
                     return Err(ChainOutcome::RetryAfter(wait));
                 }
                 ClaimOutcome::QueueEmpty => return Err(ChainOutcome::AwaitWakeup),
-                ClaimOutcome::Ended(id) => self.log_end_without_run(&id).await,
+                ClaimOutcome::Ended(id) => self.report_end_without_run(&id).await,
                 ClaimOutcome::NotFirst(first) => head = Some(first),
                 ClaimOutcome::Claimed(_) => {}
             }

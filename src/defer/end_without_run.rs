@@ -1,7 +1,10 @@
-//! Log records about jobs that ended without another run.
+//! Log records and counts of jobs that ended without another run.
 
 use super::job_chain::JobChain;
-use crate::store::{JobId, JobView};
+use crate::{
+    instruments::RunResult,
+    store::{JobId, JobState, JobView},
+};
 
 /// Reason in the store of a job that must not run again after a crash (`claim_lock_and_job.lua`).
 const CRASHED: &str = "crashed, may have run";
@@ -13,11 +16,15 @@ const LOST: &str = "lost";
 const DEADLINE: &str = "deadline";
 
 impl JobChain {
-    /// Logs why a job has ended without another run. The reply to the claim does not contain the
+    /// Logs why a job has ended without another run, and counts it if it is dead. The reply to the claim does not contain the
     /// reason, so the store is asked for it: such an end is rare.
-    pub(super) async fn log_end_without_run(&self, id: &JobId) {
+    pub(super) async fn report_end_without_run(&self, id: &JobId) {
         let store = &self.worker.store;
         let view = store.backend().job_view(id.clone()).await.ok().flatten();
+        if let Some(view) = view.as_ref().filter(|view| view.state == JobState::Dead) {
+            let route = view.history.route.as_deref().and_then(|route| route.split_once(' '));
+            self.count_run(route.map(|(_method, route)| route), RunResult::Dead, None);
+        }
         let lock = store.log_name(&self.key);
         let (job, attempt) = (id.log_prefix(), view.as_ref().map(|view| view.attempts));
         match end_reason(view.as_ref()) {

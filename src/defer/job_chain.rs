@@ -162,7 +162,7 @@ impl JobChain {
         started.span = self.run_span(started, request.as_ref().ok());
         let StartedRun { run, label, span, .. } = &*started;
         let _entered = span.enter();
-        self.warn_crashed_run(started);
+        self.report_crashed_run(started);
         tracing::info!(
             node = %store.node(), lock = %store.log_name(&self.key), job = %run.id.log_prefix(),
             attempt = run.attempt, method = label.method(), route = label.route(), "run started"
@@ -202,10 +202,9 @@ impl JobChain {
             Ok(request) => self.execute_run(request, &started).await,
             Err(settlement) => Some(settlement),
         };
-        // The run was lost with its lock. The new holder of the job decides.
+        // The run was lost with its lock. The new holder of the job decides, and counts it.
         let Some(settlement) = settlement else {
             record_lost_lock(&span);
-            self.count_run(&started.label, RunResult::Lost, started_at.elapsed());
             return ChainStep::End(ChainOutcome::AwaitWakeup);
         };
         let settlement = started.apply_cancellation(settlement);
@@ -223,7 +222,7 @@ impl JobChain {
             && (self.is_webhook() || worker.shared_limits.reuse(&worker.store, permit).await);
         match self.settle_and_free_slot(started, settlement, continues).await {
             Some(next_run) => {
-                self.count_run(&label, result, duration);
+                self.count_run(label.route(), result, Some(duration));
                 tracing::info!(
                     node = %worker.store.node(), job = %id.log_prefix(), attempt,
                     method = label.method(), route = label.route(), outcome,
@@ -233,7 +232,6 @@ impl JobChain {
             }
             None => {
                 record_lost_lock(&span);
-                self.count_run(&label, RunResult::Lost, duration);
                 tracing::error!(
                     node = %worker.store.node(), job = %id.log_prefix(), attempt,
                     method = label.method(), route = label.route(),
@@ -244,8 +242,14 @@ impl JobChain {
         }
     }
 
-    /// Counts the end of a run. The run of a webhook job is the delivery of a webhook.
-    fn count_run(&self, label: &RunLabel, result: RunResult, duration: Duration) {
+    /// Counts the end of a run. The run of a webhook job is the delivery of a webhook. The duration
+    /// is not known if another process has lost the run.
+    pub(super) fn count_run(
+        &self,
+        route: Option<&str>,
+        result: RunResult,
+        duration: Option<Duration>,
+    ) {
         if self.is_webhook() {
             record_webhook(match result {
                 RunResult::Done => WebhookResult::Delivered,
@@ -253,7 +257,7 @@ impl JobChain {
                 RunResult::Retry | RunResult::Lost | RunResult::HandedBack => WebhookResult::Retry,
             });
         } else {
-            self.worker.store.counters().record_run(label.route(), result, duration);
+            self.worker.store.counters().record_run(route, result, duration);
         }
     }
 

@@ -6,6 +6,7 @@ use std::{sync::atomic::Ordering, time::Duration};
 use super::{claim_and_settle::StartedRun, job_chain::JobChain, worker::WorkerSettings};
 use crate::{
     durations::{saturating_micros, saturating_millis},
+    instruments::RunResult,
     store::ClaimedRun,
 };
 
@@ -46,10 +47,14 @@ impl JobChain {
     }
 
     /// Logs that the last run of this job did not end before the lease of its lock, if this run
-    /// repeats such a run.
-    pub(super) fn warn_crashed_run(&self, started: &StartedRun) {
+    /// repeats such a run, and counts that run: its own process may have gone.
+    pub(super) fn report_crashed_run(&self, started: &StartedRun) {
         let StartedRun { run, label, .. } = started;
-        let Some(age) = run.crashed_run_age.filter(|_| !self.key.is_webhook()) else { return };
+        let Some(age) = run.crashed_run_age else { return };
+        self.count_run(label.route(), RunResult::Lost, None);
+        if self.key.is_webhook() {
+            return;
+        }
         let store = &self.worker.store;
         tracing::warn!(
             node = %store.node(), lock = %store.log_name(&self.key), job = %run.id.log_prefix(),

@@ -83,13 +83,21 @@ impl StoreCounters {
         let _ = route;
     }
 
-    pub(crate) fn record_run(&self, route: Option<&str>, result: RunResult, duration: Duration) {
+    /// Records the end of a run of a deferred request; `duration` is `None` if it is not known.
+    pub(crate) fn record_run(
+        &self,
+        route: Option<&str>,
+        result: RunResult,
+        duration: Option<Duration>,
+    ) {
         self.runs.increment(result.index());
         #[cfg(feature = "metrics")]
         {
             let route = route.unwrap_or(UNKNOWN_ROUTE);
             metric_list::RUNS.increment(route, &[result.index()]);
-            metric_list::DEFERRED_RUN.record(route, duration.as_secs_f64());
+            if let Some(duration) = duration {
+                metric_list::DEFERRED_RUN.record(route, duration.as_secs_f64());
+            }
         }
         #[cfg(not(feature = "metrics"))]
         let _ = (route, duration);
@@ -103,12 +111,20 @@ impl StoreCounters {
         let _ = queue;
     }
 
-    pub(crate) fn record_task_run(&self, queue: &str, result: TaskResult, duration: Duration) {
+    /// Records the end of a run of a task; `duration` is `None` if it is not known.
+    pub(crate) fn record_task_run(
+        &self,
+        queue: &str,
+        result: TaskResult,
+        duration: Option<Duration>,
+    ) {
         self.task_runs.increment(result.index());
         #[cfg(feature = "metrics")]
         {
             metric_list::TASK_RUNS.increment(queue, &[result.index()]);
-            metric_list::TASK_RUN.record(queue, duration.as_secs_f64());
+            if let Some(duration) = duration {
+                metric_list::TASK_RUN.record(queue, duration.as_secs_f64());
+            }
         }
         #[cfg(not(feature = "metrics"))]
         let _ = (queue, duration);

@@ -48,8 +48,11 @@ pub struct StoreStats {
     pub runs_done: u64,
     /// Runs of deferred requests that will be repeated.
     pub runs_retried: u64,
-    /// Deferred requests that became dead letters.
+    /// Deferred requests that became dead letters, also since the process of their run crashed.
     pub runs_dead: u64,
+    /// Runs of deferred requests that this process repeats, since the process that had them crashed
+    /// or lost their lock.
+    pub runs_lost: u64,
     /// Tasks that were pushed.
     pub tasks_pushed: u64,
     /// Tasks that could not be pushed.
@@ -58,9 +61,10 @@ pub struct StoreStats {
     pub tasks_done: u64,
     /// Runs of tasks that will be repeated.
     pub tasks_retried: u64,
-    /// Tasks that became dead letters.
+    /// Tasks that became dead letters, also since the process of their run crashed.
     pub tasks_dead: u64,
-    /// Runs of tasks whose lease ended before they did.
+    /// Runs of tasks that this process has taken back, since their lease ended before they did: the
+    /// process that had them crashed or stalled.
     pub tasks_lost: u64,
 }
 
@@ -91,6 +95,7 @@ impl StoreCounters {
             runs_done: runs(RunResult::Done),
             runs_retried: runs(RunResult::Retry),
             runs_dead: runs(RunResult::Dead),
+            runs_lost: runs(RunResult::Lost),
             tasks_pushed: pushes(PushResult::Stored),
             tasks_not_pushed: pushes(PushResult::Full)
                 + pushes(PushResult::TooLarge)

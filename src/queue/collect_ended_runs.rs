@@ -1,8 +1,8 @@
 //! Collects ended runs, and turns them into settlements for the next poll.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
-use tokio::{task::JoinError, time::Instant};
+use tokio::task::JoinError;
 
 use super::{
     queue_worker::QueueWorker,
@@ -47,7 +47,7 @@ impl QueueWorkerLoop {
             self.unreadable_tasks.add(delay);
         }
         let outcome = task_outcome(result, &running, self.worker.backoff);
-        self.count_run(task_result(&outcome), running.started_at);
+        self.count_run(task_result(&outcome), Some(running.started_at.elapsed()));
         self.log_failure(&running, &outcome);
         let RunningTask { token, record_bytes, unique_key, .. } = running;
         self.pending_settlements.push(TaskSettlement {
@@ -58,9 +58,10 @@ impl QueueWorkerLoop {
         });
     }
 
-    pub(super) fn count_run(&self, result: TaskResult, started_at: Instant) {
+    /// Counts the end of a run. Its duration is not known if another worker has lost it.
+    pub(super) fn count_run(&self, result: TaskResult, duration: Option<Duration>) {
         let QueueWorker { store, queue, .. } = &self.worker;
-        store.counters().record_task_run(&queue.operator_name(), result, started_at.elapsed());
+        store.counters().record_task_run(&queue.operator_name(), result, duration);
     }
 
     /// Logs a failed run, and what follows it; or that it was cancelled.

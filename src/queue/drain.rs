@@ -157,7 +157,7 @@ impl QueueWorkerLoop {
                     reason: "drained, may have run".into(),
                 }
             };
-            self.count_run(task_result(&outcome), started_at);
+            self.count_run(task_result(&outcome), Some(started_at.elapsed()));
             self.pending_settlements.push(TaskSettlement {
                 run: token,
                 record_bytes,

@@ -20,7 +20,7 @@ use super::{
     task_run_span::run_in_span,
 };
 use crate::{
-    instruments::record_task_start,
+    instruments::{TaskResult, record_task_start},
     store::{
         MAX_BYTES_PER_STEP, MAX_TASKS_PER_STEP, RunToken, StartedTask, TaskOutcome,
         TaskPollCommand, TaskRecord, TaskSettlement,
@@ -61,6 +61,11 @@ impl QueueWorkerLoop {
             settlements.iter().zip(&reply.settled).filter(|(_, was_accepted)| !**was_accepted);
         for (settlement, _) in rejected {
             tracing::warn!(task = %settlement.run.id.log_prefix(), "settlement rejected: the run had been lost");
+        }
+        for (result, run_count) in
+            [(TaskResult::Lost, reply.lost_runs), (TaskResult::Dead, reply.dead_runs)]
+        {
+            (0..run_count).for_each(|_| self.count_run(result, None));
         }
         // A wake-up does not tell whether it removed the worker from the idle ones: the timer
         // worker is woken and stays, and an idle poll in flight may have registered it again. The

@@ -6,7 +6,6 @@ use tokio::time::Instant;
 
 use super::{queue_worker::QueueWorker, queue_worker_loop::QueueWorkerLoop};
 use crate::{
-    instruments::TaskResult,
     key::Key,
     store::{MAX_TASKS_PER_STEP, RunToken, Store},
 };
@@ -51,11 +50,11 @@ impl QueueWorkerLoop {
             first_expiry.map_or(latest, |expiry| renewal_time(expiry, lease).min(latest));
     }
 
+    /// Cancels a lost run. The poll that takes it back counts it, in this process or in another one.
     pub(super) fn cancel_run(&mut self, token: &RunToken) {
         if let Some(run) = self.running.remove(&token.id) {
             tracing::warn!(task = %token.id.log_prefix(), "run lost: its lease ended");
             run.abort_handle.abort();
-            self.count_run(TaskResult::Lost, run.started_at);
         }
     }
 }

@@ -65,10 +65,8 @@ async fn enqueue_repeatable(store: &Store, target: &str) -> JobId {
     send_enqueue(store, envelope_command(key.clone(), id, 3, envelope)).await
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_job_reports_that_the_process_of_its_last_run_has_gone() {
-    let (log, _reads) = CapturedLog::start_capture();
-    let store = Store::memory().log_names(true);
+/// Worker whose first run of a job does not end.
+fn spawn_worker_with_endless_first_run(store: &Store) -> SpawnedWorker {
     let routes = FnReplayer::new(|head: HttpRequestHead, marker| async move {
         if marker.job().attempt == 1 {
             std::future::pending::<()>().await;
@@ -76,20 +74,41 @@ async fn a_job_reports_that_the_process_of_its_last_run_has_gone() {
         marker.pass_own_lock(&lock_key_of(&head.target));
         outcome_with_status(200)
     });
-    let worker_of = |store: &Store| {
-        SpawnedWorker::spawn_worker(DeferWorker::new(store, routes.clone()).lease(10 * SECOND))
-    };
-    let killed = worker_of(&store.as_another_process());
-    let id = enqueue_repeatable(&store, "/7").await;
-    while get_job(&store, &id).await.state != JobState::Running {
+    SpawnedWorker::spawn_worker(DeferWorker::new(store, routes).lease(10 * SECOND))
+}
+
+/// Kills the process of the first run of a job, and waits until another one has ended the job.
+async fn end_after_killed_run(store: &Store, id: &JobId) -> JobState {
+    let killed = spawn_worker_with_endless_first_run(&store.as_another_process());
+    while get_job(store, id).await.state != JobState::Running {
         tokio::time::sleep(SECOND / 10).await;
     }
     // Its lease is renewed meanwhile.
     tokio::time::sleep(20 * SECOND).await;
     killed.kill().await;
-    let worker = worker_of(&store);
-    assert_eq!(wait_until_ended(&store, &id).await, JobState::Done);
+    let worker = spawn_worker_with_endless_first_run(store);
+    let state = wait_until_ended(store, id).await;
     worker.stop().await;
+    state
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_its_killed_process_may_have_done_is_counted_as_dead() {
+    let store = Store::memory();
+    let id = enqueue_job(&store, "/7").await;
+    assert_eq!(end_after_killed_run(&store, &id).await, JobState::Dead);
+    let stats = store.stats();
+    assert_eq!((stats.runs_lost, stats.runs_done, stats.runs_dead), (0, 0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_reports_that_the_process_of_its_last_run_has_gone() {
+    let (log, _reads) = CapturedLog::start_capture();
+    let store = Store::memory().log_names(true);
+    let id = enqueue_repeatable(&store, "/7").await;
+    assert_eq!(end_after_killed_run(&store, &id).await, JobState::Done);
+    let stats = store.stats();
+    assert_eq!((stats.runs_lost, stats.runs_done, stats.runs_dead), (1, 1, 0));
     let text = log.text();
     let mut lines = text.lines().filter(|line| line.contains("lock taken over: "));
     let line = lines.next().expect("it is reported");

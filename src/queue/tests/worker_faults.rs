@@ -65,6 +65,28 @@ async fn run_without_renewal_is_cancelled_before_lease_end() {
     faults.set("renew_runs", BackendFault::Unavailable, 0);
     tokio::time::sleep(SECOND * 90).await;
     assert_eq!(log.attempts(), [1, 2]);
+    let stats = store.stats();
+    assert_eq!((stats.tasks_lost, stats.tasks_done), (1, 1), "each run is counted once");
+    worker.stop().await;
+}
+
+/// Their own process may have gone.
+#[tokio::test(start_paused = true)]
+async fn lost_runs_are_counted_by_the_process_that_takes_them_back() {
+    let (store, log) = (Store::memory(), TaskRunLog::default());
+    let queue = text_queue(&store);
+    push_text(&queue, "sleep 5000").await;
+    push_text(&queue.clone().once(), "sleep 5000").await;
+    let gone = store.as_another_process();
+    let killed = SpawnedQueueWorker::start(scripted_worker(&text_queue(&gone), &log));
+    wait_until_idle().await;
+    assert_eq!(log.attempts(), [1, 1]);
+    killed.task.abort();
+    let worker = SpawnedQueueWorker::start(scripted_worker(&queue, &log));
+    tokio::time::sleep(SECOND * 60).await;
+    assert_eq!(log.attempts(), [1, 1, 2]);
+    let stats = store.stats();
+    assert_eq!((stats.tasks_lost, stats.tasks_dead, stats.tasks_done), (1, 1, 1));
     worker.stop().await;
 }
 

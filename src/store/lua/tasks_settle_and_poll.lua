@@ -31,7 +31,8 @@
 --   text with one character per settlement: '1' stored, '0' the run was lost before
 --   us until the worker's next poll; '-1' = no time is set
 --   '0' the worker is not listed as idle, '1' it is, '2' it is and no task waits, runs or has to be
---     deleted
+--     deleted; if runs were taken back, followed by ',<runs>,<runs>': those that did not make their
+--     tasks dead letters, and those that did
 --   then, per started run: id, attempt, record
 -- The records have at most MAX_READ_BYTES together, but at least one is returned. If that limit
 -- leaves due tasks behind, or if more leases have ended than one call handles, the worker must poll
@@ -65,14 +66,16 @@ local RECORDS_PER_READ = 16
 
 local last_poll = call('GET', LAST_POLL)
 if last_poll then
-  local last_number, last_outcomes, last_ids = match(last_poll, '^(%d+) (%d*) (.*)$')
+  local last_number, last_outcomes, last_lapsed, last_ids =
+    match(last_poll, '^(%d+) (%d*)([%d,]*) (.*)$')
   -- A poll that arrives after its successor: no caller waits for its reply.
   if #last_number > #poll_number
     or #last_number == #poll_number and last_number > poll_number then
     return {'', '-1', '0'}
   end
   if last_number == poll_number then
-    local results = {last_outcomes, '0', call('ZSCORE', IDLE_WORKERS, worker) and '1' or '0'}
+    local is_idle = call('ZSCORE', IDLE_WORKERS, worker)
+    local results = {last_outcomes, '0', (is_idle and '1' or '0') .. last_lapsed}
     for i = 1, #last_ids, ID_LENGTH do
       local id = sub(last_ids, i, i + ID_LENGTH - 1)
       local record = call('ZSCORE', LEASES, id .. run_suffix) and call('HGET', RECORDS, id)
@@ -92,7 +95,9 @@ if meta[2] then guard, guarded_us = parse_timer_worker(meta[2]) end
 -- soonest_retry_us: earliest due time of the tasks that this call puts back into the queue.
 -- has_failure_notes: true if any task has failed; nil = not asked yet. Mostly none has, and `zm`
 -- does not exist.
+-- lapsed_counts: runs that were taken back, as in the reply.
 local soonest_retry_us, has_failure_notes
+local lapsed_counts = ''
 local swept_us = tonumber(meta[3]) or 0
 local is_sweep_due = now_us - swept_us >= 1000000 or now_us < swept_us
 -- An idle queue mostly has no task at all, and then its keys need not be read.
@@ -217,7 +222,7 @@ if is_sweep_due or has_lapsed_leases or has_limits or has_special_settlements ==
   function slow_path.reap_lapsed()
     local lapsed_runs =
       call('ZRANGEBYSCORE', LEASES, '-inf', integer(now_us), 'LIMIT', '0', PAGE_SIZE)
-    local members, read_bytes = {}, 0
+    local members, read_bytes, dead_count = {}, 0, 0
     for i, member in ipairs(lapsed_runs) do
       read_bytes = read_bytes + call('HSTRLEN', RECORDS, sub(member, 1, ID_LENGTH))
       if i > 1 and read_bytes > MAX_READ_BYTES then break end
@@ -237,12 +242,14 @@ if is_sweep_due or has_lapsed_leases or has_limits or has_special_settlements ==
         if is_repeatable == '0' or attempts >= tonumber(max_attempts or '0')
           or crash_count >= tonumber(max_crashes) then
           add_dead_letter(id, #record, unique_key)
+          dead_count = dead_count + 1
         else
           -- All are due, and keep their order.
           requeue_task(id, now_us - #members + i)
         end
       end
     end
+    if members[1] then lapsed_counts = ',' .. #members - dead_count .. ',' .. dead_count end
     return #members < #lapsed_runs or #lapsed_runs == PAGE_SIZE
   end
   -- Returns the number of tasks that may be started now, and the time at which there may be more,
@@ -474,7 +481,9 @@ else
     notify_sooner(guard)
   end
 end
-call('SET', LAST_POLL, poll_number .. ' ' .. outcomes .. ' ' .. started_ids, 'PX', poll_ttl_ms)
+call('SET', LAST_POLL, poll_number .. ' ' .. outcomes .. lapsed_counts .. ' ' .. started_ids,
+  'PX', poll_ttl_ms)
+idle_state = idle_state .. lapsed_counts
 if started_count == 1 then
   return {outcomes, wait_us, idle_state, results[1], results[2], results[3]}
 end

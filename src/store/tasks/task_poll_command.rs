@@ -106,7 +106,8 @@ pub(crate) enum TaskOutcome {
     },
 }
 
-/// Outcome of a poll: the stored settlements, the started runs, and the time of the next poll.
+/// Outcome of a poll: the stored settlements, the started runs, the time of the next poll, and the
+/// runs that it has taken back.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct TaskPollOutcome {
     /// For each settlement, true if it is stored, and false if the run had been lost.
@@ -118,6 +119,11 @@ pub(crate) struct TaskPollOutcome {
     pub(crate) is_listed_idle: bool,
     /// The worker is listed as idle, and no task waits, runs, or is to be deleted.
     pub(crate) is_queue_idle: bool,
+    /// Runs with an ended lease whose tasks did not become dead letters: they run again, or their
+    /// records have vanished.
+    pub(crate) lost_runs: u32,
+    /// Runs with an ended lease whose tasks have become dead letters.
+    pub(crate) dead_runs: u32,
 }
 
 /// Run that has started.

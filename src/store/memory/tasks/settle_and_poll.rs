@@ -18,6 +18,8 @@ pub(super) struct LastPollReply {
     poll_number: u64,
     settled: Vec<bool>,
     started: Vec<TaskId>,
+    lost_runs: u32,
+    dead_runs: u32,
 }
 
 /// Poll in progress.
@@ -30,6 +32,10 @@ pub(super) struct PollState<'a> {
     pub(super) trims_left: usize,
     /// More dead letters may have to be deleted.
     pub(super) has_more_to_trim: bool,
+    /// Runs that were taken back and did not make their tasks dead letters.
+    pub(super) lost_runs: u32,
+    /// Runs that were taken back and made their tasks dead letters.
+    pub(super) dead_runs: u32,
 }
 
 impl PollState<'_> {
@@ -71,6 +77,8 @@ impl QueueTransaction<'_> {
             earliest_retry_us: None,
             trims_left: MAX_TASKS_PER_STEP,
             has_more_to_trim: false,
+            lost_runs: 0,
+            dead_runs: 0,
         };
         let settled: Vec<bool> = command
             .settlements
@@ -86,7 +94,7 @@ impl QueueTransaction<'_> {
         let started: Vec<_> = due.ids.iter().filter_map(|id| self.start_task(id, &poll)).collect();
         self.sweep_expired();
         self.sweep_dead_letters(&mut poll);
-        self.store_last_poll(command, settled.clone(), &started);
+        self.store_last_poll(&poll, settled.clone(), &started);
         let idle = self.update_idle_worker(command, &due, started.len(), poll.earliest_retry_us);
         let is_queue_idle = idle.is_listed_idle
             && self.is_drained()
@@ -98,22 +106,27 @@ impl QueueTransaction<'_> {
             next_poll_in: idle.next_poll_in,
             is_listed_idle: idle.is_listed_idle,
             is_queue_idle,
+            lost_runs: poll.lost_runs,
+            dead_runs: poll.dead_runs,
         }
     }
 
     /// Remembers the reply for a repeated call of this poll.
     fn store_last_poll(
         &mut self,
-        command: &TaskPollCommand,
+        poll: &PollState<'_>,
         settled: Vec<bool>,
         started: &[StartedTask],
     ) {
+        let command = poll.command;
         let expires_ms = ServerTime::from_micros(self.now_us)
             .deadline_after(command.lease + Duration::from_secs(600));
         let last_poll = LastPollReply {
             poll_number: command.poll_number,
             settled,
             started: started.iter().map(|task| task.id.clone()).collect(),
+            lost_runs: poll.lost_runs,
+            dead_runs: poll.dead_runs,
         };
         self.queue.last_polls.insert(&command.worker, last_poll, Some(expires_ms));
     }
@@ -149,6 +162,8 @@ impl QueueTransaction<'_> {
             next_poll_in: Some(Duration::ZERO),
             is_listed_idle,
             is_queue_idle: false,
+            lost_runs: last_poll.lost_runs,
+            dead_runs: last_poll.dead_runs,
         })
     }
 

@@ -96,6 +96,7 @@ impl QueueTransaction<'_> {
             else {
                 self.queue.task_histories.remove(&run.id);
                 self.queue.stats.lost += 1;
+                poll.lost_runs += 1;
                 continue;
             };
             self.record_failure(&run.id, TaskFault::Crashed, "crashed, may have run");
@@ -108,7 +109,9 @@ impl QueueTransaction<'_> {
                 || history.crashes >= poll.command.dead_letter_limits.max_crashes
             {
                 self.move_to_dead_letters(&run.id, record_bytes, unique_key.as_ref(), poll);
+                poll.dead_runs += 1;
             } else {
+                poll.lost_runs += 1;
                 self.schedule_retry(&run.id, self.now_us, poll);
             }
         }

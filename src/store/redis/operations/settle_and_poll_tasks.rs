@@ -92,7 +92,8 @@ fn parse_poll_reply(
     // A poll that arrives after its successor gets no results: its runs are over.
     settled.resize(settlement_count, false);
     let next_poll_in = reader.read_text()?.parse().ok().map(Duration::from_micros);
-    let idle_state = reader.read_number()?;
+    let (idle_state, [lost_runs, dead_runs]) =
+        parse_idle_state(&reader.read_text()?).ok_or_else(|| reader.protocol_error())?;
     let mut started = Vec::new();
     while !reader.is_empty() {
         let id = TaskId::parse(&reader.read_text()?).ok_or_else(|| reader.protocol_error())?;
@@ -105,5 +106,17 @@ fn parse_poll_reply(
         next_poll_in,
         is_listed_idle: idle_state > 0,
         is_queue_idle: idle_state > 1,
+        lost_runs,
+        dead_runs,
     })
+}
+
+/// Parses the state of the worker, and the numbers of runs that were taken back, if any were.
+fn parse_idle_state(text: &str) -> Option<(u32, [u32; 2])> {
+    let numbers: Vec<u32> = text.split(',').map(str::parse).collect::<Result<_, _>>().ok()?;
+    match *numbers {
+        [idle_state] => Some((idle_state, [0, 0])),
+        [idle_state, lost_runs, dead_runs] => Some((idle_state, [lost_runs, dead_runs])),
+        _ => None,
+    }
 }

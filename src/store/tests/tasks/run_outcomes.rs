@@ -20,6 +20,7 @@ on_every_store!(
     run_with_expired_lease_is_retried,
     reaped_run_cannot_renew_or_settle,
     crashed_task_without_retry_becomes_dead,
+    poll_tells_which_runs_it_has_taken_back,
     task_becomes_dead_after_max_crashes,
     two_workers_share_due_tasks,
     cancelled_run_deletes_its_task_and_frees_its_unique_key,
@@ -156,6 +157,23 @@ async fn crashed_task_without_retry_becomes_dead(rig: &StoreHarness) {
     assert_eq!(view.history.failures[0].reason, "crashed, may have run");
     // The unique key of a dead task is free.
     rig.push_task(unique_push_command("b", "k", None)).await;
+}
+
+async fn poll_tells_which_runs_it_has_taken_back(rig: &StoreHarness) {
+    for retry_after_crash in [true, false, true] {
+        rig.push_task(TaskPushCommand { retry_after_crash, ..push_command("a") }).await;
+    }
+    let (dead, alive) = (PollingWorker::new(rig), PollingWorker::new(rig));
+    assert_eq!(dead.start_runs(3).await.len(), 3);
+    rig.advance_past(RUN_LEASE).await;
+    let command = alive.poll_command(2, Vec::new());
+    let reply = alive.poll_tasks(command.clone()).await;
+    assert_eq!((reply.lost_runs, reply.dead_runs, reply.started.len()), (2, 1, 2));
+    let repeated = alive.poll_tasks(command).await;
+    assert_eq!((repeated.lost_runs, repeated.dead_runs), (2, 1), "the first reply may be lost");
+    assert_eq!(repeated.started, reply.started);
+    let next = alive.poll_tasks(alive.poll_command(0, Vec::new())).await;
+    assert_eq!((next.lost_runs, next.dead_runs), (0, 0));
 }
 
 async fn task_becomes_dead_after_max_crashes(rig: &StoreHarness) {
