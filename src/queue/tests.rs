@@ -4,6 +4,7 @@ mod cancelled_runs;
 mod dead_letter_search;
 mod handler_errors;
 mod idle_worker;
+mod queue_registration;
 mod run_lease;
 #[cfg(feature = "seal")]
 mod sealed_payloads;

@@ -125,6 +125,10 @@ impl Backend for FaultyBackend {
         self.faults.abandoned_connections()
     }
 
+    fn server_generation(&self) -> u64 {
+        self.faults.server_generation()
+    }
+
     fn acquire(&self, call: AcquireCommand) -> StoreFuture<'_, AcquireReply> {
         self.call_with_fault("acquire", |memory| memory.acquire(call))
     }

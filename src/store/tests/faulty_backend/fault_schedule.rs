@@ -45,10 +45,14 @@ pub(crate) struct FaultSchedule(
     Arc<Mutex<HashMap<&'static str, (BackendFault, usize)>>>,
     CallCounts,
     Arc<AtomicU64>,
+    ServerGeneration,
 );
 
 /// Number of calls of each operation.
 type CallCounts = Arc<Mutex<HashMap<&'static str, usize>>>;
+
+/// Number of times that the server was replaced.
+type ServerGeneration = Arc<AtomicU64>;
 
 impl FaultSchedule {
     /// Applies a fault to the next `calls` calls of an operation.
@@ -61,6 +65,11 @@ impl FaultSchedule {
         self.2.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Makes the store report that its server was replaced, or has lost its data. The data stay.
+    pub(crate) fn replace_server(&self) {
+        self.3.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Returns the number of calls that will still get the fault.
     pub(crate) fn remaining(&self, operation: &'static str) -> usize {
         self.0.lock().get(operation).map_or(0, |(_, remaining)| *remaining)
@@ -69,6 +78,10 @@ impl FaultSchedule {
     /// Returns the number of calls of an operation.
     pub(crate) fn call_count(&self, operation: &'static str) -> usize {
         self.1.lock().get(operation).copied().unwrap_or(0)
+    }
+
+    pub(super) fn server_generation(&self) -> u64 {
+        self.3.load(Ordering::Acquire)
     }
 
     pub(super) fn abandoned_connections(&self) -> u64 {
