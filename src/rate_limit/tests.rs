@@ -5,6 +5,7 @@ mod access_lists;
 mod cancellation;
 mod changed_policies;
 mod charge_settlement;
+mod check_span;
 mod fleet_policies;
 mod gate_requests;
 mod lease_prefetch;
