@@ -148,7 +148,10 @@ async fn prometheus_shows_what_the_clients_saw() {
     // Each query of the dashboard and the alerts is valid, and asks for metrics that exist.
     let alert_queries = prometheus.alert_queries().await;
     assert!(!alert_queries.is_empty(), "Prometheus loads the alerts");
-    let known = labels_of_metrics(&measured.metrics_pages().await);
+    let known = labels_of_series();
+    for (series, labels) in labels_on_pages(&measured.metrics_pages().await) {
+        assert_eq!(known.get(&series), Some(&labels), "{series}");
+    }
     for query in dashboard_queries().into_iter().chain(alert_queries) {
         prometheus.query(&query).await.unwrap_or_else(|error| panic!("{query}: {error}"));
         for selector in MetricSelector::parse_query(&query) {
@@ -176,32 +179,37 @@ fn each_alert_links_to_a_section_of_the_book() {
     }
 }
 
-/// Metrics that the demos do not have without a fault, a waiter, a webhook or a task queue, with
-/// their labels.
-const UNSEEN_METRICS: [(&str, &[&str]); 13] = [
-    ("lockgate_lock_losses_total", &["lock", "cause"]),
-    ("lockgate_lock_handovers_total", &["lock", "via"]),
-    ("lockgate_lock_wait_seconds_bucket", &["lock", "le"]),
-    ("lockgate_webhooks_total", &["outcome"]),
-    ("lockgate_tasks_pushed_total", &["queue", "outcome"]),
-    ("lockgate_task_runs_total", &["queue", "outcome"]),
-    ("lockgate_task_run_seconds_bucket", &["queue", "le"]),
-    ("lockgate_task_start_delay_seconds_bucket", &["queue", "le"]),
-    ("lockgate_queue_tasks", &["queue", "state"]),
-    ("lockgate_queue_oldest_due_seconds", &["queue"]),
-    ("lockgate_queue_bytes", &["queue"]),
-    ("lockgate_queue_paused", &["queue"]),
-    ("lockgate_worker_slots", &["queue", "state"]),
-];
+/// The gauge whose name ends like that of a histogram.
+const GAUGE_IN_SECONDS: &str = "lockgate_queue_oldest_due_seconds";
 
-/// Names of the labels of each metric: those of the pages, and those of [`UNSEEN_METRICS`].
-fn labels_of_metrics(pages: &[String]) -> BTreeMap<String, BTreeSet<String>> {
-    let unseen = UNSEEN_METRICS.map(|(metric, labels)| {
-        (metric.to_owned(), labels.iter().map(|label| (*label).to_owned()).collect())
-    });
-    let mut metrics: BTreeMap<String, BTreeSet<String>> = unseen.into();
-    let samples = pages.iter().flat_map(|page| page.lines()).filter(|line| !line.starts_with('#'));
-    for sample in samples.filter(|line| !line.is_empty()) {
+/// Names of the labels of all series, also of those that the demos do not have without a fault, a
+/// waiter, a webhook or a task queue.
+fn labels_of_series() -> BTreeMap<String, BTreeSet<String>> {
+    let frozen = fs::read_to_string(repository_file("src/metrics/frozen_metrics.txt"));
+    let mut series = BTreeMap::new();
+    for line in frozen.expect("the frozen list").lines() {
+        let mut words = line.split(' ').map(str::to_owned);
+        let metric = words.next().expect("a name");
+        let labels: BTreeSet<_> = words.collect();
+        let is_histogram = ["_seconds", "_ratio", "_size"].iter().any(|end| metric.ends_with(end));
+        if is_histogram && metric != GAUGE_IN_SECONDS {
+            let le = "le".to_owned();
+            series.insert(format!("{metric}_bucket"), labels.iter().cloned().chain([le]).collect());
+            series.insert(format!("{metric}_sum"), labels.clone());
+            series.insert(format!("{metric}_count"), labels);
+        } else {
+            series.insert(metric, labels);
+        }
+    }
+    series
+}
+
+/// Names of the labels of the series of lockgate on pages of metrics.
+fn labels_on_pages(pages: &[String]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut metrics: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let samples =
+        pages.iter().flat_map(|page| page.lines()).filter(|line| line.starts_with("lockgate_"));
+    for sample in samples {
         let (name, labels) = match sample.split_once('{') {
             Some((name, rest)) => (name, rest.rsplit_once('}').expect("a closed list").0),
             None => (sample.split_once(' ').expect("a value").0, ""),
