@@ -76,8 +76,8 @@ impl HistogramFamily {
     }
 }
 
-/// Uses a handle, and keeps it. A handle that was taken before a recorder is installed would never
-/// count: the recorder that the facade has until then is of size 0, and its handles are not kept.
+/// Uses a handle, and keeps it, unless no recorder is installed: the one that the facade has until
+/// then is of size 0, and its handles count nothing, even after another is installed.
 fn with_handle<H>(
     cell: &OnceLock<H>,
     register: impl FnOnce(&dyn Recorder) -> H,

@@ -1,8 +1,7 @@
 //! Metrics for the recorder of the crate [`metrics`](https://docs.rs/metrics) (feature `metrics`).
 //!
-//! Counters and histograms are recorded where they happen, in every process. Install a recorder
-//! before the first request: a metric that was first used without one never counts. Gauges of the
-//! store are set by [`collect`].
+//! Counters and histograms are recorded where they happen, in every process. What happens before a
+//! recorder is installed is not counted. Gauges are set by [`collect`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")]

@@ -17,6 +17,9 @@ use crate::{
     store::Store,
 };
 
+/// Page that lists all metrics.
+const METRICS_PAGE: &str = include_str!("../../docs/observability.md");
+
 /// Values by metric with its labels.
 #[derive(Debug, Default, Clone)]
 struct TestRecorder(Arc<Mutex<BTreeMap<String, f64>>>);
@@ -107,9 +110,44 @@ fn names_and_labels_are_frozen() {
     }
 }
 
+#[test]
+fn each_metric_with_its_labels_and_their_values_is_on_the_page() {
+    let assert_documents = |text: &str, name: &str, words: &[&str]| {
+        for word in words {
+            assert!(text.contains(&format!("`{word}`")), "{name}: no `{word}` in {text}");
+        }
+    };
+    let row_of = |name: &str| {
+        let cell = format!("`{}`", name.strip_prefix("lockgate_").expect("a prefix"));
+        let rows = METRICS_PAGE.lines().filter_map(|line| line.strip_prefix("| "));
+        let row =
+            rows.filter(|row| row.split('|').next().is_some_and(|names| names.contains(&cell)));
+        row.collect::<Vec<_>>().concat()
+    };
+    for (family, _) in COUNTERS {
+        let row = row_of(family.name);
+        assert_documents(&row, family.name, &[family.label]);
+        for (label, values) in family.variants {
+            assert_documents(&row, family.name, &[label]);
+            assert_documents(&row, family.name, values);
+        }
+    }
+    for (family, _) in HISTOGRAMS {
+        assert_documents(&row_of(family.name), family.name, &[family.label]);
+    }
+    for (name, labels, _) in GAUGES {
+        let (_, text) = METRICS_PAGE.split_once("These gauges belong").expect("their paragraphs");
+        assert_documents(text, name, &[&name["lockgate_".len()..]]);
+        assert_documents(text, name, labels);
+    }
+}
+
 /// One test for all engines, since there is one recorder in a process.
 #[tokio::test]
 async fn operations_of_all_engines_are_counted() {
+    // What is counted before the installation is lost. What happens after it is not.
+    let early = Store::memory().lock("order:7").acquire().await.expect("it is free");
+    early.release().await;
     let recorder = TestRecorder::default();
     metrics::set_global_recorder(recorder.clone()).expect("no other test sets one");
     let store = Store::memory();
