@@ -10,7 +10,7 @@ use std::sync::{
 pub(crate) const MAX_LABEL_VALUES: usize = 256;
 
 /// Value of a label beyond `MAX_LABEL_VALUES`.
-const OTHER: &str = "other";
+pub(crate) const OTHER: &str = "other";
 
 /// Twice as many as values, so that a look-up soon meets its value or an empty slot.
 const SLOT_COUNT: usize = 2 * MAX_LABEL_VALUES;

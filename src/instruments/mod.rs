@@ -11,7 +11,7 @@
 
 mod deployed_policy;
 #[cfg(feature = "metrics")]
-mod handle_table;
+pub(crate) mod handle_table;
 #[cfg(feature = "metrics")]
 mod metric_family;
 #[cfg(feature = "metrics")]

@@ -3,17 +3,25 @@
 use std::time::Duration;
 
 use metrics::{Label, gauge};
-use tokio::{sync::Mutex, time::Instant};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use crate::{defer::DeferStats, error::Error, queue::QueueInfo, store::Store};
+use super::{queue_gauges::QueueGauges, queue_labels::QueueLabels};
+use crate::{defer::DeferStats, error::Error, store::Store};
 
 /// Time for which gauges of the store are not read again. Each of the processes exports them, and
 /// several scrapers may ask each process.
 const STORE_GAUGES_TTL: Duration = Duration::from_secs(5);
 
-/// Time of the last collection. The mutex is held during one, so that concurrent callers share it.
+/// What the last collections of a store handle have set.
 #[derive(Default)]
-struct LastCollection(Mutex<Option<Instant>>);
+struct LastCollection {
+    /// Queues of the workers of this process.
+    worker_queues: Mutex<QueueLabels>,
+    /// Time of the last collection from the store, and its queues. The mutex is held during one, so
+    /// that concurrent callers share it.
+    store_gauges: tokio::sync::Mutex<(Option<Instant>, QueueLabels)>,
+}
 
 /// Sets the gauges of this process, and those of the store if the last collection is 5 s old.
 ///
@@ -22,13 +30,15 @@ struct LastCollection(Mutex<Option<Instant>>);
 ///
 /// Cancel safe: it changes nothing but gauges.
 pub async fn collect(store: &Store) {
-    collect_process_gauges(store);
     let last_collection = store.extension::<LastCollection>();
-    let mut collected_at = last_collection.0.lock().await;
+    collect_process_gauges(store);
+    collect_worker_gauges(store, &mut last_collection.worker_queues.lock());
+    let mut store_gauges = last_collection.store_gauges.lock().await;
+    let (collected_at, queues) = &mut *store_gauges;
     if collected_at.is_some_and(|at| at.elapsed() < STORE_GAUGES_TTL) {
         return;
     }
-    if let Err(error) = collect_store_gauges(store).await {
+    if let Err(error) = collect_store_gauges(store, queues).await {
         crate::throttle::throttled!(warn, %error, "gauges of the store were not collected");
     }
     *collected_at = Some(Instant::now());
@@ -40,18 +50,25 @@ fn collect_process_gauges(store: &Store) {
     set("lockgate_lock_waiters", &[], crate::lock::waiter_count(store) as u64);
     set("lockgate_undo_pending", &[], store.pending_undo_count() as u64);
     set("lockgate_store_breaker_open", &[], store.backend().has_open_breaker().into());
-    for worker in store.counters().workers() {
+}
+
+fn collect_worker_gauges(store: &Store, queues: &mut QueueLabels) {
+    let workers = store.counters().workers();
+    let slots = workers.iter().map(|worker| {
         let queue = worker.queue.as_deref().unwrap_or("deferred requests");
         let busy = worker.busy();
-        let set_slots = |state, slots: usize| {
-            set("lockgate_worker_slots", &[("queue", queue), ("state", state)], slots as u64);
-        };
-        set_slots("busy", busy);
-        set_slots("free", worker.slots - busy);
+        (queue.to_owned(), (busy as u64, (worker.slots - busy) as u64))
+    });
+    let slots_by_queue =
+        queues.merge(slots, |sum, (busy, free)| *sum = (sum.0 + busy, sum.1 + free));
+    for (queue, (busy, free)) in slots_by_queue {
+        for (state, slots) in [("busy", busy), ("free", free)] {
+            set("lockgate_worker_slots", &[("queue", &queue), ("state", state)], slots);
+        }
     }
 }
 
-async fn collect_store_gauges(store: &Store) -> Result<(), Error> {
+async fn collect_store_gauges(store: &Store, queue_labels: &mut QueueLabels) -> Result<(), Error> {
     let jobs = store.deferred_jobs();
     let (stats, paused, workers, queues) = tokio::try_join!(
         jobs.stats(),
@@ -62,7 +79,10 @@ async fn collect_store_gauges(store: &Store) -> Result<(), Error> {
     set_job_gauges(&stats);
     set("lockgate_deferred_paused", &[], paused.into());
     set("lockgate_deferred_workers", &[], workers);
-    queues.iter().for_each(set_queue_gauges);
+    let gauges = queues.iter().map(|queue| (queue.name.clone(), QueueGauges::new(queue)));
+    for (queue, gauges) in queue_labels.merge(gauges, QueueGauges::merge) {
+        gauges.export(&queue);
+    }
     Ok(())
 }
 
@@ -75,27 +95,11 @@ fn set_job_gauges(stats: &DeferStats) {
     set("lockgate_deferred_bytes", &[], stats.bytes);
 }
 
-fn set_queue_gauges(queue: &QueueInfo) {
-    let QueueInfo { name, stats, oldest_due } = queue;
-    let labels = [("queue", name.as_str())];
-    let set_state = |state, count| {
-        set("lockgate_queue_tasks", &[("queue", name), ("state", state)], count);
-    };
-    set_state("due", stats.due);
-    set_state("delayed", stats.waiting.saturating_sub(stats.due));
-    set_state("running", stats.running);
-    set_state("dead", stats.dead_letters);
-    set("lockgate_queue_bytes", &labels, stats.bytes);
-    set("lockgate_queue_paused", &labels, stats.paused.into());
-    let oldest_due = oldest_due.unwrap_or_default().as_secs_f64();
-    gauge!("lockgate_queue_oldest_due_seconds", to_labels(&labels)).set(oldest_due);
-}
-
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
-fn set(name: &'static str, labels: &[(&'static str, &str)], value: u64) {
+pub(super) fn set(name: &'static str, labels: &[(&'static str, &str)], value: u64) {
     gauge!(name, to_labels(labels)).set(value as f64);
 }
 
-fn to_labels(labels: &[(&'static str, &str)]) -> Vec<Label> {
+pub(super) fn to_labels(labels: &[(&'static str, &str)]) -> Vec<Label> {
     labels.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())).collect()
 }

@@ -19,6 +19,8 @@
 
 mod collector;
 mod describe;
+mod queue_gauges;
+mod queue_labels;
 #[cfg(test)]
 mod tests;
 

@@ -1,5 +1,7 @@
 //! The names, kinds and labels of all metrics are frozen: dashboards and alerts depend on them.
 
+mod gauges;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
@@ -69,6 +71,22 @@ impl TestRecorder {
 
     fn value(&self, metric: &str) -> Option<f64> {
         self.0.lock().expect("no panic").get(metric).copied()
+    }
+
+    /// Returns the values of a metric in one state, one for each queue.
+    fn values(&self, metric: &str, state: &str) -> Vec<f64> {
+        let (start, end) = (format!("{metric}{{"), format!("state={state}}}"));
+        let values = self.0.lock().expect("no panic");
+        let found = values.iter().filter(|(key, _)| key.starts_with(&start) && key.ends_with(&end));
+        found.map(|(_, value)| *value).collect()
+    }
+
+    /// Returns the values of a label of all metrics.
+    fn label_values(&self, label: &str) -> BTreeSet<String> {
+        let values = self.0.lock().expect("no panic");
+        let labels = values.keys().flat_map(|key| key.split(['{', ',', '}']));
+        let found = labels.filter_map(|pair| pair.strip_prefix(label)?.strip_prefix('='));
+        found.map(str::to_owned).collect()
     }
 }
 
