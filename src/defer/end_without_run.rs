@@ -16,8 +16,8 @@ const LOST: &str = "lost";
 const DEADLINE: &str = "deadline";
 
 impl JobChain {
-    /// Logs why a job has ended without another run, and counts it if it is dead. The reply to the claim does not contain the
-    /// reason, so the store is asked for it: such an end is rare.
+    /// Logs why a job has ended without another run, and counts it if it is dead. The reply to the
+    /// claim does not contain the reason, so the store is asked for it: such an end is rare.
     pub(super) async fn report_end_without_run(&self, id: &JobId) {
         let store = &self.worker.store;
         let view = store.backend().job_view(id.clone()).await.ok().flatten();

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::instruments::handle_table::{MAX_LABEL_VALUES, OTHER};
 
-/// Queues that have had gauges, at most `MAX_LABEL_VALUES`. They are remembered, because an exporter
-/// shows the last value of a gauge for as long as the process lives.
+/// Queues that have had gauges, at most `MAX_LABEL_VALUES`. They are remembered, because an
+/// exporter shows the last value of a gauge for as long as the process lives.
 #[derive(Debug, Default)]
 pub(super) struct QueueLabels(BTreeSet<String>);
 

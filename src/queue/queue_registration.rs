@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use crate::{key::Key, store::Store};
 
 /// Queues that this store handle has used, and the server generation of their first use: another
-/// server, or one that has lost its data, does not know them. The first use of each registers its name in the
-/// background, so that operators can list it; no push and no poll pays for that.
+/// server, or one that has lost its data, does not know them. The first use of each registers its
+/// name in the background, so that operators can list it; no push and no poll pays for that.
 #[derive(Debug, Default)]
 pub(super) struct RegisteredQueues(Mutex<(u64, HashSet<Key>)>);
 

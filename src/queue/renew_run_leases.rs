@@ -50,7 +50,8 @@ impl QueueWorkerLoop {
             first_expiry.map_or(latest, |expiry| renewal_time(expiry, lease).min(latest));
     }
 
-    /// Cancels a lost run. The poll that takes it back counts it, in this process or in another one.
+    /// Cancels a lost run. The poll that takes it back counts it, in this process or in another
+    /// one.
     pub(super) fn cancel_run(&mut self, token: &RunToken) {
         if let Some(run) = self.running.remove(&token.id) {
             tracing::warn!(task = %token.id.log_prefix(), "run lost: its lease ended");
