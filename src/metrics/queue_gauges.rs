@@ -8,7 +8,7 @@ use super::collector::{set, to_labels};
 use crate::queue::QueueInfo;
 
 /// Gauges of a task queue, or of all queues that share a label.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct QueueGauges {
     due: u64,
     delayed: u64,

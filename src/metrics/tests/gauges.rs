@@ -67,15 +67,15 @@ async fn queues_beyond_the_bound_are_summed() {
     assert_eq!(recorder.value(other), Some(44.0));
     for (metric, state) in [("lockgate_queue_tasks", "due"), ("lockgate_worker_slots", "busy")] {
         let values = recorder.values(metric, state);
-        assert_eq!(values.len(), MAX_LABEL_VALUES + 1, "{metric}");
-        assert_eq!(values.iter().sum::<f64>(), QUEUES as f64, "{metric}");
+        let found = (values.len(), values.iter().sum::<f64>());
+        assert_eq!(found, (MAX_LABEL_VALUES + 1, QUEUES as f64), "{metric}");
     }
     // Others have no label of their own, even in place of queues that are gone.
     drop(workers);
     let _worker = store.counters().add_worker(Some("late".to_owned()), 2, || 1);
     collect(&store).await;
-    assert_eq!(recorder.value(other), Some(1.0));
-    assert_eq!(recorder.values("lockgate_worker_slots", "busy").iter().sum::<f64>(), 1.0);
+    let busy = recorder.values("lockgate_worker_slots", "busy");
+    assert_eq!((recorder.value(other), busy.iter().sum::<f64>()), (Some(1.0), 1.0));
 }
 
 #[tokio::test(start_paused = true)]
