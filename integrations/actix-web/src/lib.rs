@@ -329,8 +329,8 @@ pub use lockgate::{
     ParseIdError, Policy, PolicyDecision, PolicyReport, PolicyStatus, ProcessReport, Quota,
     QuotaBuilder, RateHeaders, RateLimitOutage, RateLimiter, RateRefusal, RateStatus,
     RefusalReason, RefusedSubject, ReleaseStatus, Reply, RequestUser, RunCancellation, RunningJob,
-    SharedSecret, Store, StoreStats, TraceContext, TracePropagator, TraceRelation, WorkerReport,
-    queue,
+    SharedSecret, SilentNode, Store, StoreStats, TraceContext, TracePropagator, TraceRelation,
+    WaitReport, WorkerReport, queue,
 };
 #[cfg(feature = "fsck")]
 pub use lockgate::{CheckFinding, CheckProgress, CheckReport, FindingKind, StoreCheck};

@@ -69,7 +69,7 @@ async fn dead_letters_of_a_queue_are_redriven_and_purged() {
     push_dead_letters(&queue, 4).await;
     let dead = queue.dead_letters(None, 4).await.expect("the store answers").tasks;
     let (code, text, _) = shop.run(&["queues", "tasks", "emails", "--state", "dead"]).await;
-    assert!(code == Some(0) && text.contains("no such\u{fffd}address\u{fffd}[2J"), "{text}");
+    assert!(code == Some(0) && text.contains("no such address [2J"), "{text}");
     shop.expect_done(&["queues", "purge", "emails", dead[0].id.as_str()], "done").await;
     shop.expect_done(&["queues", "redrive", "emails", dead[1].id.as_str()], "done").await;
     assert_eq!((shop.count_tasks("dead").await, shop.count_tasks("due").await), (2, 1));

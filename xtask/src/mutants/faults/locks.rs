@@ -38,7 +38,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         broken_behavior: "a waiter is not told of a lock that an operator has released",
         edits: &[edit(
             "src/store/lua/force_release.lua",
-            "if #nodes > 0 then offer_next() end",
+            "if released > 0 and not has_more then offer_next() end",
             "",
         )],
         suites: &[unit_tests(&["forced_release"])],
