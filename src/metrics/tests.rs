@@ -130,9 +130,9 @@ fn names_and_labels_are_frozen() {
 
 #[test]
 fn each_metric_with_its_labels_and_their_values_is_on_the_page() {
-    let assert_documents = |text: &str, name: &str, words: &[&str]| {
-        for word in words {
-            assert!(text.contains(&format!("`{word}`")), "{name}: no `{word}` in {text}");
+    let assert_documents = |text: &str, name: &str, terms: &[&str]| {
+        for term in terms {
+            assert!(text.contains(&format!("`{term}`")), "{name}: no `{term}` in {text}");
         }
     };
     let row_of = |name: &str| {

@@ -20,8 +20,8 @@ async fn span_has_the_decision_and_who_made_it() {
     log.assert_contains("lockgate.rate_limit{policies=1 admitted=true local=false}: ");
     assert_eq!(run_request(&limit, 200).await, 429, "as the refusal cache knows");
     assert_eq!(log.text().matches("lockgate.rate_limit{policies=1 admitted=").count(), 1);
-    let elsewhere = gate_by_header("a", per_minute(1)).store(&store.as_another_process());
-    assert_eq!(run_request(&elsewhere, 200).await, 429, "as the store knows");
+    let other_process = gate_by_header("a", per_minute(1)).store(&store.as_another_process());
+    assert_eq!(run_request(&other_process, 200).await, 429, "as the store knows");
     log.assert_contains("lockgate.rate_limit{policies=1 admitted=false local=false}: ");
 
     faults.set("charge", BackendFault::Unavailable, 1_000);
