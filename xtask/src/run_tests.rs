@@ -147,7 +147,8 @@ fn run_nextest(
     servers: &SharedServers,
     counts: &mut TestCounts,
 ) -> Result<(), String> {
-    let report = shell::target_dir().join("nextest/default/junit.xml");
+    // nextest's own folder, which CARGO_TARGET_DIR does not move.
+    let report = shell::workspace_root().join("target/nextest/default/junit.xml");
     let _ = fs::remove_file(&report);
     if env::var_os("NEXTEST_TEST_THREADS").is_none() {
         let processors = thread::available_parallelism().map_or(1, usize::from);
