@@ -8,8 +8,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate::Store;
-use redis_test::server::RedisServer;
+use lockgate_tests::{RedisServer, connect_with_long_timeout};
 
 /// Reached only by an event that never happens.
 const TEST_TIMEOUT: Duration = Duration::from_secs(20);
@@ -72,7 +71,8 @@ async fn send_command(server: &RedisServer, args: &[&str]) {
 }
 
 async fn query(server: &RedisServer, args: &[&str]) -> redis::Value {
-    let client = redis::Client::open(server.connection_info()).expect("an address");
+    let client =
+        redis::Client::open(format!("redis://127.0.0.1:{}", server.port())).expect("an address");
     // A loaded machine is no outage: the default timeout of a reply is half a second.
     let patient = redis::AsyncConnectionConfig::new()
         .set_connection_timeout(Some(TEST_TIMEOUT))
@@ -86,17 +86,9 @@ async fn query(server: &RedisServer, args: &[&str]) -> redis::Value {
 
 #[tokio::test]
 async fn exit_code_reports_faults_repairs_and_empty_namespace() {
-    let server = RedisServer::new();
-    let (host, port) = server.host_and_port().expect("it listens on TCP");
-    let url = |namespace: &str| format!("redis://{host}:{port}/?ns={namespace}");
-    let store = Store::builder(&url("shop")).call_timeout(TEST_TIMEOUT);
-    let store = store.connect().await.expect("the URL is right");
-    let up = async {
-        while store.ping().await.is_err() {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(TEST_TIMEOUT, up).await.expect("redis-server starts");
+    let server = RedisServer::start().await;
+    let url = |namespace: &str| server.url(namespace);
+    let store = connect_with_long_timeout(&url("shop")).await;
     let held = store.lock("x").acquire().await.expect("it is free");
     let (code, text) = run_check(&[&url("shop")]);
     assert_eq!(code, Some(0), "{text}");

@@ -3,14 +3,11 @@
 use std::{
     io::Write as _,
     process::{Command, Output, Stdio},
-    time::Duration,
 };
 
 use lockgate::Store;
-use redis_test::server::RedisServer;
+use lockgate_tests::{RedisServer, connect_with_long_timeout};
 use serde_json::Value;
-
-use crate::TEST_TIMEOUT;
 
 pub(crate) struct Shop {
     pub(crate) url: String,
@@ -20,17 +17,9 @@ pub(crate) struct Shop {
 
 impl Shop {
     pub(crate) async fn start() -> Self {
-        let server = RedisServer::new();
-        let (host, port) = server.host_and_port().expect("it listens on TCP");
-        let url = format!("redis://{host}:{port}/?ns=shop");
-        let builder = Store::builder(&url).call_timeout(TEST_TIMEOUT);
-        let store = builder.connect().await.expect("the URL is right");
-        let up = async {
-            while store.ping().await.is_err() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        tokio::time::timeout(TEST_TIMEOUT, up).await.expect("redis-server starts");
+        let server = RedisServer::start().await;
+        let url = server.url("shop");
+        let store = connect_with_long_timeout(&url).await;
         Self { url, store, _server: server }
     }
 
