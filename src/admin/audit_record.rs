@@ -1,4 +1,4 @@
-//! [`AuditRecord`]: what an operator did.
+//! [`AuditRecord`]: an action of an operator, its reason and its outcome.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

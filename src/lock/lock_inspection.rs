@@ -1,4 +1,4 @@
-//! [`LockInspection`]: who holds a lock, for how long, and who waits.
+//! [`LockInspection`]: holders, waiters and deferred requests of a lock.
 
 use std::{fmt, time::Duration};
 
@@ -78,8 +78,8 @@ pub struct LockWaiter {
 }
 
 impl LockRequest {
-    /// Returns who holds the lock, for how long, who waits, and which deferred requests it has.
-    /// Settings of the request do not matter.
+    /// Returns the holders of the lock, the times of their holds, its waiters and its deferred
+    /// requests. Settings of the request do not matter.
     ///
     /// The store says who holds the lock, and the processes say since when. If one does not answer
     /// within half a second, as after a crash, its part is unknown.

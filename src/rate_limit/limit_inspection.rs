@@ -1,4 +1,4 @@
-//! [`LimitInspection`]: what a subject has left under a policy.
+//! [`LimitInspection`]: rest of a subject's quotas under a policy.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -29,7 +29,7 @@ pub struct LimitInspection {
 }
 
 impl Store {
-    /// Returns what a subject has left under a policy, by its name. It charges nothing.
+    /// Returns the rest of a subject's quotas under a policy, by its name. It charges nothing.
     ///
     /// The processes say which quota they apply, as for [`Store::policies`], so it takes half a
     /// second at most. A quota from [`quota_by`](super::RateLimitLayer::quota_by) is not known to

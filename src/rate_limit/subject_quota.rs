@@ -1,4 +1,4 @@
-//! [`SubjectQuota`]: what a subject has left of a quota.
+//! [`SubjectQuota`]: rest of a quota of a subject.
 
 use std::{fmt, time::Duration};
 
@@ -28,7 +28,8 @@ pub struct SubjectQuota {
 }
 
 impl SubjectQuota {
-    /// Returns what follows from the numbers for the next request.
+    /// Returns a remark about the next request: blocked, refused or in shadow mode. `None` if there
+    /// is none.
     pub(super) fn note(&self) -> Option<String> {
         let note = match self.blocked_for {
             Some(block) => format!("blocked for {:.1} s", block.as_secs_f64()),

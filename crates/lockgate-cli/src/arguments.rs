@@ -12,7 +12,7 @@ use crate::{
     output::Output,
 };
 
-/// Shows and steers what the processes of a service share through a lockgate store: locks, limits,
+/// Inspects and changes the shared state of a service in its lockgate store: locks, limits,
 /// deferred requests, queues and workers.
 #[derive(Debug, Parser)]
 #[command(name = "lockgate", version, after_help = EXIT_CODES)]
@@ -62,10 +62,10 @@ impl Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Locks: who holds one, for how long, and who waits
+    /// Locks: their holders, the times of holds, and their waiters
     #[command(subcommand)]
     Locks(LocksCommand),
-    /// Rate limits: policies, refused clients, and what a client has left
+    /// Rate limits: policies, refused clients, and the rest of a client's quota
     #[command(subcommand)]
     Limits(LimitsCommand),
     /// Deferred requests: list, cancel, run now, redrive

@@ -1,4 +1,4 @@
-//! [`CommandContext`]: what every command needs.
+//! [`CommandContext`]: store, operator and output of a command.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use lockgate::{
@@ -21,7 +21,7 @@ impl<'a> CommandContext<'a> {
         Self { store, output: arguments.output(), arguments }
     }
 
-    /// Returns the actions of the operator. Who has the store's URL may do everything.
+    /// Returns the actions of the operator. The store's URL allows all of them.
     pub(crate) fn admin(&self) -> Admin {
         let name = self.arguments.operator_name();
         self.store.admin(Operator::new(&name, Permission::SeePayloads))

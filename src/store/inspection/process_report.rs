@@ -1,4 +1,4 @@
-//! [`ProcessReport`]: what a process says of itself to operators.
+//! [`ProcessReport`]: reply of a process to an inquiry of an operator.
 
 use std::{
     sync::OnceLock,

@@ -39,7 +39,7 @@ impl From<ListedState> for JobGroup {
     }
 }
 
-/// Which deferred requests to list.
+/// State and filters of a list of deferred requests.
 #[derive(Debug, Args)]
 pub(crate) struct ListArguments {
     /// State of the requests

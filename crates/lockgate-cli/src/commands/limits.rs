@@ -1,4 +1,4 @@
-//! `lockgate limits`: policies, whom they refuse, and actions on one client.
+//! `lockgate limits`: policies, refused clients, and actions on one client.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) enum PolicyMode {
 pub(crate) enum LimitsCommand {
     /// Policies as deployed and as changed, with their refusals
     List,
-    /// What a client has left under a policy
+    /// Rest of a client's quota under a policy
     Show {
         /// Name of the policy
         policy: String,
@@ -34,7 +34,7 @@ pub(crate) enum LimitsCommand {
     Top,
     /// Change the quota of a policy, its mode, or both, in all processes, within a second
     ///
-    /// What is not given stays: as an earlier change has set it, otherwise as deployed.
+    /// A setting without an option stays: as an earlier change has set it, otherwise as deployed.
     Set {
         /// Name of the policy
         policy: String,
@@ -127,8 +127,8 @@ pub(crate) async fn run(
     context.output.print_result("done")
 }
 
-/// Returns the earlier change of a policy, if there is one, with what is given. An action replaces
-/// the whole change.
+/// Returns the earlier change of a policy, if there is one, with the given settings. An action
+/// replaces the whole change.
 async fn extend_change(
     context: &CommandContext<'_>,
     policy: &str,

@@ -1,4 +1,4 @@
-//! `lockgate locks`: who holds a lock, for how long, and who waits.
+//! `lockgate locks`: holders of locks, times of holds, and waiters.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const MAX_LISTED: usize = 50;
 pub(crate) enum LocksCommand {
     /// The longest holds and the longest waits of all processes that answer
     List,
-    /// Who holds a lock, for how long, and who waits
+    /// Holders of a lock, times of its holds, and its waiters
     Show {
         /// Name of the lock, as in the code, or its stored form such as p:id::7
         lock: String,
