@@ -9,7 +9,8 @@ use crate::error::ParseIdError;
 /// Length of the text of a [`TaskId`].
 const ID_LEN: usize = 22;
 
-/// Id of a task: 128 bits, of which 122 are random, as 22 characters of `A-Z a-z 0-9 - _`.
+/// Id of a task: 128 bits, of which 122 are random, as 22 characters of `A-Z a-z 0-9 - _`. A new id
+/// begins with a letter, so that no command takes it for an option.
 ///
 /// ```
 /// use lockgate::queue::TaskId;
@@ -36,7 +37,8 @@ impl TaskId {
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let mut bits = uuid::Uuid::new_v4().as_u128();
         let mut text = [b'A'; ID_LEN];
-        for letter in &mut text {
+        // The first letter has the two highest bits, so it is one of `A` to `D`.
+        for letter in text.iter_mut().rev() {
             *letter = LETTERS[usize::try_from(bits & 63).unwrap_or(0)];
             bits >>= 6;
         }
@@ -88,6 +90,13 @@ impl fmt::Debug for TaskId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn new_id_is_not_taken_for_an_option() {
+        let ids: Vec<_> = std::iter::repeat_with(TaskId::new).take(1_000).collect();
+        let starts_with_letter = |id: &TaskId| id.as_str().starts_with(char::is_alphabetic);
+        assert!(ids.iter().all(starts_with_letter), "{ids:?}");
+    }
 
     #[test]
     fn id_round_trips_through_its_text_and_other_texts_are_errors() {

@@ -48,6 +48,7 @@ pub(crate) enum QueuesCommand {
         /// Name of the queue
         queue: String,
         /// Id of the task
+        #[arg(allow_hyphen_values = true)]
         id: TaskId,
         /// Why, for the audit log
         #[arg(long)]
@@ -58,6 +59,7 @@ pub(crate) enum QueuesCommand {
         /// Name of the queue
         queue: String,
         /// Id of the task
+        #[arg(allow_hyphen_values = true)]
         id: TaskId,
         /// Why, for the audit log
         #[arg(long)]
@@ -68,6 +70,7 @@ pub(crate) enum QueuesCommand {
         /// Name of the queue
         queue: String,
         /// Id of the task
+        #[arg(allow_hyphen_values = true)]
         id: TaskId,
         /// Why, for the audit log
         #[arg(long)]
@@ -78,7 +81,7 @@ pub(crate) enum QueuesCommand {
         /// Name of the queue
         queue: String,
         /// Id of the task
-        #[arg(required_unless_present = "all")]
+        #[arg(required_unless_present = "all", allow_hyphen_values = true)]
         id: Option<TaskId>,
         /// All dead letters
         #[arg(long, conflicts_with = "id")]
@@ -95,6 +98,7 @@ pub(crate) enum QueuesCommand {
         /// Name of the queue
         queue: String,
         /// Id of the task
+        #[arg(allow_hyphen_values = true)]
         id: TaskId,
         /// Why, for the audit log
         #[arg(long)]

@@ -40,6 +40,20 @@ async fn push_dead_letters(queue: &Queue<String>, count: u64) {
 }
 
 #[tokio::test]
+async fn task_id_with_a_hyphen_at_its_start_is_no_option() {
+    let shop = Shop::start().await;
+    for action in ["payload", "cancel", "run-now", "redrive", "purge"] {
+        let id = "-HdJ2xK0pLmN4vB8cZ1aSw";
+        let args = ["queues", action, "emails", id, "--reason", "a test", "--yes"];
+        let (code, _, error) = shop.run(&args).await;
+        assert_eq!(code, Some(1), "{action}, no such task: {error}");
+        let typo = ["queues", action, "emails", "--yess", "--reason", "a test"];
+        let (code, _, error) = shop.run(&typo).await;
+        assert!(code == Some(2) && error.contains("--yess"), "{action}: {code:?} {error}");
+    }
+}
+
+#[tokio::test]
 async fn task_is_shown_and_run_now_and_its_queue_resumed() {
     let shop = Shop::start().await;
     let queue = shop.store.queue::<String>("emails");
