@@ -12,7 +12,8 @@ use crate::{
 
 impl Admin {
     /// Changes a policy in all processes, which follow within a second, until it is
-    /// [cleared](Self::clear_policy). It replaces an earlier change of the policy.
+    /// [cleared](Self::clear_policy). A setting that the change lacks stays as an earlier change has
+    /// set it, also if another operator changes the policy at the same time.
     ///
     /// `policy` is its [name](Policy::with_name); one without a name is called after its quota in
     /// the code, such as `100-per-60s`. A name that no process knows yet is no error: it may be
@@ -50,8 +51,8 @@ impl Admin {
             }
             let name = named(policy).name().to_owned();
             let insert = |policies: &mut BTreeMap<String, PolicyChange>| {
-                let has_blocks = policies.get(&name).is_some_and(PolicyChange::has_blocks);
-                policies.insert(name.clone(), change.with_blocks(has_blocks));
+                let earlier = policies.entry(name.clone()).or_default();
+                *earlier = change.after(*earlier);
             };
             Ok(self.store.edit_changed_policies(insert).await?)
         };

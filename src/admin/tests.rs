@@ -129,10 +129,14 @@ async fn policies_are_changed_and_cleared_by_name() {
         changed.policies.into_iter().collect::<Vec<_>>(),
         [(encoded.name().to_owned(), change)]
     );
+    let quota = Quota::requests(5).per(Duration::from_secs(60));
+    admin.set_policy("by user", PolicyChange::new().quota(quota), "a test").await.expect("it may");
+    let changed = store.changed_policies().await.expect("it answers");
+    assert_eq!(changed.policies.into_values().collect::<Vec<_>>(), [change.quota(quota)]);
     admin.clear_policy("by user", "a test").await.expect("it may");
     assert!(store.changed_policies().await.expect("it answers").policies.is_empty());
     let actions: Vec<_> = outcomes(&store).await.into_iter().map(|(action, _)| action).collect();
-    assert_eq!(actions, ["clear-policy", "set-policy", "set-policy", "set-policy"]);
+    assert_eq!(actions, ["clear-policy", "set-policy", "set-policy", "set-policy", "set-policy"]);
 }
 
 #[tokio::test]

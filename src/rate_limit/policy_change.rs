@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{quota::Quota, quota_document::QuotaDocument};
 
-/// Change of a policy while processes run. What it does not set stays as the code has it.
+/// Change of a policy while processes run. A setting that neither this nor an earlier change has set
+/// is that of the code.
 ///
 /// In JSON, a window is a whole number of milliseconds (rounded up), and unknown fields are errors:
 ///
@@ -50,6 +51,15 @@ impl PolicyChange {
     #[must_use]
     pub fn shadow(self, shadow: bool) -> Self {
         Self { shadow: Some(shadow), ..self }
+    }
+
+    /// Adds the settings of an earlier change that this one lacks.
+    pub(crate) fn after(self, earlier: Self) -> Self {
+        Self {
+            quota: self.quota.or(earlier.quota),
+            shadow: self.shadow.or(earlier.shadow),
+            has_blocks: self.has_blocks || earlier.has_blocks,
+        }
     }
 
     /// Sets whether subjects of the policy may be blocked, so that its charges look for blocks.

@@ -122,8 +122,8 @@ function changeButton(policy) {
   return actionButton("Change the policy", {
     title: `Change ${policy}`, text: "All processes follow within a second.",
     fields: [
-      () => field("Quota, such as 100 per 60s burst 20 (empty: as deployed)", { name: "quota" }),
-      () => choice("Mode", "mode", [["", "as deployed"], ["enforced", "enforced"], ["shadow", "shadow: refuse nobody, count only"]], ""),
+      () => field("Quota, such as 100 per 60s burst 20 (empty: unchanged)", { name: "quota" }),
+      () => choice("Mode", "mode", [["", "unchanged"], ["enforced", "enforced"], ["shadow", "shadow: refuse nobody, count only"]], ""),
     ],
     action: ({ quota, mode }) => ({ action: "set-policy", policy, change: {
       ...(quota && { quota }), ...(mode && { shadow: mode === "shadow" }),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use lockgate::{
-    Key, Policy, Quota, RefusedSubject,
+    Key, Quota, RefusedSubject,
     rate_limit::{PolicyChange, PolicyVariant},
 };
 use serde::Serialize;
@@ -107,7 +107,7 @@ pub(crate) async fn run(
         LimitsCommand::Show { policy, subject } => return show(context, policy, subject).await,
         LimitsCommand::Top => return top(context).await,
         LimitsCommand::Set { policy, quota, mode, reason } => {
-            let change = extend_change(context, policy, *quota, *mode).await?;
+            let change = to_change(*quota, *mode);
             context.confirm(&change_prompt(policy, change))?;
             admin.set_policy(policy, change, reason).await?;
         }
@@ -127,30 +127,20 @@ pub(crate) async fn run(
     context.output.print_result("done")
 }
 
-/// Returns the earlier change of a policy, if there is one, with the given settings. An action
-/// replaces the whole change.
-async fn extend_change(
-    context: &CommandContext<'_>,
-    policy: &str,
-    quota: Option<Quota>,
-    mode: Option<PolicyMode>,
-) -> Result<PolicyChange, CliError> {
-    let changed = context.store.changed_policies().await?;
-    // The names in the store are encoded.
-    let named = Policy::new(Quota::unlimited()).with_name(policy);
-    let mut change = changed.policies.get(named.name()).copied().unwrap_or_default();
+fn to_change(quota: Option<Quota>, mode: Option<PolicyMode>) -> PolicyChange {
+    let mut change = PolicyChange::new();
     if let Some(quota) = quota {
         change = change.quota(quota);
     }
     if let Some(mode) = mode {
         change = change.shadow(mode == PolicyMode::Shadow);
     }
-    Ok(change)
+    change
 }
 
 fn change_prompt(policy: &str, change: PolicyChange) -> String {
-    let quota = change.new_quota().map_or_else(|| "as deployed".to_owned(), |q| q.to_string());
-    let mode = change.new_shadow().map_or("as deployed", mode);
+    let quota = change.new_quota().map_or_else(|| "unchanged".to_owned(), |q| q.to_string());
+    let mode = change.new_shadow().map_or("unchanged", mode);
     format!("Change {policy} in all processes? Quota: {quota}; mode: {mode}.")
 }
 

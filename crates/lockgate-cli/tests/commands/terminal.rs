@@ -22,14 +22,14 @@ async fn prompt_takes_yes_and_no() {
     let (code, text) = shop.run_on_terminal(&pause, "y\n").await;
     assert!(code == Some(0) && is_paused().await, "{code:?}: {text}");
 
-    // The prompt says what the policy will be.
+    // The prompt says what changes.
     let set = ["limits", "set", "api", "--quota", "5 per 60s burst 2", "--reason", "load"];
     let (code, text) = shop.run_on_terminal(&set, "y\n").await;
-    let prompt = "Change api in all processes? Quota: 5 per 60s burst 2; mode: as deployed. [y/N]";
+    let prompt = "Change api in all processes? Quota: 5 per 60s burst 2; mode: unchanged. [y/N]";
     assert!(code == Some(0) && text.contains(prompt), "{code:?}: {text}");
     let set = ["limits", "set", "api", "--mode", "shadow", "--reason", "load"];
     let (code, text) = shop.run_on_terminal(&set, "n\n").await;
-    let prompt = "Quota: 5 per 60s burst 2; mode: shadow. [y/N]";
+    let prompt = "Quota: unchanged; mode: shadow. [y/N]";
     assert!(code == Some(4) && text.contains(prompt), "{code:?}: {text}");
 }
 
