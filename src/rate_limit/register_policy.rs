@@ -1,6 +1,9 @@
-//! Registration of a policy, to be reported to operators.
+//! Registration of a policy, to be reported to operators and changed by them.
 
-use super::policy_cost_and_reactions::{Policy, decode_name};
+use super::{
+    engine::RateLimitEngine,
+    policy_cost_and_reactions::{Policy, decode_name},
+};
 use crate::{
     durations::ceil_millis,
     instruments::DeployedPolicy,
@@ -8,7 +11,7 @@ use crate::{
 };
 
 impl Policy {
-    /// Registers the policy as deployed. `keys` says what requests are counted by, and
+    /// Registers the policy as deployed, and starts to follow its changes. `keys` says what requests are counted by, and
     /// `is_looked_up` whether the quota depends on the request.
     pub(super) fn register(&self, store: &Store, keys: String, is_looked_up: bool) {
         let quota = self.quota();
@@ -31,5 +34,6 @@ impl Policy {
             keys,
         };
         store.counters().policies().add(&self.name, &decode_name(&self.name), deployed);
+        RateLimitEngine::for_store(store).ensure_policy_follower(store);
     }
 }

@@ -54,12 +54,12 @@ impl RateLimitEngine {
     }
 
     /// Starts the task if it is not running.
-    pub(super) fn ensure_policy_follower(self: &Arc<Self>, store: &Store) {
+    pub(in crate::rate_limit) fn ensure_policy_follower(self: &Arc<Self>, store: &Store) {
         let running = &self.follower.running;
         if running.load(Ordering::Relaxed) || running.swap(true, Ordering::AcqRel) {
             return;
         }
-        // The task would do it later: operators see the policy from its first check on.
+        // The task would do it later: operators see the policy from now on.
         store.ensure_listening();
         let guard = MarkFollowerEndedOnDrop(Arc::downgrade(self));
         store.spawn_long_running(follow_policy_changes(guard, store.downgrade()));

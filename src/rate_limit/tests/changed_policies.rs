@@ -6,6 +6,7 @@ use super::{
     named_policy, per_minute, remaining_in_store,
 };
 use crate::{
+    gate::Gate as _,
     rate_limit::{PolicyChange, RateLimiter},
     store::{BackendFault, Store, StoredPolicyChanges, faulty_store},
 };
@@ -58,6 +59,24 @@ async fn changed_quota_applies_in_all_processes_until_it_is_cleared() {
         wait_for_limit(limiter, 2).await;
     }
     assert_eq!(store.changed_policies().await.expect("it answers").version, 2);
+}
+
+#[tokio::test]
+async fn new_process_follows_before_its_first_request() {
+    let store = Store::memory();
+    change(&store, "search", PolicyChange::new().quota(per_minute(3))).await;
+    let policy = named_policy("search", per_minute(2));
+    let new_processes = [store.as_another_process(), store.as_another_process()];
+    let limiter = new_processes[0].rate_limiter(policy.clone());
+    let layer = gate_by_header("a", policy).store(&new_processes[1]);
+    layer.validate_settings();
+    let followed =
+        async { while store.policies().await.expect("it answers")[0].changed_processes != 2 {} };
+    tokio::time::timeout(10 * SECOND, followed).await.expect("both follow within a second");
+    assert_eq!(current_limit(&limiter).await, 3);
+    for expected in [200, 200, 200, 429] {
+        assert_eq!(run_request(&layer, 200).await, expected);
+    }
 }
 
 #[tokio::test]
