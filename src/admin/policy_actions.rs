@@ -12,8 +12,8 @@ use crate::{
 
 impl Admin {
     /// Changes a policy in all processes, which follow within a second, until it is
-    /// [cleared](Self::clear_policy). A setting that the change lacks stays as an earlier change has
-    /// set it, also if another operator changes the policy at the same time.
+    /// [cleared](Self::clear_policy). A setting that the change lacks stays as an earlier change
+    /// has set it, also if another operator changes the policy at the same time.
     ///
     /// `policy` is its [name](Policy::with_name); one without a name is called after its quota in
     /// the code, such as `100-per-60s`. A name that no process knows yet is no error: it may be

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::{quota::Quota, quota_document::QuotaDocument};
 
-/// Change of a policy while processes run. A setting that neither this nor an earlier change has set
-/// is that of the code.
+/// Change of a policy while processes run. A setting that neither this nor an earlier change has
+/// set is that of the code.
 ///
 /// In JSON, a window is a whole number of milliseconds (rounded up), and unknown fields are errors:
 ///

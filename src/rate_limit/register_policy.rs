@@ -11,8 +11,8 @@ use crate::{
 };
 
 impl Policy {
-    /// Registers the policy as deployed, and starts to follow its changes. `keys` says what requests are counted by, and
-    /// `is_looked_up` whether the quota depends on the request.
+    /// Registers the policy as deployed, and starts to follow its changes. `keys` says what
+    /// requests are counted by, and `is_looked_up` whether the quota depends on the request.
     pub(super) fn register(&self, store: &Store, keys: String, is_looked_up: bool) {
         let quota = self.quota();
         let rule = quota.to_rule();
