@@ -250,3 +250,13 @@ pub(super) fn outcome_label(settlement: &Settlement) -> &'static str {
         | Settlement::ReturnToQueue { reason, .. } => reason,
     }
 }
+
+/// Returns the HTTP status of the response that this settlement stores. A 400 of the handler is
+/// `done` like a 200, so its log record needs it.
+pub(super) fn stored_status(settlement: &Settlement) -> Option<u16> {
+    match settlement {
+        Settlement::Done { status, .. }
+        | Settlement::WebhookSettled { response: Some((_, status)), .. } => Some(*status),
+        _ => None,
+    }
+}

@@ -17,7 +17,7 @@ use tracing::Instrument as _;
 use super::{
     claim_and_settle::StartedRun,
     envelope::StoredRequest,
-    execute_run::{is_peer_runnable, outcome_label},
+    execute_run::{is_peer_runnable, outcome_label, stored_status},
     next_step::NextStep,
     run_label::RunLabel,
     run_slots::RunSlot,
@@ -211,6 +211,7 @@ impl JobChain {
         let (result, duration) = (run_result(&settlement), started_at.elapsed());
         let label = std::mem::take(&mut started.label);
         let (outcome, next) = (outcome_label(&settlement), NextStep::after(&settlement));
+        let status = stored_status(&settlement);
         record_outcome(&span, &settlement, outcome);
         let chain_outcome = match settlement {
             Settlement::Postpone { delay, reason } if is_peer_runnable(reason) => {
@@ -225,7 +226,7 @@ impl JobChain {
                 self.count_run(label.route(), result, Some(duration));
                 tracing::info!(
                     node = %worker.store.node(), job = %id.log_prefix(), attempt,
-                    method = label.method(), route = label.route(), outcome,
+                    method = label.method(), route = label.route(), outcome, status,
                     then = next.name, retry_in_ms = next.retry_in_ms, "run ended"
                 );
                 next_run.map_or(ChainStep::End(chain_outcome), ChainStep::Continue)

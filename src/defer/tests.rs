@@ -16,6 +16,7 @@ mod missing_worker;
 mod queue_limits;
 mod quota_inside_lock;
 mod run_authorization;
+mod run_end_records;
 mod run_outcomes;
 mod shard_takeover;
 mod status_resource;
