@@ -66,7 +66,8 @@ impl RunContext<'_> {
         }
         if matches!(answer.status, 401 | 403) {
             tracing::error!(
-                job = %self.replay.job().id.log_prefix(), status = answer.status,
+                job = %self.replay.job().id.log_prefix(), method = self.label.method(),
+                route = self.label.route(), status = answer.status,
                 "run refused by authentication; put the worker's routes inside the authentication \
                  layer, and add .for_user::<U>() to the DeferLayer and to the worker"
             );
@@ -92,11 +93,17 @@ impl RunContext<'_> {
     fn classify_unlocked(&self, status: u16) -> Settlement {
         let id = &self.replay.job().id;
         if matches!(status, 404 | 405) {
-            tracing::error!(job = %id.log_prefix(), "no route of this worker matches the job");
+            tracing::error!(
+                job = %id.log_prefix(), method = self.label.method(),
+                route = self.label.route(), status,
+                "no route of this worker matches the job; give the worker the whole router, with \
+                 the prefix of its nest or scope. Normal while a deployment adds the route"
+            );
             return Settlement::Postpone { delay: self.age_backoff(), reason: UNROUTABLE };
         }
         tracing::error!(
-            job = %id.log_prefix(), status,
+            job = %id.log_prefix(), method = self.label.method(), route = self.label.route(),
+            status,
             "the run did not pass its LockLayer; give the worker the same routes, layers \
              included"
         );
