@@ -37,7 +37,10 @@ use lockgate::{
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{Instrument as _, Span};
 
-use crate::{missing_handler_value::log_missing_value, request_view::header_pairs};
+use crate::{
+    missing_extractor_config::log_missing_config, missing_handler_value::log_missing_value,
+    request_view::header_pairs,
+};
 
 #[cfg(test)]
 mod tests;
@@ -305,6 +308,7 @@ where
     let response = match service.call(request).await {
         Ok(response) => {
             log_missing_value(&response, marker);
+            log_missing_config(&response, marker);
             response.into_parts().1
         }
         Err(error) => error.error_response(),

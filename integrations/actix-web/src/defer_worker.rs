@@ -54,14 +54,18 @@ impl DeferWorker {
     ///
     /// The routes run in a thread of their own, on an `App` that has only the store. Everything
     /// that the application adds around `configure` is missing there: the `App::wrap` layers, the
-    /// `app_data`, and a `web::scope` in which `configure` is called. actix-web keeps that data
-    /// inside each `App`, where no other one can read it; [`from_app`](Self::from_app) builds the
-    /// whole `App` for the worker too. For the authentication the absence is intended, since
+    /// `app_data` with the configuration of extractors (`JsonConfig`, `PathConfig`, `QueryConfig`,
+    /// `FormConfig`, `PayloadConfig`), and a `web::scope` in which `configure` is called. actix-web
+    /// keeps that data inside each `App`, where no other one can read it;
+    /// [`from_app`](Self::from_app) builds the whole `App` for the worker too. For the authentication the absence is intended, since
     /// credentials are not stored and a run has none to present. Keep the `LockLayer` of the
     /// routes: without it a run is not recognized and becomes a dead letter.
     ///
     /// A handler that takes a `web::Data` which is missing in the worker fails there, although it
-    /// succeeds in the server: its job is dead, and an error is logged that names the fix.
+    /// succeeds in the server: its job is dead, and an error is logged that names the fix. An
+    /// extractor whose configuration is missing has its defaults, and may refuse what it accepts in
+    /// the server: its response is stored, and a warning is logged once for each route if this
+    /// process has deferred requests with that configuration (of `PathConfig` none is logged).
     ///
     /// ```
     /// # use actix_web::{App, test::{TestRequest, call_service, init_service}, web};

@@ -116,6 +116,7 @@
 //!
 //! The worker has the data of `orders`, and nothing of the server's `App`. A handler that takes
 //! a `web::Data` of `App::app_data` succeeds in the server and fails in the worker, which logs it.
+//! The configuration of extractors, such as `JsonConfig`, is missing there as well.
 //! [`DeferWorker::from_app`] gives the worker a whole `App`.
 //!
 //! # Shutdown
@@ -284,6 +285,7 @@ mod local_gate_driver;
 mod lock_layer;
 mod loopback_only;
 mod measured_payload;
+mod missing_extractor_config;
 mod missing_handler_value;
 #[cfg(feature = "console")]
 mod operators_only;

@@ -20,6 +20,7 @@ use lockgate::{
 use crate::{
     early_response::{GatedResponse, respond_early},
     measured_payload::measure_payload,
+    missing_extractor_config::record_extractor_configs,
     parked_payload::{ParkedPayload, read_parked_payload},
     reply_to_response::{ReplyError, response_from_reply},
     request_view::{RequestView, apply_header_changes, request_head},
@@ -224,6 +225,7 @@ impl<S, G: Gate<HttpRequest>> LocalGateDriver<S, G> {
         payload: Payload,
         mut budget: BodyBudget,
     ) -> Option<Reply> {
+        record_extractor_configs(request);
         let head = request_head(request);
         // Header changes are dropped, since nothing reads the request any more.
         let mut view = RequestView::new(request);
