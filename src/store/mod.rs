@@ -19,6 +19,8 @@ mod inspection;
 mod job_id;
 #[cfg(any(feature = "redis", test))]
 mod key_names;
+#[cfg(any(test, feature = "test-kit"))]
+mod layer_requests;
 mod lease_agent;
 mod live_stores;
 mod local_direct_run_tracker;
@@ -57,6 +59,8 @@ pub use self::fsck::{CheckFinding, CheckProgress, CheckReport, FindingKind, Stor
 pub(crate) use self::inspection::{HolderKind, LockSnapshot, SnapshotHolder};
 #[cfg(test)]
 pub(crate) use self::key_names::{CounterKeyKind, KeyNames};
+#[cfg(feature = "test-kit")]
+pub(crate) use self::layer_requests::layer_request_count;
 #[cfg(feature = "serve")]
 pub(crate) use self::live_stores::created_store_count;
 #[cfg(any(test, feature = "test-kit"))]

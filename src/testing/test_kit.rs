@@ -85,7 +85,8 @@ impl TestKit {
     /// or are deferred. The lock is held until the guard is dropped, or until the store's clock or
     /// tokio's has advanced by a day. [`Key::path_param`] is the key of a
     /// `LockLayer::by_path_param`. A warning is logged at the end of the guard if layers have asked
-    /// for locks, and for none of a key of this kind, name and scope.
+    /// the kit's store for locks, and for none of a key of this kind, name and scope; or if
+    /// requests in the thread of the test have met layers of other stores alone.
     ///
     /// # Errors
     ///

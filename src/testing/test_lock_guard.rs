@@ -2,7 +2,10 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use crate::{lock::LockGuard, store::MemoryBackend};
+use crate::{
+    lock::LockGuard,
+    store::{MemoryBackend, layer_request_count},
+};
 
 /// Lock that a test holds until this guard is dropped. Made by
 /// [`TestKit::hold_lock`](super::TestKit::hold_lock); it dereferences to the [`LockGuard`].
@@ -11,11 +14,13 @@ use crate::{lock::LockGuard, store::MemoryBackend};
 pub struct TestLockGuard {
     guard: LockGuard,
     memory: Arc<MemoryBackend>,
+    /// Requests of this thread that had met a layer before.
+    earlier_requests: u64,
 }
 
 impl TestLockGuard {
     pub(super) fn new(guard: LockGuard, memory: Arc<MemoryBackend>) -> Self {
-        Self { guard, memory }
+        Self { guard, memory, earlier_requests: layer_request_count() }
     }
 }
 
@@ -31,7 +36,16 @@ impl Drop for TestLockGuard {
     /// Warns if the layers have asked for locks of other forms only: with a wrong name or scope,
     /// the test has held a lock that no request takes. The value is not compared, since a test may
     /// show that the lock of another resource is free.
+    ///
+    /// Warns also if requests of this thread have met layers meanwhile, and none with this store.
     fn drop(&mut self) {
+        if !self.memory.has_met_layer() && layer_request_count() != self.earlier_requests {
+            tracing::warn!(
+                held = %self.guard.key(),
+                "TestKit::hold_lock has held a lock of the kit's store, and the layers have another \
+                 one; give the application the store of the kit, `kit.store()`"
+            );
+        }
         let asked_for = self.memory.other_layer_key_forms(self.guard.key());
         if !asked_for.is_empty() {
             tracing::warn!(
@@ -51,9 +65,38 @@ mod tests {
         gate::{Gate as _, fake_request::FakeGateRequest},
         key::Key,
         lock::LockLayer,
-        store::CapturedLog,
+        store::{CapturedLog, Store},
         testing::TestKit,
     };
+
+    #[tokio::test]
+    async fn lock_of_another_store_is_warned_of() {
+        const WARNING: &str = "give the application the store of the kit";
+        let (log, _guard) = CapturedLog::start_capture();
+        let kit = TestKit::new();
+        let send = |store: &Store| {
+            let layer = LockLayer::<()>::by_header("order").store(store);
+            let mut request = FakeGateRequest::new("POST");
+            request.headers.push(("order", "7"));
+            drop(layer.inspect(&mut request));
+        };
+        let other = Store::memory();
+        let hold = || kit.hold_lock(Key::header("order", b"7"));
+        send(&other);
+        drop(hold().await.expect("it is free"));
+        assert!(!log.text().contains(WARNING), "no request while it was held: {}", log.text());
+
+        let held = hold().await.expect("it is free");
+        send(&other);
+        drop(held);
+        assert_eq!(log.text().matches(WARNING).count(), 1, "{}", log.text());
+
+        let held = hold().await.expect("it is free");
+        send(&other);
+        send(kit.store());
+        drop(held);
+        assert_eq!(log.text().matches(WARNING).count(), 1, "{}", log.text());
+    }
 
     #[tokio::test]
     async fn lock_of_no_layer_is_warned_of() {

@@ -84,7 +84,7 @@ impl<R: RequestKind> LockLayer<R> {
             return InitialVerdict::Answer(crate::outage::missing_store_reply("LockLayer"));
         };
         #[cfg(any(test, feature = "test-kit"))]
-        store.backend().note_layer_keys(&keys);
+        store.note_layer_request(&keys);
         // Taken out before it is filled: a request inside the slot that it holds itself would never
         // be freed.
         let mut slot = ParkingSlot::take_from(view);

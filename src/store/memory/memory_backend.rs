@@ -135,6 +135,12 @@ impl MemoryBackend {
         forms.iter().cloned().collect()
     }
 
+    /// Returns true if a layer with this store has met a request.
+    #[cfg(feature = "test-kit")]
+    pub(crate) fn has_met_layer(&self) -> bool {
+        !self.layer_key_forms.lock().is_empty()
+    }
+
     /// Makes a grant busy if the simulation is on. The lock is acquired and released, so that
     /// everything that precedes the grant of a free lock takes effect.
     #[cfg(any(test, feature = "test-kit"))]
