@@ -49,6 +49,16 @@ async fn unnamed_policies_with_distinct_quotas_count_separately() {
     }
 }
 
+/// As the layers of two routes do; names separate them.
+#[tokio::test(start_paused = true)]
+async fn unnamed_policies_of_one_quota_share_a_counter() {
+    let (store, quota) = (Store::memory(), per_minute(1));
+    assert_admitted(&store.rate_limiter(quota).check("x", 1).await.unwrap(), 0);
+    assert!(!store.rate_limiter(quota).check("x", 1).await.unwrap().is_admitted());
+    let named = store.rate_limiter(named_policy("b", quota));
+    assert_admitted(&named.check("x", 1).await.unwrap(), 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn free_peek_shows_remaining_units_and_penalty_block() {
     for quota in [per_minute(4), per_minute(4).sliding(), per_minute(4).gcra()] {

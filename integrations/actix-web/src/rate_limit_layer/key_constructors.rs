@@ -10,7 +10,8 @@ use super::RateLimitLayer;
 impl RateLimitLayer {
     /// One quota for each client address: the address of the peer's socket.
     ///
-    /// See the core's [`by_ip`](lockgate::rate_limit::RateLimitLayer::by_ip).
+    /// Layers of two routes share a counter if their policies have the same quota and no name: see
+    /// the core's [`by_ip`](lockgate::rate_limit::RateLimitLayer::by_ip).
     ///
     /// ```
     /// # use std::time::Duration;
