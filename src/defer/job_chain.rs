@@ -16,35 +16,23 @@ use tracing::Instrument as _;
 
 use super::{
     claim_and_settle::StartedRun,
+    count_run::run_result,
     envelope::StoredRequest,
     execute_run::{is_peer_runnable, outcome_label, stored_status},
     next_step::NextStep,
     run_label::RunLabel,
     run_slots::RunSlot,
     run_span::{record_lost_lock, record_outcome},
+    run_streak::RunStreak,
     shared_run_limits::RunPermit,
     webhook_receivers::WebhookReceivers,
     worker::WorkerSettings,
 };
 use crate::{
-    instruments::{RunResult, WebhookResult, record_deferred_wait, record_webhook},
+    instruments::record_deferred_wait,
     key::Key,
     store::{ClaimedRun, HoldRoute, JobId, Settlement},
 };
-
-/// Longest chain. After it the lock is released even if it has more jobs; the worker that receives
-/// the next wake-up continues.
-const MAX_STREAK: u32 = 64;
-
-/// Length of a chain while other locks wait for a slot. A chain ends when it has reached both this
-/// length and `MIN_CONTENDED_STREAK_TIME`.
-const MIN_CONTENDED_STREAK: u32 = 4;
-
-/// Duration of a chain while other locks wait for a slot.
-///
-/// Ending a chain, offering the lock, receiving the offer and starting the next chain take longer
-/// than a short run, so the time allows several short runs. It is too short to be noticed.
-const MIN_CONTENDED_STREAK_TIME: Duration = Duration::from_millis(2);
 
 /// Stage of a worker's shutdown, as its chains see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,13 +66,6 @@ pub(super) enum ChainOutcome {
     AwaitWakeup,
     /// The job is left to a peer for this time. The peer is notified after it.
     LeaveToPeer(JobId, Duration),
-}
-
-/// Progress of a chain.
-#[derive(Clone, Copy)]
-struct RunStreak {
-    run_count: u32,
-    started_at: Instant,
 }
 
 /// Result of one run.
@@ -243,26 +224,7 @@ impl JobChain {
         }
     }
 
-    /// Counts the end of a run. The run of a webhook job is the delivery of a webhook. The duration
-    /// is not known if another process has lost the run.
-    pub(super) fn count_run(
-        &self,
-        route: Option<&str>,
-        result: RunResult,
-        duration: Option<Duration>,
-    ) {
-        if self.is_webhook() {
-            record_webhook(match result {
-                RunResult::Done => WebhookResult::Delivered,
-                RunResult::Dead | RunResult::Cancelled => WebhookResult::Dead,
-                RunResult::Retry | RunResult::Lost | RunResult::HandedBack => WebhookResult::Retry,
-            });
-        } else {
-            self.worker.store.counters().record_run(route, result, duration);
-        }
-    }
-
-    fn is_webhook(&self) -> bool {
+    pub(super) fn is_webhook(&self) -> bool {
         self.key.is_webhook()
     }
 
@@ -287,31 +249,8 @@ impl JobChain {
         }
     }
 
-    /// Returns true if the next job of the lock may be claimed with this settlement. While other
-    /// locks wait for the slot, this requires a known next job.
-    fn may_continue(&self, streak: RunStreak, has_next: bool, settlement: &Settlement) -> bool {
-        let is_slot_available = match self.contended.load(Ordering::Relaxed) {
-            true => {
-                has_next
-                    && (streak.run_count < MIN_CONTENDED_STREAK
-                        || streak.started_at.elapsed() < MIN_CONTENDED_STREAK_TIME)
-            }
-            false => true,
-        };
-        // A job that runs again at the head of its queue is still the first.
-        let leaves_head = matches!(
-            settlement,
-            Settlement::Done { .. } | Settlement::Dead { .. } | Settlement::Retry { .. }
-        );
-        is_slot_available
-            && streak.run_count < MAX_STREAK
-            && leaves_head
-            && self.may_start_run()
-            && *self.shutdown.borrow() == ShutdownPhase::Running
-    }
-
     /// Returns false while jobs are paused, or while an operator has drained this process.
-    fn may_start_run(&self) -> bool {
+    pub(super) fn may_start_run(&self) -> bool {
         !self.paused.load(Ordering::Relaxed) && !self.worker.store.is_drained()
     }
 
@@ -321,17 +260,5 @@ impl JobChain {
         if self.shutdown.clone().wait_for(|current| *current >= phase).await.is_err() {
             std::future::pending::<()>().await;
         }
-    }
-}
-
-fn run_result(settlement: &Settlement) -> RunResult {
-    match settlement {
-        Settlement::Done { .. } | Settlement::WebhookSettled { response: Some(_), .. } => {
-            RunResult::Done
-        }
-        Settlement::Dead { .. } | Settlement::WebhookSettled { .. } => RunResult::Dead,
-        Settlement::Cancelled { .. } => RunResult::Cancelled,
-        Settlement::Retry { .. } => RunResult::Retry,
-        Settlement::Postpone { .. } | Settlement::ReturnToQueue { .. } => RunResult::HandedBack,
     }
 }

@@ -26,6 +26,7 @@
 mod abort_run;
 mod cancel_run;
 mod claim_and_settle;
+mod count_run;
 mod end_without_run;
 mod envelope;
 mod execute_run;
@@ -50,6 +51,7 @@ mod run_authorization;
 mod run_label;
 mod run_slots;
 mod run_span;
+mod run_streak;
 mod settlement_rules;
 mod shared_run_limits;
 mod status;
