@@ -5,12 +5,9 @@
 //! worker's runtime. A run is sent there through a channel, and its outcome comes back through
 //! another one; dropping the receiver of the outcome stops the run.
 
-use std::{
-    fmt, future::poll_fn, io, panic::AssertUnwindSafe, pin::pin, rc::Rc, sync::mpsc as std_mpsc,
-    thread,
-};
+use std::{fmt, io, panic::AssertUnwindSafe, rc::Rc, sync::mpsc as std_mpsc, thread};
 
-use actix_http::{HttpMessage as _, Payload, Request, h1};
+use actix_http::Request;
 use actix_rt::System;
 use actix_service::{
     IntoServiceFactory, Service, ServiceExt, ServiceFactory,
@@ -18,35 +15,27 @@ use actix_service::{
 };
 use actix_web::{
     Error,
-    body::{BodySize, BoxBody, MessageBody},
-    dev::{AppConfig, Extensions, ServiceResponse},
-    http::{
-        Method, Uri,
-        header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue},
-    },
+    body::{BoxBody, MessageBody},
+    dev::{AppConfig, ServiceResponse},
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures_util::{
     FutureExt as _,
     future::{BoxFuture, LocalBoxFuture},
 };
 use lockgate::{
-    defer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer, is_event_stream},
+    defer::{ReplayBody, ReplayOutcome, ReplayResponse, Replayer},
     driver::{HttpRequestHead, ReplayMarker},
 };
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{Instrument as _, Span};
 
-use crate::{
-    missing_extractor_config::log_missing_config, missing_handler_value::log_missing_value,
-    request_view::header_pairs,
-};
+pub(crate) use self::build_and_call::extension_inserter;
+use self::build_and_call::{build_request, call_service};
 
+mod build_and_call;
 #[cfg(test)]
 mod tests;
-
-/// Chunks read between two yields to the other runs, for a body that is always ready.
-const CHUNKS_PER_YIELD: u64 = 32;
 
 /// Routes of an `App`, after they are built.
 type RouteService = BoxService<Request, ServiceResponse<BoxBody>, Error>;
@@ -72,18 +61,6 @@ struct ReplayCommand {
     outcome_sender: oneshot::Sender<ReplayOutcome>,
     /// Span of the run; the thread of the routes has none.
     span: Span,
-}
-
-/// Function that puts a snapshot into the extensions of a run.
-type ActixExtensionInserter = Box<dyn Fn(&mut Extensions) + Send + Sync>;
-
-/// Returns the inserter of `DeferWorker::restore_extension` for a value.
-pub(crate) fn extension_inserter<T: Clone + Send + Sync + 'static>(
-    value: T,
-) -> ActixExtensionInserter {
-    Box::new(move |extensions| {
-        extensions.insert(value.clone());
-    })
 }
 
 /// Replayer with an `App` of its own.
@@ -265,90 +242,4 @@ where
             let _ = outcome_sender.send(outcome);
         }
     }
-}
-
-/// Builds the request of a run. Returns `None` if actix cannot represent the stored head.
-fn build_request(head: HttpRequestHead, body: Bytes, marker: &ReplayMarker) -> Option<Request> {
-    let length = body.len();
-    let (_, mut payload) = h1::Payload::create(true);
-    payload.unread_data(body);
-    let mut request = Request::with_payload(Payload::from(payload));
-    let request_head = request.head_mut();
-    request_head.method = Method::from_bytes(head.method.as_bytes()).ok()?;
-    request_head.uri = Uri::try_from(head.target).ok()?;
-    request_head.peer_addr = head.peer;
-    for (name, value) in head.headers {
-        let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-        request_head.headers.append(name, HeaderValue::from_bytes(&value).ok()?);
-    }
-    request_head.headers.insert(CONTENT_LENGTH, length.into());
-    let mut extensions = request.extensions_mut();
-    marker.restored_snapshots::<ActixExtensionInserter>().for_each(|put| put(&mut extensions));
-    extensions.insert(marker.job().clone());
-    extensions.insert(marker.cancellation().clone());
-    extensions.insert(marker.clone());
-    drop(extensions);
-    Some(request)
-}
-
-/// Calls the routes, and reads the response up to the limit of its body.
-async fn call_service<S>(
-    service: &S,
-    request: Request,
-    marker: &ReplayMarker,
-    response_limit: usize,
-) -> ReplayOutcome
-where
-    S: Service<Request, Response = ServiceResponse<BoxBody>, Error = Error>,
-{
-    if poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
-        return ReplayOutcome::Failed;
-    }
-    // An error of a middleware is a response too, as it would be in a server.
-    let response = match service.call(request).await {
-        Ok(response) => {
-            log_missing_value(&response, marker);
-            log_missing_config(&response, marker);
-            response.into_parts().1
-        }
-        Err(error) => error.error_response(),
-    };
-    let status = response.status().as_u16();
-    let headers = header_pairs(response.headers());
-    let content_type = response.headers().get(CONTENT_TYPE);
-    let is_stream = content_type.is_some_and(|value| is_event_stream(value.as_bytes()));
-    let body = response.into_body();
-    let has_known_size = matches!(body.size(), BodySize::None | BodySize::Sized(_));
-    let body = match is_stream {
-        true => ReplayBody::Stream,
-        false => match read_limited(body, response_limit).await {
-            Ok(Some(body)) => ReplayBody::Full(body),
-            Ok(None) if has_known_size => ReplayBody::TooLong,
-            Ok(None) => ReplayBody::Stream,
-            Err(_) => return ReplayOutcome::Failed,
-        },
-    };
-    ReplayOutcome::Answered(ReplayResponse { status, headers, body })
-}
-
-/// Reads a body to its end, since a handler may do its work meanwhile. Returns `None` if the body
-/// is longer than the limit.
-async fn read_limited(
-    body: BoxBody,
-    limit: usize,
-) -> Result<Option<Bytes>, Box<dyn std::error::Error>> {
-    let (mut body, mut buffer) = (pin!(body), Some(BytesMut::new()));
-    for chunk_number in 1_u64.. {
-        let Some(chunk) = poll_fn(|cx| body.as_mut().poll_next(cx)).await else { break };
-        let chunk = chunk?;
-        // A body that is always ready must not block the thread of all runs.
-        if chunk_number % CHUNKS_PER_YIELD == 0 {
-            tokio::task::yield_now().await;
-        }
-        buffer = buffer.filter(|buffer| chunk.len() <= limit - buffer.len());
-        if let Some(buffer) = &mut buffer {
-            buffer.extend_from_slice(&chunk);
-        }
-    }
-    Ok(buffer.map(BytesMut::freeze))
 }

@@ -11,7 +11,7 @@ use actix_web::{
 use futures_util::stream;
 use lockgate::{JobId, JobState, Store};
 
-use super::*;
+use super::{build_and_call::read_limited, *};
 use crate::{DeferLayer, DeferWorker, LockLayer};
 
 /// Body of this number of chunks of ten bytes, and the number of chunks polled.
