@@ -48,6 +48,9 @@
 //!     let _ = stopped.await;
 //! }));
 //!
+//! // A 202 names the path of the status resource.
+//! let status = StatusResource::<Parts>::new().store(&store).mounted_at("/deferred");
+//!
 //! // The order is locked, so the request is stored.
 //! let held = store.lock(Key::header("order", b"7")).acquire().await?;
 //! let request = Request::post("/refund").header("order", "7").body(Full::default())?;
@@ -58,7 +61,6 @@
 //! // The client polls for the response; 202 means that there is none yet.
 //! let location = accepted.headers()["location"].to_str()?;
 //! let id = location.trim_start_matches("/deferred/");
-//! let status = StatusResource::<Parts>::new().store(&store);
 //! let reply = loop {
 //!     let poll = Request::get(format!("{location}/response")).header("prefer", "wait=10");
 //!     let (mut parts, ()) = poll.body(())?.into_parts();

@@ -59,6 +59,14 @@ fn mounted_paths(store: &Store) -> BTreeSet<String> {
     shared.filter_map(|mount| mount.path.clone()).collect()
 }
 
+/// Returns true if some mount of this process may serve the jobs of a store: its own, one whose
+/// requests provide the store, or one whose store is not known to be another.
+fn has_possible_mount(store: &Store) -> bool {
+    let mounts = with_process_wiring(|wiring| wiring.status_mounts());
+    let is_other = |own: &Store| own.is_same_as(store) == Some(false);
+    mounts.iter().any(|mount| !mount.store.as_ref().is_some_and(is_other))
+}
+
 /// Returns a path with one slash in front and none at its end, the root as an empty text. `None` if
 /// the path is not in the form of a URL.
 pub(in crate::defer) fn normalize_path(path: &str) -> Option<String> {
@@ -81,7 +89,8 @@ struct StatusPathState {
 
 impl StatusPaths {
     /// Returns the path for a `Location`: the one that the layer sets, or that of the only mount.
-    /// Warns once if nothing in this process is mounted there.
+    /// Warns once if nothing in this process is mounted there. Without any mount for the store, a
+    /// path that the layer sets tells that another process serves it.
     pub(in crate::defer) fn announce(&self, store: &Store, configured: Option<&str>) -> String {
         let mounted = mounted_paths(store);
         let path = match (configured, mounted.first()) {
@@ -90,7 +99,10 @@ impl StatusPaths {
             (None, _) => DEFAULT_PATH,
         };
         // A nested router and a proxy add a prefix.
-        let is_served = mounted.is_empty() || mounted.iter().any(|mount| path.ends_with(&**mount));
+        let is_served = match mounted.is_empty() {
+            true => configured.is_some() || has_possible_mount(store),
+            false => mounted.iter().any(|mount| path.ends_with(&**mount)),
+        };
         let mut state = self.0.lock();
         if !state.announced.contains_key(path) {
             state.announced.insert(path.to_owned(), false);
@@ -98,14 +110,7 @@ impl StatusPaths {
         let warns = !is_served && !mem::replace(&mut state.has_warned, true);
         drop(state);
         if warns {
-            tracing::warn!(
-                path,
-                ?mounted,
-                "the Location of deferred requests leads nowhere: their DeferLayer names `path`, \
-                 and deferred_routes is mounted elsewhere; set .status_path(..) on the DeferLayer \
-                 to the path of the mount, including the prefix of a nested router or a proxy. \
-                 Logged once"
-            );
+            warn_dead_location(path, &mounted);
         }
         path.to_owned()
     }
@@ -134,4 +139,24 @@ impl StatusPaths {
             );
         }
     }
+}
+
+fn warn_dead_location(path: &str, mounted: &BTreeSet<String>) {
+    if mounted.is_empty() {
+        tracing::warn!(
+            path,
+            "the Location of deferred requests leads nowhere: this process has no status routes \
+             for their store; add deferred_routes(..) with the store of the LockLayer to the \
+             application, or set .status_path(..) on the DeferLayer if another process serves \
+             them. Logged once"
+        );
+        return;
+    }
+    tracing::warn!(
+        path,
+        ?mounted,
+        "the Location of deferred requests leads nowhere: their DeferLayer names `path`, and \
+         deferred_routes is mounted elsewhere; set .status_path(..) on the DeferLayer to the path \
+         of the mount, including the prefix of a nested router or a proxy. Logged once"
+    );
 }

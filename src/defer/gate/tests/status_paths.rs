@@ -35,7 +35,8 @@ async fn location_path_in(gate: &TestDeferLayer, store: &Store) -> String {
 async fn location_is_the_path_of_the_only_mount() {
     let (log, _reads) = CapturedLog::start_capture();
     let gate = TestDeferLayer::new();
-    assert_eq!(location_path(&gate).await, "/deferred", "nothing is mounted here");
+    let elsewhere = gate.clone().status_path("/deferred");
+    assert_eq!(location_path(&elsewhere).await, "/deferred", "nothing is mounted here");
     {
         let _jobs = mount(None, "jobs/");
         assert_eq!(location_path(&gate).await, "/jobs");
@@ -51,7 +52,7 @@ async fn location_is_the_path_of_the_only_mount() {
         let _deferred = mount(None, "/deferred");
         assert_eq!(location_path(&gate).await, "/deferred", "the default, if it is among several");
     }
-    assert_eq!(location_path(&gate).await, "/deferred", "the routes are gone");
+    assert_eq!(location_path(&elsewhere).await, "/deferred", "the routes are gone");
     let _nested = (mount(None, "/"), mount(None, "/tenants/{tenant}/jobs"), mount(None, "/a b"));
     assert_eq!(location_path(&gate).await, "/deferred", "not known to clients by these");
     assert!(!log.text().contains(NOT_MOUNTED), "{}", log.text());
@@ -75,6 +76,25 @@ async fn location_that_leads_nowhere_is_warned_of_once() {
     }
 }
 
+/// Nothing is mounted, or only the routes of another store.
+#[tokio::test(start_paused = true)]
+async fn location_without_status_routes_of_its_store_is_warned_of_once() {
+    let other = Store::memory();
+    for mounted_store in [None, Some(&other)] {
+        let (log, _reads) = CapturedLog::start_capture();
+        let _mount = mounted_store.map(|store| mount(Some(store), "/deferred"));
+        let (gate, store) = (TestDeferLayer::new(), Store::memory());
+        let configured = gate.clone().status_path("/deferred");
+        assert_eq!(location_path_in(&configured, &store).await, "/deferred");
+        assert!(!log.text().contains(NOT_MOUNTED), "another process serves it: {}", log.text());
+        for _ in 0..2 {
+            assert_eq!(location_path_in(&gate, &store).await, "/deferred");
+            assert_eq!(log.text().matches(NOT_MOUNTED).count(), 1, "{}", log.text());
+        }
+        log.assert_contains("add deferred_routes(..) with the store of the LockLayer");
+    }
+}
+
 /// Asks for a job as under the route `/orders/{id}` of the fake request.
 async fn request_status(store: &Store, id: &JobId) -> u16 {
     let resource = StatusResource::new().store(store);
@@ -88,6 +108,7 @@ async fn request_status(store: &Store, id: &JobId) -> u16 {
 #[tokio::test(start_paused = true)]
 async fn job_found_under_another_path_is_warned_of_once() {
     let (log, _reads) = CapturedLog::start_capture();
+    let _nested = mount(None, "/");
     let store = Store::memory();
     let accepted = accept(&TestDeferLayer::new(), &store).await;
     let id = JobId::parse(location(&accepted).trim_start_matches("/deferred/")).expect("an id");
@@ -104,6 +125,7 @@ async fn job_found_under_another_path_is_warned_of_once() {
 #[tokio::test(start_paused = true)]
 async fn job_found_under_the_path_of_its_location_is_no_warning() {
     let (log, _reads) = CapturedLog::start_capture();
+    let _nested = mount(None, "/");
     for path in ["/orders", "/public/orders"] {
         let store = Store::memory();
         let accepted = accept(&TestDeferLayer::new().status_path(path), &store).await;
