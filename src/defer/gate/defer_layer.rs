@@ -106,6 +106,8 @@ pub(super) struct DeferSettings<N: ?Sized> {
     pub(super) lock_presence: LockPresence,
     /// The snapshots have been compared with the workers of the store that the layer's lock has.
     pub(super) is_store_known: Arc<AtomicBool>,
+    /// A GET has passed the layer, which is set to `background`.
+    pub(super) has_warned_of_get: AtomicBool,
 }
 
 /// Conditions under which a request is deferred.
@@ -202,6 +204,7 @@ impl<R: RequestKind> DeferLayer<R> {
             shared_by_all: false,
             lock_presence: LockPresence::default(),
             is_store_known: Arc::default(),
+            has_warned_of_get: AtomicBool::new(false),
         }))
     }
 
@@ -267,6 +270,7 @@ impl<N: ?Sized> Clone for DeferSettings<N> {
             // Another layer, which may be around other routes.
             lock_presence: LockPresence::default(),
             is_store_known: Arc::default(),
+            has_warned_of_get: AtomicBool::new(false),
         }
     }
 }

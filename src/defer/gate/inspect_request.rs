@@ -26,7 +26,11 @@ impl<R: RequestKind> DeferLayer<R> {
     ) -> InitialVerdict<Infallible, DeferTicket> {
         let settings = &*self.0;
         // A deferred replay would be an endless job.
-        if !settings.methods.matches(view.method()) || is_replay(view) {
+        if is_replay(view) {
+            return InitialVerdict::Skip;
+        }
+        if !settings.methods.matches(view.method()) {
+            self.warn_undeferred_get(view);
             return InitialVerdict::Skip;
         }
         if UnderLockMark::is_set_on(view) {

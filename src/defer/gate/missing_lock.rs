@@ -43,7 +43,7 @@ impl LockPresence {
         has_met_lock
     }
 
-    fn has_met_lock(&self) -> bool {
+    pub(super) fn has_met_lock(&self) -> bool {
         self.has_met_lock.load(Ordering::Relaxed)
     }
 

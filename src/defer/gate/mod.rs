@@ -29,6 +29,7 @@ mod status_path_and_webhook_settings;
 #[cfg(test)]
 mod tests;
 mod trigger_settings;
+mod undeferred_get_warning;
 mod validate_sharing_and_buffer;
 
 pub use self::{

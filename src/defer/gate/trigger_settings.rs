@@ -164,6 +164,9 @@ impl<R: RequestKind> DeferLayer<R> {
     /// such as an export that takes longer than the timeout of a proxy. A request that cannot be
     /// deferred does not run; it gets the busy response.
     ///
+    /// Safe methods (GET, HEAD, OPTIONS, TRACE) are never deferred: they run at once. A warning is
+    /// logged once for each layer if a GET passes before any request has met a lock.
+    ///
     /// Of [`when_busy`](Self::when_busy), [`wait_up_to`](Self::wait_up_to) and `background` the
     /// last one applies. A client's `Prefer: wait=N` is ignored.
     ///

@@ -63,6 +63,7 @@ impl DeferLayer {
     }
 
     /// Defers every request without trying its lock, for work that is only done in the background.
+    /// Safe methods, such as GET, are never deferred.
     ///
     /// See the core's [`background`](lockgate::defer::DeferLayer::background).
     #[must_use]

@@ -89,6 +89,33 @@ async fn request_that_did_not_reach_the_lock_is_no_warning() {
     assert!(!log.text().contains(WARNING), "{}", log.text());
 }
 
+/// A proxy sends HEAD and OPTIONS, and a layer with a lock also has routes for reading.
+#[tokio::test(start_paused = true)]
+async fn get_of_a_background_layer_is_warned_of_once() {
+    const RAN_AT_ONCE: &str = "a GET ran at once although its layer is set to `background`";
+    let skips = |gate: &TestDeferLayer, method| {
+        matches!(gate.inspect(&mut FakeGateRequest::new(method)), InitialVerdict::Skip)
+    };
+    let (log, _reads) = CapturedLog::start_capture();
+    let store = Store::memory();
+    let locks = lock(&store);
+    let (gate, locked) = (TestDeferLayer::new().background(), TestDeferLayer::new().background());
+    let inner = |view: &mut FakeGateRequest| {
+        inspect_lock(&locks, view);
+        409
+    };
+    assert_eq!(run_request(&locked, "POST", inner).await, 409);
+    assert!(skips(&locked, "GET") && skips(&TestDeferLayer::new(), "GET"));
+    assert!(skips(&gate, "HEAD") && skips(&gate, "OPTIONS"));
+    assert!(!log.text().contains(RAN_AT_ONCE), "{}", log.text());
+    for _ in 0..2 {
+        assert!(skips(&gate, "GET"));
+        assert_eq!(log.text().matches(RAN_AT_ONCE).count(), 1, "{}", log.text());
+    }
+    log.assert_contains("use POST for work in the background");
+    log.assert_contains("/orders/{id}");
+}
+
 /// In a thread of its own, where no other test has created a lock.
 #[test]
 fn background_in_a_process_without_a_lock_runs_nothing() {
