@@ -72,7 +72,10 @@ impl<R: RequestKind> DeferLayer<R> {
     /// ```
     #[must_use]
     pub fn when_busy(self) -> Self {
-        self.wait_up_to(Duration::ZERO)
+        self.with_settings(|settings| {
+            settings.trigger.lock_wait = Duration::ZERO;
+            settings.trigger.background = false;
+        })
     }
 
     /// Time that a request waits for its lock before it is deferred. At most ten minutes. Default:
@@ -109,6 +112,9 @@ impl<R: RequestKind> DeferLayer<R> {
     #[must_use]
     pub fn wait_up_to(self, wait: Duration) -> Self {
         self.with_settings(|settings| {
+            if settings.trigger.background {
+                warn_replaced_trigger("background()", "wait_up_to(..)");
+            }
             settings.trigger.lock_wait = wait.min(MAX_DURATION);
             settings.trigger.background = false;
         })
@@ -168,7 +174,8 @@ impl<R: RequestKind> DeferLayer<R> {
     /// logged once for each layer if a GET passes before any request has met a lock.
     ///
     /// Of [`when_busy`](Self::when_busy), [`wait_up_to`](Self::wait_up_to) and `background` the
-    /// last one applies. A client's `Prefer: wait=N` is ignored.
+    /// last one applies. A warning is logged if `wait_up_to` and `background` are set on one layer;
+    /// `when_busy` between them tells that this is meant. A client's `Prefer: wait=N` is ignored.
     ///
     /// A `LockLayer` that locks the request is required inside, since it determines the lock of the
     /// run. A layer cannot see what is inside it, so its absence shows in this order; each response
@@ -205,7 +212,12 @@ impl<R: RequestKind> DeferLayer<R> {
     /// ```
     #[must_use]
     pub fn background(self) -> Self {
-        self.with_settings(|settings| settings.trigger.background = true)
+        self.with_settings(|settings| {
+            if !settings.trigger.lock_wait.is_zero() {
+                warn_replaced_trigger("wait_up_to(..)", "background()");
+            }
+            settings.trigger.background = true;
+        })
     }
 
     /// Defers nothing while no worker is alive. Default: jobs wait until a worker starts.
@@ -213,4 +225,17 @@ impl<R: RequestKind> DeferLayer<R> {
     pub fn require_worker(self) -> Self {
         self.with_settings(|settings| settings.trigger.require_worker = true)
     }
+}
+
+/// Warns of two settings of which only the last one applies. A layer that is built in each worker
+/// thread, or for each application of a test, would repeat it.
+fn warn_replaced_trigger(replaced: &'static str, applied: &'static str) {
+    crate::throttle::throttled!(
+        warn,
+        layer = "DeferLayer",
+        replaced,
+        applied,
+        "two settings exclude each other, and the last one applies: remove one of them, or call \
+         .when_busy() between them if a copy of the layer is to replace it"
+    );
 }

@@ -13,7 +13,8 @@ impl<R: RequestKind> LockLayer<R> {
     /// Waits in the lock's queue for at most this time before the busy response. At most ten
     /// minutes. Default: no wait.
     ///
-    /// Inside a `DeferLayer`, the wait of that layer applies instead.
+    /// Inside a `DeferLayer`, the wait of that layer applies instead. If that one does not wait, a
+    /// warning is logged once a minute.
     ///
     /// ```
     /// # use std::{convert::Infallible, time::Duration};

@@ -101,7 +101,11 @@ impl<R: RequestKind> LockLayer<R> {
             let can_defer = is_deferrable(&keys, mode);
             let is_trusted_replay = parking_slot.claims_replay() && has_trusted_replay(view);
             match parking_slot.instruction() {
-                LockInstruction::WaitFor(_) => {}
+                LockInstruction::WaitFor(wait) => {
+                    if can_defer && wait.is_zero() && self.policy.waits_for_busy_lock() {
+                        warn_ignored_wait();
+                    }
+                }
                 // A trusted run was deferred before.
                 LockInstruction::ParkOrRefuse if is_trusted_replay => {
                     parking_slot.mark_reached_lock();
@@ -122,6 +126,16 @@ impl<R: RequestKind> LockLayer<R> {
         let route = hold_route(view);
         InitialVerdict::Enter(LockEntryContext { store, keys, mode, route, slot, inherited: outer })
     }
+}
+
+fn warn_ignored_wait() {
+    crate::throttle::throttled!(
+        warn,
+        layer = "LockLayer",
+        "the wait of the LockLayer is ignored inside a DeferLayer, which defers a request as soon \
+         as its lock is busy; set .wait_up_to(..) on the DeferLayer, and remove .wait(..) from the \
+         LockLayer"
+    );
 }
 
 /// Returns the verdict about a request without a key.

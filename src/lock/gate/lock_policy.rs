@@ -168,6 +168,11 @@ impl LockPolicy {
         }
     }
 
+    /// Returns true if a request that finds its lock busy is to wait.
+    pub(in crate::lock) fn waits_for_busy_lock(&self) -> bool {
+        matches!(self.busy_strategy, BusyStrategy::Wait(wait) if !wait.is_zero())
+    }
+
     /// Returns the longest time in the wait queue; `None` for a request that does not enter it.
     pub(in crate::lock) fn max_wait(&self, outer_wait: Option<Duration>) -> Option<Duration> {
         match (outer_wait, self.busy_strategy) {
