@@ -68,8 +68,6 @@ mod worker;
 pub use self::job_stepper::JobRunReport;
 #[cfg(any(test, feature = "test-kit"))]
 pub(crate) use self::job_stepper::JobStepper;
-#[cfg(feature = "serve")]
-pub(crate) use self::status::find_dead_status_paths;
 #[cfg(feature = "webhook")]
 pub use self::webhook::Webhooks;
 pub use self::{
@@ -84,3 +82,5 @@ pub use self::{
     status::{StatusEvents, StatusReply, StatusRequest, StatusResource},
     worker::DeferWorker,
 };
+#[cfg(feature = "serve")]
+pub(crate) use self::{status::find_dead_status_paths, wiring_registry::warn_unrestricted_mount};

@@ -46,20 +46,30 @@ struct LayerRecord {
     carried: Weak<SnapshotNames>,
     /// Path of the status resource that it sets.
     status_path: Option<String>,
+    /// Its jobs have owners.
+    has_owners: bool,
 }
 
 impl WiredParts {
     /// Adds a layer. Returns false if it is known: routers apply a layer once for each route.
-    fn add_layer(&mut self, carried: &Arc<SnapshotNames>, status_path: Option<&str>) -> bool {
+    fn add_layer(
+        &mut self,
+        carried: &Arc<SnapshotNames>,
+        status_path: Option<&str>,
+        has_owners: bool,
+    ) -> bool {
         let carried = Arc::downgrade(carried);
         let mut known = self.layers.iter();
         if known.any(|layer| {
-            layer.carried.ptr_eq(&carried) && layer.status_path.as_deref() == status_path
+            layer.carried.ptr_eq(&carried)
+                && layer.status_path.as_deref() == status_path
+                && layer.has_owners == has_owners
         }) {
             return false;
         }
         self.layers.retain(|layer| layer.carried.strong_count() > 0);
-        self.layers.push(LayerRecord { carried, status_path: status_path.map(str::to_owned) });
+        let status_path = status_path.map(str::to_owned);
+        self.layers.push(LayerRecord { carried, status_path, has_owners });
         true
     }
 
@@ -74,6 +84,15 @@ impl WiredParts {
         layers.find_map(|carried| carried.difference(restored).next().copied())
     }
 
+    /// Returns a snapshot that a worker with these restorers restores and no layer carries. `None`
+    /// without layers, which are then in other processes.
+    fn snapshot_missing_in_layers(&self, restored: &SnapshotNames) -> Option<&'static str> {
+        let layers = self.layers.iter().filter_map(|layer| layer.carried.upgrade());
+        let layers: Vec<_> = layers.collect();
+        let is_carried = |name: &&str| layers.iter().any(|carried| carried.contains(name));
+        restored.iter().copied().find(|name| !layers.is_empty() && !is_carried(name))
+    }
+
     /// Returns a snapshot of this layer that some running worker lacks.
     fn snapshot_missing_in_workers(&self, carried: &SnapshotNames) -> Option<&'static str> {
         let mut workers = self.workers.iter().filter_map(Weak::upgrade);
@@ -85,8 +104,9 @@ impl WiredParts {
         &mut self,
         carried: &Arc<SnapshotNames>,
         status_path: Option<&str>,
+        has_owners: bool,
     ) -> Option<&'static str> {
-        let is_new = self.add_layer(carried, status_path);
+        let is_new = self.add_layer(carried, status_path, has_owners);
         is_new.then(|| self.snapshot_missing_in_workers(carried)).flatten()
     }
 }
@@ -142,9 +162,14 @@ fn has_single_store() -> bool {
 
 /// Records a layer when it is put around a service. Logs an error if a worker that runs already
 /// lacks one of its snapshots; a worker that starts later [fails](check_worker).
-pub(super) fn record_layer(carried: &Arc<SnapshotNames>, status_path: Option<&str>) {
-    let missing =
-        with_process_wiring(|wiring| wiring.parts.add_and_check_layer(carried, status_path));
+pub(super) fn record_layer(
+    carried: &Arc<SnapshotNames>,
+    status_path: Option<&str>,
+    has_owners: bool,
+) {
+    let missing = with_process_wiring(|wiring| {
+        wiring.parts.add_and_check_layer(carried, status_path, has_owners)
+    });
     if let Some(snapshot) = missing.filter(|_| has_single_store()) {
         log_unrestored_snapshot(snapshot);
     }
@@ -184,6 +209,39 @@ pub(super) fn check_worker(store: &Store, restored: &SnapshotNames) -> Result<()
     }
 }
 
+/// Warns of a worker that restores a snapshot which no layer of this process carries, if the
+/// process has layers and a single store.
+pub(super) fn warn_uncarried_snapshot(restored: &SnapshotNames) {
+    let missing = with_process_wiring(|wiring| wiring.parts.snapshot_missing_in_layers(restored));
+    if let Some(snapshot) = missing.filter(|_| has_single_store()) {
+        crate::throttle::throttled!(
+            warn,
+            snapshot,
+            "the worker restores a snapshot that no DeferLayer of this process carries, so its \
+             handlers run without it; add .for_user::<U>() or .carry_extension::<T>() to the \
+             layer, or remove it from the worker unless layers of other processes carry it"
+        );
+    }
+}
+
+/// Warns of status routes that show every job beside a layer whose jobs have owners, if the process
+/// has a single store.
+#[cfg(feature = "serve")]
+pub(crate) fn warn_unrestricted_mount() {
+    let is_unrestricted = with_process_wiring(|wiring| {
+        let mut layers = wiring.parts.layers.iter();
+        layers.any(|layer| layer.has_owners && layer.carried.strong_count() > 0)
+            && wiring.status_mounts().iter().any(|mount| !mount.is_restricted())
+    });
+    if is_unrestricted && has_single_store() {
+        crate::throttle::throttled!(
+            warn,
+            "the status routes show every job, and a DeferLayer of this process gives its jobs \
+             owners; add .for_user::<U>() or .visible_to(..) to deferred_routes(..)"
+        );
+    }
+}
+
 /// Record of a running worker, which counts until the record is dropped.
 #[derive(Debug)]
 pub(super) struct RunningWorkerRecord {
@@ -210,7 +268,7 @@ impl WiringRegistry {
     /// Records a layer whose lock has this store. Logs an error if a worker of the store that runs
     /// already lacks one of its snapshots; a worker that starts later [fails](check_worker).
     pub(super) fn record_layer(&self, carried: &Arc<SnapshotNames>) {
-        let missing = self.parts.lock().add_and_check_layer(carried, None);
+        let missing = self.parts.lock().add_and_check_layer(carried, None, false);
         missing.into_iter().for_each(log_unrestored_snapshot);
     }
 

@@ -18,7 +18,7 @@ use super::{
     termination_signal::termination_signal,
 };
 use crate::{
-    defer::find_dead_status_paths,
+    defer::{find_dead_status_paths, warn_unrestricted_mount},
     durations::MAX_DURATION,
     gate::StatusProbe,
     store::{Store, live_store_count},
@@ -140,11 +140,13 @@ impl ServerLifecycle {
     /// process send their clients, and logs an error otherwise. `send` sends a GET for a target
     /// through the application, with the probe among the extensions, and returns the status.
     ///
-    /// It is silent beside another server, which may serve the routes. Cancel safe.
+    /// It is silent beside another server, which may serve the routes. Warns of status routes that
+    /// show every job beside layers whose jobs have owners. Cancel safe.
     pub async fn check_status_paths<Fut>(send: impl Fn(String, StatusProbe) -> Fut)
     where
         Fut: Future<Output = Option<u16>>,
     {
+        warn_unrestricted_mount();
         for path in find_dead_status_paths(send).await {
             if LiveServer::is_only_one() {
                 tracing::error!(

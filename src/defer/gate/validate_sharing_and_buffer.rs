@@ -20,7 +20,8 @@ impl<N: ?Sized> DeferSettings<N> {
     pub(super) fn validate(&self) {
         self.validate_sharing();
         let status_path = self.status_path.as_deref();
-        wiring_registry::record_layer(self.snapshot_extractors.names(), status_path);
+        let has_owners = self.owner.is_some() || !self.snapshot_extractors.identities().is_empty();
+        wiring_registry::record_layer(self.snapshot_extractors.names(), status_path, has_owners);
         let StorageSettings { body_limit, head_limit, buffer_budget: budget, .. } = self.storage;
         if body_limit.saturating_add(head_limit) > budget / 2 {
             crate::throttle::throttled!(

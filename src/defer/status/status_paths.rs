@@ -25,15 +25,23 @@ pub(in crate::defer) struct StatusMount {
     path: Option<String>,
     /// `None` if the requests provide the store.
     store: Option<Store>,
+    #[cfg_attr(not(feature = "serve"), allow(dead_code, reason = "compared when a server starts"))]
+    is_restricted: bool,
 }
 
 impl StatusMount {
     /// Registers a mount in the process.
-    pub(super) fn register(path: &str, store: Option<&Store>) -> Arc<Self> {
+    pub(super) fn register(path: &str, store: Option<&Store>, is_restricted: bool) -> Arc<Self> {
         let path = normalize_path(path).filter(|path| !path.is_empty() && !path.contains('{'));
-        let mount = Arc::new(Self { path, store: store.cloned() });
+        let mount = Arc::new(Self { path, store: store.cloned(), is_restricted });
         with_process_wiring(|wiring| wiring.add_status_mount(&mount));
         mount
+    }
+
+    /// Returns true if a job is shown to its owner alone.
+    #[cfg(feature = "serve")]
+    pub(in crate::defer) fn is_restricted(&self) -> bool {
+        self.is_restricted
     }
 
     /// Returns the path to which clients may be sent, without the prefix of a nested router.

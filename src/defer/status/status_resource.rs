@@ -141,7 +141,8 @@ impl<N: ?Sized> StatusResource<N> {
     /// and its clones exist. A [`DeferLayer`](crate::defer::DeferLayer::status_path) without a path
     /// of its own sends its clients there.
     ///
-    /// Set the [store](Self::store) before, since a mount with a store is that of its jobs alone.
+    /// Set the [store](Self::store) and the viewer before: a mount with a store is that of its jobs
+    /// alone, and a server warns of one that shows every job beside layers whose jobs have owners.
     /// The root and a path with parameters do not say where clients find the resource, so no client
     /// is sent there.
     ///
@@ -154,7 +155,7 @@ impl<N: ?Sized> StatusResource<N> {
     /// ```
     #[must_use]
     pub fn mounted_at(mut self, path: &str) -> Self {
-        self.mount = Some(StatusMount::register(path, self.store.as_ref()));
+        self.mount = Some(StatusMount::register(path, self.store.as_ref(), self.viewer.is_some()));
         self
     }
 

@@ -4,6 +4,7 @@
 //! of its own, however many of them the runner uses.
 
 mod several_stores;
+mod start_warnings;
 
 use std::{
     any::Any,

@@ -4,7 +4,11 @@ use std::{fmt, marker::PhantomData, pin::pin, sync::Arc};
 
 use super::worker_settings::WorkerSettings;
 use crate::{
-    defer::{job_dispatcher::JobDispatcher, replayer::Replayer, wiring_registry::record_worker},
+    defer::{
+        job_dispatcher::JobDispatcher,
+        replayer::Replayer,
+        wiring_registry::{record_worker, warn_uncarried_snapshot},
+    },
     error::expect_setting,
     store::Store,
 };
@@ -100,7 +104,10 @@ impl<R> DeferWorker<R> {
                 () = &mut shutdown => return,
             }
             expect_setting(settings.check_wiring());
-            let _record = record_worker(&settings.store, settings.snapshot_restorers.names());
+            let restored = settings.snapshot_restorers.names();
+            // Before, the layers of its routes need not have been built.
+            warn_uncarried_snapshot(&restored);
+            let _record = record_worker(&settings.store, restored);
             let wakeups = settings.store.wakeups().subscribe_work();
             tracing::info!(node = %settings.store.node(), "worker started");
             JobDispatcher::new(Arc::new(settings)).run(wakeups, shutdown, cut_off).await;
