@@ -59,23 +59,45 @@ impl Admin {
         self.act("set-policy", policy, reason, set).await
     }
 
-    /// Gives a policy the quota and the mode of the code again, in all processes. Its charges no
-    /// longer look for [blocks](Self::block), until the next one.
+    /// Gives a policy the quota and the mode of the code again, in all processes. Its
+    /// [blocks](Self::block) stay; [`clear_blocks`](Self::clear_blocks) ends them.
     ///
     /// # Errors
     ///
     /// See [`AdminError`].
     pub async fn clear_policy(&self, policy: &str, reason: &str) -> Result<(), AdminError> {
-        let clear = async {
-            let name = named(policy).name().to_owned();
-            Ok(self
-                .store
-                .edit_changed_policies(|policies| {
-                    policies.remove(&name);
-                })
-                .await?)
+        let keep_blocks =
+            |change: PolicyChange| PolicyChange::new().with_blocks(change.has_blocks());
+        self.act("clear-policy", policy, reason, self.shrink_change(policy, keep_blocks)).await
+    }
+
+    /// Ends all [blocks](Self::block) of a policy, in all processes: its charges look for none
+    /// until the next one, so its quota is leased and its refusals are cached again. A block that
+    /// [`unblock`](Self::unblock) has not ended applies again after the next one, if its time is
+    /// not over.
+    ///
+    /// # Errors
+    ///
+    /// See [`AdminError`].
+    pub async fn clear_blocks(&self, policy: &str, reason: &str) -> Result<(), AdminError> {
+        let drop_blocks = |change: PolicyChange| change.with_blocks(false);
+        self.act("clear-blocks", policy, reason, self.shrink_change(policy, drop_blocks)).await
+    }
+
+    /// Removes a part of the change of a policy, and the entry if nothing is left.
+    async fn shrink_change(
+        &self,
+        policy: &str,
+        shrink: impl Fn(PolicyChange) -> PolicyChange,
+    ) -> Result<(), AdminError> {
+        let name = named(policy).name().to_owned();
+        let edit = |policies: &mut BTreeMap<String, PolicyChange>| {
+            let rest = policies.remove(&name).map(&shrink);
+            if let Some(rest) = rest.filter(|rest| *rest != PolicyChange::new()) {
+                policies.insert(name.clone(), rest);
+            }
         };
-        self.act("clear-policy", policy, reason, clear).await
+        Ok(self.store.edit_changed_policies(edit).await?)
     }
 
     /// Resets the usage and the penalties of a subject in a policy, in all processes: like
@@ -110,7 +132,7 @@ impl Admin {
     /// have a [name](Policy::with_name). Counters of a [group](crate::RateLimiter::group_by) are
     /// not found.
     ///
-    /// From the first block on until it is [cleared](Self::clear_policy), the policy is checked
+    /// From the first block on until [`clear_blocks`](Self::clear_blocks), the policy is checked
     /// like one with a penalty: its quota is not leased, and its refusals are not cached.
     ///
     /// # Errors

@@ -218,6 +218,21 @@ async fn blocked_subject_is_refused_in_all_processes_until_it_is_unblocked() {
     let wider = PolicyChange::new().shadow(false);
     admin.set_policy("search", wider, "a test").await.expect("it may");
     assert!(!limiter.check("7", 1).await.expect("it answers").is_admitted(), "blocks stay");
+    admin.clear_policy("search", "a test").await.expect("it may");
+    let blocks_only = store.changed_policies().await.expect("it answers").policies["search"];
+    assert_eq!(blocks_only, PolicyChange::new().with_blocks(true));
+    let blocked_for = async || {
+        let limit = store.inspect_limit("search", "7").await.expect("it answers");
+        limit.quotas[0].blocked_for
+    };
+    assert!(blocked_for().await.is_some());
+    admin.clear_blocks("search", "a test").await.expect("it may");
+    until_admitted(true).await;
+    assert!(store.changed_policies().await.expect("it answers").policies.is_empty());
+    assert_eq!(blocked_for().await, None, "as the processes apply it");
+
+    admin.block("search", "7", hour, "a test").await.expect("it may");
+    until_admitted(false).await;
     admin.unblock("search", "7", "a test").await.expect("it may");
     until_admitted(true).await;
 }

@@ -11,6 +11,7 @@ pub(super) enum ConsoleAction {
     ForceRelease { lock: String, reason: String },
     SetPolicy { policy: String, change: PolicyChange, reason: String },
     ClearPolicy { policy: String, reason: String },
+    ClearBlocks { policy: String, reason: String },
     ResetLimit { policy: String, subject: String, reason: String },
     Block { policy: String, subject: String, seconds: u64, reason: String },
     Unblock { policy: String, subject: String, reason: String },

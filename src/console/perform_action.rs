@@ -38,6 +38,7 @@ pub(super) async fn perform_action(
         ConsoleAction::ForceRelease { lock, reason } => force_release(&admin, &lock, &reason).await,
         ConsoleAction::SetPolicy { .. }
         | ConsoleAction::ClearPolicy { .. }
+        | ConsoleAction::ClearBlocks { .. }
         | ConsoleAction::ResetLimit { .. }
         | ConsoleAction::Block { .. }
         | ConsoleAction::Unblock { .. } => perform_limit_action(&admin, action).await,
@@ -74,6 +75,10 @@ async fn perform_limit_action(admin: &Admin, action: ConsoleAction) -> Result<St
         ConsoleAction::ClearPolicy { policy, reason } => {
             admin.clear_policy(&policy, &reason).await?;
             Ok(format!("{policy} is as deployed."))
+        }
+        ConsoleAction::ClearBlocks { policy, reason } => {
+            admin.clear_blocks(&policy, &reason).await?;
+            Ok(format!("{policy} blocks nobody."))
         }
         ConsoleAction::ResetLimit { policy, subject, reason } => {
             admin.reset_limit(&policy, operator_key(&subject), &reason).await?;

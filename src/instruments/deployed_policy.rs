@@ -23,6 +23,8 @@ pub struct DeployedPolicy {
     pub is_looked_up: bool,
     /// True if the policy has a name of its own: only then are its counters found by the name.
     pub is_named: bool,
+    /// True if it has a penalty, which blocks subjects that are refused too often.
+    pub has_penalty: bool,
     /// What its requests are counted by, such as `header x-api-key` or `client address`.
     pub keys: String,
 }

@@ -75,15 +75,16 @@ impl Store {
 /// Returns the policy with each quota that a process applies. Of a newer version, the text of a
 /// quota may be unknown.
 fn applied_policies(known: &FleetPolicy) -> Vec<Policy> {
-    // The store is asked for blocks too.
-    let change = known.change.unwrap_or_default().with_blocks(true);
+    let change = known.change.unwrap_or_default();
     let mut applied: Vec<Policy> = Vec::new();
     for deployed in known.deployed.iter().map(|variant| &variant.policy) {
         let Ok(quota) = deployed.quota.parse::<Quota>() else { continue };
         let policy = Policy::new(quota);
         let policy = if deployed.is_named { policy.with_name(&known.name) } else { policy };
         let policy = if deployed.is_shadow { policy.shadow() } else { policy };
-        let policy = policy.changed_by(&change);
+        // Only charges of a policy with blocks or a penalty look for blocks.
+        let looks_for_blocks = deployed.has_penalty || change.has_blocks();
+        let policy = policy.changed_by(&change.with_blocks(looks_for_blocks));
         if !applied.contains(&policy) {
             applied.push(policy);
         }

@@ -68,7 +68,7 @@ impl PolicyChange {
     }
 
     /// Returns true if an operator has [blocked](crate::admin::Admin::block) a subject since the
-    /// policy was cleared.
+    /// blocks of the policy were [cleared](crate::admin::Admin::clear_blocks).
     #[must_use]
     pub fn has_blocks(&self) -> bool {
         self.has_blocks

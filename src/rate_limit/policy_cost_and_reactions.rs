@@ -62,7 +62,7 @@ pub struct Policy {
     counter_name: Arc<str>,
     quota: Quota,
     cost: u64,
-    penalty: Option<Penalty>,
+    pub(super) penalty: Option<Penalty>,
     shadow: bool,
     outage: RateLimitOutage,
     lease_size: u32,

@@ -31,6 +31,7 @@ impl Policy {
             is_shadow: self.is_shadow(),
             is_looked_up,
             is_named: self.is_named,
+            has_penalty: self.penalty.is_some(),
             keys,
         };
         store.counters().policies().add(&self.name, &decode_name(&self.name), deployed);

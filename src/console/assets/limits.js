@@ -53,7 +53,7 @@ function content({ policies = [], stats = {} }) {
       ["Changed to", (policy) => policy.change ? change(policy) : null],
       ["Refused", (policy) => String(policy.refusals), true],
       ["A second", (policy) => perSecond(`refused ${policy.name}`).toFixed(1), true],
-      ["Actions", (policy) => policy.change ? actionButton("As deployed", { title: `Use ${policy.name} as deployed?`, danger: false, action: () => ({ action: "clear-policy", policy: policy.name }) }) : null],
+      ["Actions", (policy) => policy.change ? changedPolicyButtons(policy) : null],
     ], policies, "No process has used a policy."),
     element("h3", {}, "Refused most often in the last ten minutes"),
     ranking(policies),
@@ -129,6 +129,18 @@ function changeButton(policy) {
       ...(quota && { quota }), ...(mode && { shadow: mode === "shadow" }),
     } }),
   });
+}
+
+function changedPolicyButtons({ name: policy, change: { quota, shadow, has_blocks } }) {
+  return [
+    quota || shadow !== undefined ? actionButton("As deployed", {
+      title: `Use ${policy} as deployed?`, danger: false, action: () => ({ action: "clear-policy", policy }),
+    }) : null,
+    has_blocks ? actionButton("End blocks", {
+      title: `End all blocks under ${policy}?`, text: "Blocked clients are admitted again.",
+      action: () => ({ action: "clear-blocks", policy }),
+    }) : null,
+  ].filter(Boolean);
 }
 
 function subjectButtons(policy, subject, done) {

@@ -48,8 +48,16 @@ pub(crate) enum LimitsCommand {
         #[arg(long)]
         reason: String,
     },
-    /// Use a policy as it was deployed
+    /// Use a policy as it was deployed; its blocks stay
     Clear {
+        /// Name of the policy
+        policy: String,
+        /// Why, for the audit log
+        #[arg(long)]
+        reason: String,
+    },
+    /// End all blocks under a policy
+    ClearBlocks {
         /// Name of the policy
         policy: String,
         /// Why, for the audit log
@@ -112,6 +120,10 @@ pub(crate) async fn run(
             admin.set_policy(policy, change, reason).await?;
         }
         LimitsCommand::Clear { policy, reason } => admin.clear_policy(policy, reason).await?,
+        LimitsCommand::ClearBlocks { policy, reason } => {
+            context.confirm(&format!("End all blocks under {policy}?"))?;
+            admin.clear_blocks(policy, reason).await?;
+        }
         LimitsCommand::Reset { policy, subject, reason } => {
             admin.reset_limit(policy, Key::from_operator_name(subject), reason).await?;
         }
