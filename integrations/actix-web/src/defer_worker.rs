@@ -57,9 +57,10 @@ impl DeferWorker {
     /// `app_data` with the configuration of extractors (`JsonConfig`, `PathConfig`, `QueryConfig`,
     /// `FormConfig`, `PayloadConfig`), and a `web::scope` in which `configure` is called. actix-web
     /// keeps that data inside each `App`, where no other one can read it;
-    /// [`from_app`](Self::from_app) builds the whole `App` for the worker too. For the authentication the absence is intended, since
-    /// credentials are not stored and a run has none to present. Keep the `LockLayer` of the
-    /// routes: without it a run is not recognized and becomes a dead letter.
+    /// [`from_app`](Self::from_app) builds the whole `App` for the worker too. For the
+    /// authentication the absence is intended, since credentials are not stored and a run has none
+    /// to present. Keep the `LockLayer` of the routes: without it a run is not recognized and
+    /// becomes a dead letter.
     ///
     /// A handler that takes a `web::Data` which is missing in the worker fails there, although it
     /// succeeds in the server: its job is dead, and an error is logged that names the fix. An

@@ -20,8 +20,8 @@ impl<R: RequestKind> DeferLayer<R> {
     /// the root.
     ///
     /// A warning is logged once if a 202 names a path at which nothing is mounted, if this process
-    /// mounts no status routes for the store and the layer sets no path, and if jobs are found under
-    /// other paths alone. `serve` of the integrations also logs an error at its start if its
+    /// mounts no status routes for the store and the layer sets no path, and if jobs are found
+    /// under other paths alone. `serve` of the integrations also logs an error at its start if its
     /// application answers the path with a 404 of its own, as it does for nested routes.
     ///
     /// # Panics

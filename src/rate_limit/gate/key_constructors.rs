@@ -16,8 +16,8 @@ impl<R: RequestKind> RateLimitLayer<R> {
     /// Headers such as `X-Forwarded-For` are ignored, because every client can send them. Behind a
     /// proxy all clients would share the proxy's quota: use [`by_client`](Self::by_client) there.
     ///
-    /// Layers whose policies have the same quota and no name share one counter for each address, also
-    /// on two routes. For a quota of each route, give each policy a name by
+    /// Layers whose policies have the same quota and no name share one counter for each address,
+    /// also on two routes. For a quota of each route, give each policy a name by
     /// [`policy_name`](Self::policy_name), or use a key with [`KeySource::route`] (`KeyPart::route`
     /// of the integrations).
     ///

@@ -35,8 +35,8 @@ async fn location_path_in(gate: &TestDeferLayer, store: &Store) -> String {
 async fn location_is_the_path_of_the_only_mount() {
     let (log, _reads) = CapturedLog::start_capture();
     let gate = TestDeferLayer::new();
-    let elsewhere = gate.clone().status_path("/deferred");
-    assert_eq!(location_path(&elsewhere).await, "/deferred", "nothing is mounted here");
+    let other_path = gate.clone().status_path("/deferred");
+    assert_eq!(location_path(&other_path).await, "/deferred", "nothing is mounted here");
     {
         let _jobs = mount(None, "jobs/");
         assert_eq!(location_path(&gate).await, "/jobs");
@@ -52,7 +52,7 @@ async fn location_is_the_path_of_the_only_mount() {
         let _deferred = mount(None, "/deferred");
         assert_eq!(location_path(&gate).await, "/deferred", "the default, if it is among several");
     }
-    assert_eq!(location_path(&elsewhere).await, "/deferred", "the routes are gone");
+    assert_eq!(location_path(&other_path).await, "/deferred", "the routes are gone");
     let _nested = (mount(None, "/"), mount(None, "/tenants/{tenant}/jobs"), mount(None, "/a b"));
     assert_eq!(location_path(&gate).await, "/deferred", "not known to clients by these");
     assert!(!log.text().contains(NOT_MOUNTED), "{}", log.text());
