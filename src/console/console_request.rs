@@ -86,7 +86,7 @@ impl ConsoleRequest {
 
     /// Answers the request. `body` is empty if it is not [wanted](Self::wants_body).
     ///
-    /// Cancel safe: an action that has begun may still be done, and is recorded in the audit log.
+    /// Cancel safe: an action that has begun goes on, and is recorded in the audit log.
     pub async fn execute(self, body: &[u8]) -> ConsoleReply {
         let Self { store, operator, route } = self;
         let reply = match route {

@@ -7,23 +7,36 @@ use tokio::sync::oneshot;
 use super::console_action::ConsoleAction;
 use crate::{
     admin::{Admin, AdminError, Operator},
+    durations::MAX_DURATION,
     key::Key,
     store::{JobId, Store, TaskId},
 };
 
-/// Longest wait for the result of an action that goes on without its page.
+/// Longest wait for the result of an action that may take hours.
 const MAX_REPLY_WAIT: Duration = Duration::from_secs(1);
 
 /// Reason in the audit log of a look at a payload, since the page asks for none.
 const LOOK_REASON: &str = "looked at in the console";
 
-/// Performs an action and returns a sentence about its result, or the payload.
+/// Performs an action and returns a sentence about its result, or the payload. It goes on when the
+/// page is closed, so that its record is ended.
 pub(super) async fn perform_action(
     store: &Store,
     operator: Operator,
     action: ConsoleAction,
 ) -> Result<String, AdminError> {
     let admin = store.admin(operator);
+    let max_wait = match action {
+        ConsoleAction::RedriveDeadJobs { .. } | ConsoleAction::PurgeDeadJobs { .. } => {
+            MAX_REPLY_WAIT
+        }
+        // Nothing else tells the page of a refusal, or shows a payload.
+        _ => MAX_DURATION,
+    };
+    run_in_store(store, max_wait, async move { perform_as_admin(&admin, action).await }).await
+}
+
+async fn perform_as_admin(admin: &Admin, action: ConsoleAction) -> Result<String, AdminError> {
     match action {
         ConsoleAction::PauseJobs { .. }
         | ConsoleAction::ResumeJobs { .. }
@@ -31,17 +44,17 @@ pub(super) async fn perform_action(
         | ConsoleAction::RunJobNow { .. }
         | ConsoleAction::RedriveJob { .. }
         | ConsoleAction::PurgeJob { .. }
-        | ConsoleAction::JobPayload { .. } => perform_job_action(&admin, action).await,
+        | ConsoleAction::JobPayload { .. } => perform_job_action(admin, action).await,
         ConsoleAction::RedriveDeadJobs { .. } | ConsoleAction::PurgeDeadJobs { .. } => {
-            run_in_store(store, async move { perform_bulk_action(&admin, action).await }).await
+            perform_bulk_action(admin, action).await
         }
-        ConsoleAction::ForceRelease { lock, reason } => force_release(&admin, &lock, &reason).await,
+        ConsoleAction::ForceRelease { lock, reason } => force_release(admin, &lock, &reason).await,
         ConsoleAction::SetPolicy { .. }
         | ConsoleAction::ClearPolicy { .. }
         | ConsoleAction::ClearBlocks { .. }
         | ConsoleAction::ResetLimit { .. }
         | ConsoleAction::Block { .. }
-        | ConsoleAction::Unblock { .. } => perform_limit_action(&admin, action).await,
+        | ConsoleAction::Unblock { .. } => perform_limit_action(admin, action).await,
         ConsoleAction::DrainProcess { node, reason } => {
             admin.drain_process(&node, &reason).await?;
             Ok("The process is drained: its workers start nothing more.".to_owned())
@@ -55,7 +68,7 @@ pub(super) async fn perform_action(
             let repaired = report.faults().filter(|finding| finding.repaired).count();
             Ok(format!("{repaired} faults were repaired."))
         }
-        _ => perform_queue_action(&admin, action).await,
+        _ => perform_queue_action(admin, action).await,
     }
 }
 
@@ -145,15 +158,16 @@ async fn perform_bulk_action(admin: &Admin, action: ConsoleAction) -> Result<Str
 }
 
 /// Runs an action in a task of the store, so that it goes on when the page is closed. Returns its
-/// result if it ends within `MAX_REPLY_WAIT`.
+/// result if it ends within `max_wait`.
 async fn run_in_store(
     store: &Store,
+    max_wait: Duration,
     action: impl Future<Output = Result<String, AdminError>> + Send + 'static,
 ) -> Result<String, AdminError> {
     let (sender, result) = oneshot::channel();
     // Without its page, the result is in the audit log only.
     store.spawn_long_running(async move { drop(sender.send(action.await)) });
-    match tokio::time::timeout(MAX_REPLY_WAIT, result).await {
+    match tokio::time::timeout(max_wait, result).await {
         Ok(Ok(result)) => result,
         Ok(Err(_)) => Err(AdminError::NotPossible("the process is ending".to_owned())),
         Err(_) => Ok("It goes on without this page. The audit log tells its end.".to_owned()),

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use futures_util::{FutureExt as _, StreamExt as _};
 
-use super::{HOST, JSON, SAME_ORIGIN, console, request, respond};
+use super::{HOST, JSON, PAUSE, SAME_ORIGIN, console, request, respond};
 use crate::{
-    admin::{AuditCursor, Permission},
+    admin::{AuditCursor, AuditOutcome, Permission},
     console::{check_slot::CheckSlot, snapshot_feed::SnapshotFeed},
     defer::tests::job_administration::make_dead_letters,
-    store::Store,
+    store::{BackendFault, Store, faulty_store},
 };
 
 /// A page of another origin can send a `GET` with the operator's credentials.
@@ -131,4 +131,25 @@ async fn bulk_redrive_goes_on_without_its_page() {
     let reply = send(&store, Permission::Act, purge).await;
     let text = String::from_utf8_lossy(&reply.body).into_owned();
     assert!(reply.status == 200 && text.contains("1 requests are deleted."), "{text}");
+}
+
+/// The page is closed while the store is slow.
+#[tokio::test(start_paused = true)]
+async fn record_of_an_action_is_ended_without_its_page() {
+    let (store, faults) = faulty_store();
+    faults.set("append_audit_record", BackendFault::SlowReply(Duration::from_secs(1)), 1);
+    let console = console(&store, Permission::Act);
+    let sent = request("POST", &[HOST, JSON, SAME_ORIGIN]);
+    let sent = respond(&console, sent, "api/actions", PAUSE);
+    assert!(tokio::time::timeout(Duration::from_millis(100), sent).await.is_err());
+    let is_ended = async || {
+        let page = store.audit(AuditCursor::default(), 1).await.expect("the store answers");
+        page.records.first().is_some_and(|record| record.outcome == AuditOutcome::Done)
+    };
+    let wait = async {
+        while !is_ended().await {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), wait).await.expect("the record is ended");
 }
