@@ -27,7 +27,7 @@ impl LockRequest {
         let (store, key, max_wait) = (self.store.clone(), self.key.clone(), self.wait);
         let mut acquired = self.acquire_with_record(None).await;
         let acquire = (&store, slice::from_ref(&key), max_wait);
-        span.end_wait(acquire, &mut acquired, |guard| Some(guard));
+        span.end_wait(acquire, &mut acquired, |guard| vec![guard]);
         acquired?.into_granted()
     }
 

@@ -288,6 +288,8 @@ impl LockGuard {
 
     /// Does the part of a release that needs no waiting.
     pub(super) fn begin_release(self) -> PendingRelease {
+        let mut span = self.1;
+        span.end_hold();
         let (hold_state, last_grant) = match self.0 {
             GrantShare::Borrowed(held_lock) => return PendingRelease::still_held(held_lock.loss()),
             // Of two guards that are released at the same time, exactly one is the last.
@@ -298,12 +300,12 @@ impl LockGuard {
         };
         match ReleaseAction::decide(hold, handover) {
             ReleaseAction::HandedOver => PendingRelease::Done(ReleaseStatus::Released),
-            ReleaseAction::Release(hold) => PendingRelease::Release { hold_state, hold },
+            ReleaseAction::Release(hold) => PendingRelease::Release { hold_state, hold, span },
             ReleaseAction::ReleaseAndReacquire(reacquire) => {
                 let (status_sender, status_receiver) = oneshot::channel();
                 let store = reacquire.store().clone();
                 reacquire.spawn(Some(status_sender));
-                PendingRelease::ReleaseAndReacquire { store, status_receiver }
+                PendingRelease::ReleaseAndReacquire { store, status_receiver, span }
             }
         }
     }

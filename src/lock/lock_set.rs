@@ -48,9 +48,9 @@ impl LockSet {
         self.guards.first().map(|(_, guard)| guard)
     }
 
-    /// Like [`first`](Self::first), to set its span.
-    pub(super) fn first_mut(&mut self) -> Option<&mut LockGuard> {
-        self.guards.first_mut().map(|(_, guard)| guard)
+    /// Returns the guards in the order of acquisition; the first one keeps their span.
+    pub(super) fn guards_mut(&mut self) -> Vec<&mut LockGuard> {
+        self.guards.iter_mut().map(|(_, guard)| guard).collect()
     }
 
     /// Records the route of the request that holds the locks, for operators.

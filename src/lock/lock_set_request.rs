@@ -149,7 +149,7 @@ impl LockSetRequest {
         let keys = self.keys.clone();
         let mut acquired =
             self.acquire_within(&HeldLocks::current()).await.map(LockOutcome::Granted);
-        span.end_wait((&store, &keys, max_wait), &mut acquired, LockSet::first_mut);
+        span.end_wait((&store, &keys, max_wait), &mut acquired, LockSet::guards_mut);
         acquired?.into_granted()
     }
 

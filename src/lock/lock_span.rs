@@ -1,6 +1,6 @@
 //! `LockSpan`: span of an acquire and of the hold that follows it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tracing::field::Empty;
@@ -13,7 +13,7 @@ use crate::{
     durations::saturating_millis,
     instruments::LockRequestOutcome,
     key::Key,
-    store::{LockMode, Store},
+    store::{HoldState, LockMode, Store},
     trace::BoxedSpan,
 };
 
@@ -34,9 +34,18 @@ struct OpenLockSpan {
     span: BoxedSpan,
     /// Field and start of the time that is being taken: that of the wait, then that of the hold.
     timed: Option<(&'static str, Instant)>,
+    /// Holds whose loss is an error of the span.
+    holds: Vec<Arc<HoldState>>,
 }
 
 impl LockSpan {
+    /// Ends the time of the hold. The span itself lasts until the release has found no loss.
+    pub(super) fn end_hold(&mut self) {
+        if let Some(open) = &mut self.0 {
+            open.record_time();
+        }
+    }
+
     /// Starts an acquire, with a span if it is enabled.
     pub(super) fn start(store: &Store, keys: &[Key], mode: LockMode) -> AcquireTimer {
         let span = BoxedSpan::new(tracing::info_span!(
@@ -49,22 +58,24 @@ impl LockSpan {
             outcome = Empty,
             lockgate.wait_ms = Empty,
             lockgate.hold_ms = Empty,
+            loss = Empty,
         ));
         let started_at = Instant::now();
         let is_enabled = span.is_enabled();
-        let open = || Box::new(OpenLockSpan { span, timed: Some((WAIT_FIELD, started_at)) });
+        let timed = Some((WAIT_FIELD, started_at));
+        let open = || Box::new(OpenLockSpan { span, timed, holds: Vec::new() });
         AcquireTimer { span: Self(is_enabled.then(open)), started_at }
     }
 }
 
 impl AcquireTimer {
     /// Ends the wait of an acquire of these locks, at most `max_wait` long. The span continues with
-    /// the guard that `first_guard` returns of a grant, until that is released.
+    /// the first of the guards that `guards_of` returns of a grant, until that is released.
     pub(super) fn end_wait<G>(
         self,
         (store, keys, max_wait): (&Store, &[Key], Option<Duration>),
         acquired: &mut Result<LockOutcome<G>, AcquireError>,
-        first_guard: impl FnOnce(&mut G) -> Option<&mut LockGuard>,
+        guards_of: impl FnOnce(&mut G) -> Vec<&mut LockGuard>,
     ) {
         let label = keys.first().map_or("", Key::without_value);
         let waited = self.started_at.elapsed();
@@ -85,12 +96,14 @@ impl AcquireTimer {
         if let Err(AcquireError::WouldDeadlock | AcquireError::Fault(_)) = acquired {
             open.span.record("otel.status_code", "ERROR");
         }
-        if let Ok(LockOutcome::Granted(granted)) = acquired
-            && let Some(guard) = first_guard(granted)
-        {
-            open.span.record("fence", guard.fence());
-            open.timed = Some((HOLD_FIELD, Instant::now()));
-            guard.set_span(LockSpan(Some(open)));
+        if let Ok(LockOutcome::Granted(granted)) = acquired {
+            let mut guards = guards_of(granted);
+            open.holds = guards.iter().filter_map(|guard| guard.hold_state()).cloned().collect();
+            if let Some(guard) = guards.first_mut() {
+                open.span.record("fence", guard.fence());
+                open.timed = Some((HOLD_FIELD, Instant::now()));
+                guard.set_span(LockSpan(Some(open)));
+            }
         }
     }
 }
@@ -123,10 +136,14 @@ impl OpenLockSpan {
     }
 }
 
-/// Also records the time of a wait that was dropped.
+/// Also records the time of a wait that was dropped, and a loss that is known by now.
 impl Drop for OpenLockSpan {
     fn drop(&mut self) {
         self.record_time();
+        if let Some(loss) = self.holds.iter().find_map(|hold| hold.current().loss()) {
+            self.span.record("loss", tracing::field::debug(loss));
+            self.span.record("otel.status_code", "ERROR");
+        }
     }
 }
 

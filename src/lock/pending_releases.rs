@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::{
     held_lock_view::HeldLocks,
     lock_set::LockSet,
+    lock_span::LockSpan,
     release_status::{ReleaseStatus, release_status},
 };
 use crate::store::{HoldState, LockLoss, OwnedHold, Store};
@@ -18,11 +19,13 @@ pub(super) enum PendingRelease {
     Release {
         hold_state: Arc<HoldState>,
         hold: OwnedHold,
+        span: LockSpan,
     },
     /// A queue task releases and reacquires in one call, and reports the status.
     ReleaseAndReacquire {
         store: Store,
         status_receiver: oneshot::Receiver<ReleaseStatus>,
+        span: LockSpan,
     },
 }
 
@@ -36,10 +39,11 @@ impl PendingRelease {
     pub(super) async fn finish(self) -> ReleaseStatus {
         match self {
             Self::Done(status) => status,
-            Self::Release { hold_state, hold } => {
+            // The span ends when the release has told whether the lock was lost.
+            Self::Release { hold_state, hold, span: _span } => {
                 release_status(&hold_state, &hold.release().await)
             }
-            Self::ReleaseAndReacquire { store, status_receiver } => {
+            Self::ReleaseAndReacquire { store, status_receiver, span: _span } => {
                 store.await_reply(status_receiver).await.unwrap_or(ReleaseStatus::Unknown)
             }
         }

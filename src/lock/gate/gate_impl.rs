@@ -71,7 +71,7 @@ impl<R: RequestKind> Gate<R::Native> for LockLayer<R> {
             let span = LockSpan::start(&context.store, &context.keys, context.mode);
             let mut acquired = self.acquire_locks(&context).await;
             let acquire = (&context.store, &*context.keys, self.max_wait(&context));
-            span.end_wait(acquire, &mut acquired, LockSet::first_mut);
+            span.end_wait(acquire, &mut acquired, LockSet::guards_mut);
             clear_slot(context.slot.as_ref());
             match acquired {
                 Ok(LockOutcome::Granted(guards)) => {
