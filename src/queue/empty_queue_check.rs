@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::{
     poll_until_answered::{AnsweredPoll, NotExecutedFlag, poll_until_answered},
+    queue_registration::RegisteredQueues,
     queue_worker_loop::QueueWorkerLoop,
 };
 use crate::store::{Store, TaskPollCommand};
@@ -95,7 +96,10 @@ impl QueueWorkerLoop {
 
     pub(super) fn apply_outcome(&mut self, outcome: PollOrEmptyCheck) {
         match outcome {
-            PollOrEmptyCheck::Polled(answer) => self.apply_answer(answer),
+            PollOrEmptyCheck::Polled(answer) => {
+                RegisteredQueues::register_again(&self.worker.store, &self.worker.queue);
+                self.apply_answer(answer);
+            }
             PollOrEmptyCheck::StillEmpty(check) => self.stay_idle(check),
         }
     }

@@ -1,16 +1,21 @@
 //! `RegisteredQueues`: names of the queues that this process has registered for operators.
 
-use std::collections::HashSet;
+use std::{collections::HashMap, time::Duration};
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
-use crate::{key::Key, store::Store};
+use super::empty_queue_check::IDLE_POLL_INTERVAL;
+use crate::{durations::MAX_DURATION, key::Key, store::Store};
 
 /// Queues that this store handle has used, and the server generation of their first use: another
 /// server, or one that has lost its data, does not know them. The first use of each registers its
 /// name in the background, so that operators can list it; no push and no poll pays for that.
+///
+/// A server that is emptied keeps its generation, so workers register their queue again with their
+/// task polls; an idle worker sends one soon after such a loss.
 #[derive(Debug, Default)]
-pub(super) struct RegisteredQueues(Mutex<(u64, HashSet<Key>)>);
+pub(super) struct RegisteredQueues(Mutex<(u64, HashMap<Key, Instant>)>);
 
 /// Most names that a process remembers: a program that makes names from data registers some of
 /// them again and again.
@@ -18,6 +23,16 @@ const MAX_NAMES: usize = 1_000;
 
 impl RegisteredQueues {
     pub(super) fn register_once(store: &Store, queue: &Key) {
+        Self::register(store, queue, MAX_DURATION);
+    }
+
+    /// Registers the queue of a worker, unless this was done a moment ago.
+    pub(super) fn register_again(store: &Store, queue: &Key) {
+        Self::register(store, queue, IDLE_POLL_INTERVAL);
+    }
+
+    /// Registers a queue, unless this was done within `max_age`.
+    fn register(store: &Store, queue: &Key, max_age: Duration) {
         let registered = store.extension::<Self>();
         {
             let server_generation = store.backend().server_generation();
@@ -26,13 +41,13 @@ impl RegisteredQueues {
                 *names_generation = server_generation;
                 names.clear();
             }
-            if names.contains(queue) {
+            if names.get(queue).is_some_and(|registered_at| registered_at.elapsed() < max_age) {
                 return;
             }
             if names.len() >= MAX_NAMES {
                 names.clear();
             }
-            names.insert(queue.clone());
+            names.insert(queue.clone(), Instant::now());
         }
         let (weak_store, queue) = (store.downgrade(), queue.clone());
         store.spawn_background(async move {

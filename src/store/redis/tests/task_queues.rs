@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::{lossy_proxy::LossyProxy, server_process::ServerProcess};
+use super::{lossy_proxy::LossyProxy, server_process::ServerProcess, wait_until};
 use crate::{
     queue::{Queue, QueueWorker, Task},
     store::Store,
@@ -172,4 +172,20 @@ async fn two_workers_run_long_backlog_once() {
     }
     assert_eq!((runs.task_count(), runs.count_repeated()), (TASKS as usize, 0));
     assert_only_expiring_keys_left(&server).await;
+}
+
+/// The worker is idle, nothing is pushed, and the connections stay.
+#[tokio::test]
+async fn queue_of_a_worker_is_listed_again_after_a_flush() {
+    let server = ServerProcess::start().await;
+    let store = server.store_with_long_timeout().await;
+    let (stop, worker) = start_worker(RunCounts::default().counting_worker(&store, Duration::ZERO));
+    let is_listed = async || {
+        store.queues().await.expect("it is there").iter().any(|queue| queue.name == "numbers")
+    };
+    wait_until("the queue to be listed", is_listed).await;
+    server.command(&["FLUSHALL"]).await;
+    wait_until("the queue to be listed again", is_listed).await;
+    drop(stop);
+    worker.await.expect("it ends");
 }
