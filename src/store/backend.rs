@@ -200,6 +200,10 @@ pub(crate) trait Backend:
     fn on_new_server(&self, notify: Weak<dyn Fn() + Send + Sync>) {
         drop(notify);
     }
+    /// Returns false if [`subscribe`](Self::subscribe) delivers no messages.
+    fn receives_messages(&self) -> bool {
+        true
+    }
     /// Delivers messages for this node into `wakeups` from now on, for as long as `wakeups` lives.
     /// Returns the future that must run for this, if there is one. If that future is dropped, for
     /// example with its runtime, `subscribe` must be called again.

@@ -1,9 +1,9 @@
 //! `PolicyFollower`: the policies that operators have changed, as this process applies them.
 //!
 //! A task reads them when it starts, whenever another process announces a change or messages may
-//! have been missed, and at the latest after [`READ_INTERVAL`]. Until the first read the policies
-//! of the code apply. While the store is unavailable, or if its document cannot be parsed, the last
-//! known changes apply.
+//! have been missed, and at the latest after [`READ_INTERVAL`]; each second if the store receives
+//! no messages. Until the first read the policies of the code apply. While the store is
+//! unavailable, or if its document cannot be parsed, the last known changes apply.
 
 use std::{
     sync::{
@@ -26,8 +26,8 @@ use crate::{
 /// Longest time between two reads.
 const READ_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Time between two reads while the store is unavailable.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two reads while the store is unavailable, or if it receives no messages.
+const SHORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Changes that this process knows.
 #[derive(Default)]
@@ -111,9 +111,12 @@ async fn follow_policy_changes(guard: MarkFollowerEndedOnDrop, store: WeakStore)
         let wait = match store_handle.backend().read_policy_changes().await {
             Ok(stored) => {
                 engine.follow_document(&store_handle, &stored).await;
-                READ_INTERVAL
+                match store_handle.backend().receives_messages() {
+                    true => READ_INTERVAL,
+                    false => SHORT_INTERVAL,
+                }
             }
-            Err(_) => RETRY_INTERVAL,
+            Err(_) => SHORT_INTERVAL,
         };
         drop((engine, store_handle));
         tokio::select! {

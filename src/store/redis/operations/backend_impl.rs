@@ -88,6 +88,10 @@ impl Backend for RedisBackend {
         self.keys.is_clustered()
     }
 
+    fn receives_messages(&self) -> bool {
+        self.target.receives_messages()
+    }
+
     fn renew(&self, items: Vec<LeaseRenewal>) -> StoreFuture<'_, Vec<bool>> {
         Box::pin(self.renew_leases(items))
     }

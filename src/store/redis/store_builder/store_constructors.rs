@@ -102,7 +102,8 @@ impl Store {
     /// - No messages are received without [`StoreBuilder::pubsub_url`]. Waiters for a lock then
     ///   poll every 300 ms. An idle worker of a queue finds a task up to 5 s after its push. A
     ///   worker of deferred requests finds a job up to 5 s after it can run, or 10 s if there are
-    ///   several workers.
+    ///   several workers. Changed policies apply within about a second. The process answers no
+    ///   inquiries of operators, cannot be drained, and what it runs is not told of a cancellation.
     #[cfg(feature = "bb8-redis")]
     pub fn from_pool(pool: bb8::Pool<bb8_redis::RedisConnectionManager>) -> StoreBuilder {
         StoreBuilder::new(ConnectionSource::Pool(pool))

@@ -99,6 +99,15 @@ impl ConnectionTarget {
         matches!(self, Self::Cluster(_))
     }
 
+    /// Returns false for a pool without a source of messages.
+    pub(in super::super) fn receives_messages(&self) -> bool {
+        match self {
+            #[cfg(feature = "bb8-redis")]
+            Self::Pool(pool) => pool.message_target.is_some(),
+            _ => true,
+        }
+    }
+
     /// Returns the cluster node that owns a shard; `None` unless the target is a cluster.
     pub(in super::super) async fn owner_of_shard(
         &self,

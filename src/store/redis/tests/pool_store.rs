@@ -11,8 +11,10 @@ use super::{
     wait_for_lock_subscriber, wait_for_queue_length, wait_until, wait_until_usable,
 };
 use crate::{
+    admin::{Operator, Permission},
     error::ErrorKind,
     lock::{AcquireError, ReleaseStatus},
+    rate_limit::PolicyChange,
     store::Store,
 };
 
@@ -168,5 +170,25 @@ async fn settings_of_pool_are_rejected_by_builder() {
     for invalid in [builder().login("me", "pw"), builder().database(1), builder().pubsub_url("x")] {
         let error = invalid.connect().await.expect_err("it is no good");
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    }
+}
+
+/// A process with messages reads much less often than this waits.
+#[tokio::test]
+async fn changed_policies_are_followed_without_pubsub() {
+    let server = ServerProcess::start().await;
+    let store = store_on_pool(&connect_pool(&server, 4).await).await;
+    let per_hour = |limit| crate::Quota::requests(limit).per(3600 * SECOND);
+    let limiter = store.rate_limiter(crate::Policy::new(per_hour(2)).with_name("search"));
+    let applied_limit = async || {
+        let decision = limiter.check("7", 0).await.expect("it is there");
+        decision.policies()[0].policy().quota().limit()
+    };
+    let admin = store.admin(Operator::new("ada", Permission::Act));
+    // The second change comes after the first read.
+    for limit in [3, 4] {
+        let change = PolicyChange::new().quota(per_hour(limit));
+        admin.set_policy("search", change, "a test").await.expect("it is there");
+        wait_until("the process to follow", async || applied_limit().await == limit).await;
     }
 }
