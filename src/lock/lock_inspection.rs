@@ -1,6 +1,6 @@
 //! [`LockInspection`]: holders, waiters and deferred requests of a lock.
 
-use std::{fmt, time::Duration};
+use std::{cmp::Reverse, collections::HashSet, fmt, time::Duration};
 
 use serde::Serialize;
 
@@ -24,6 +24,9 @@ pub struct LockInspection {
     pub waiters: Vec<LockWaiter>,
     /// Number of processes in its queue. Each may have several waiting requests.
     pub waiter_count: u64,
+    /// Processes with waiting requests, by their own account; those of the queue too. A process
+    /// has no entry in the queue while its requests wait behind its own hold.
+    pub waiting_processes: Vec<WaitingProcess>,
     /// Deferred requests that wait for it or run under it, at most 100.
     pub jobs: Vec<JobId>,
     /// Number of these deferred requests.
@@ -77,12 +80,30 @@ pub struct LockWaiter {
     pub waited: Duration,
 }
 
+/// Process in which requests or tasks wait for a lock.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct WaitingProcess {
+    /// Id of the process; see [`ProcessReport::node`](crate::ProcessReport::node).
+    pub node: String,
+    /// Host of the process.
+    pub host: String,
+    /// Process id on its host.
+    pub pid: u32,
+    /// Number of its requests and tasks that wait.
+    pub waiters: u64,
+    /// Longest wait of them so far.
+    #[serde(rename = "longest_ms", serialize_with = "duration_ms")]
+    pub longest: Duration,
+}
+
 impl LockRequest {
     /// Returns the holders of the lock, the times of their holds, its waiters and its deferred
     /// requests. Settings of the request do not matter.
     ///
-    /// The store says who holds the lock, and the processes say since when. If one does not answer
-    /// within half a second, as after a crash, its part is unknown.
+    /// The store says who holds the lock and which processes queue for it. The processes say since
+    /// when they hold it, and how many of their requests wait. If one does not answer within half a
+    /// second, as after a crash, its part is unknown.
     ///
     /// Cancel safe: it changes nothing.
     ///
@@ -128,9 +149,39 @@ impl LockInspection {
             holders: snapshot.holders.iter().map(|holder| LockHolder::new(holder, fleet)).collect(),
             waiters: waiters.collect(),
             waiter_count: snapshot.waiter_count,
+            waiting_processes: WaitingProcess::list(key, fleet),
             jobs: snapshot.jobs,
             job_count: snapshot.job_count,
         }
+    }
+
+    /// Returns the number of processes that wait: in the queue, or behind their own hold.
+    fn waiting_process_count(&self) -> u64 {
+        let queued: HashSet<_> = self.waiters.iter().map(|waiter| waiter.node.as_str()).collect();
+        let reported = self.waiting_processes.iter().map(|process| process.node.as_str());
+        let unlisted = self.waiter_count.saturating_sub(self.waiters.len() as u64);
+        let not_queued = reported.filter(|node| !queued.contains(node)).count();
+        (queued.len() + not_queued) as u64 + unlisted
+    }
+}
+
+impl WaitingProcess {
+    /// Returns those of the reports about a lock, the longest wait first.
+    fn list(key: &Key, fleet: &FleetReport) -> Vec<Self> {
+        let lock = key.operator_name();
+        let waiting = fleet.processes.iter().filter_map(|process| {
+            let wait = process.waits.iter().find(|wait| wait.lock == *lock)?;
+            Some(Self {
+                node: process.node.clone(),
+                host: process.host.clone(),
+                pid: process.pid,
+                waiters: wait.waiters,
+                longest: Duration::from_millis(wait.longest_ms),
+            })
+        });
+        let mut waiting: Vec<_> = waiting.collect();
+        waiting.sort_by_key(|process| Reverse(process.longest));
+        waiting
     }
 }
 
@@ -172,9 +223,14 @@ impl fmt::Display for LockInspection {
                 }
             }
         }
-        match self.waiter_count {
+        match self.waiting_process_count() {
             1 => formatter.write_str("; 1 process waits")?,
             count => write!(formatter, "; {count} processes wait")?,
+        }
+        match self.waiting_processes.iter().map(|process| process.waiters).sum() {
+            0_u64 => {}
+            1 => formatter.write_str(" with 1 request")?,
+            count => write!(formatter, " with {count} requests")?,
         }
         match self.job_count {
             0 => Ok(()),

@@ -132,7 +132,7 @@ pub use self::{
     gate::{BusyStatus, LockEntryContext, LockLayer, LockTicket, UnmatchedRequestTicket},
     held_lock_view::{HeldLock, HeldLocks},
     lock_guard::LockGuard,
-    lock_inspection::{LockHolder, LockInspection, LockWaiter},
+    lock_inspection::{LockHolder, LockInspection, LockWaiter, WaitingProcess},
     lock_outcome::{AcquireError, LockBusy},
     lock_request::LockRequest,
     lock_set::LockSet,

@@ -36,18 +36,21 @@ async fn stuck_lock_is_found_and_released() {
     assert_eq!(shop.run_json(&["workers"]).await[0]["hold_count"], 1);
 
     let waiter = shop.store.lock("order:7").wait(TEST_TIMEOUT).acquire();
-    let (_, text, _) = tokio::select! {
+    let (text, shown) = tokio::select! {
         listed = async {
             loop {
-                let listed = shop.run(&["locks", "list"]).await;
-                if listed.1.contains("LONGEST WAIT") {
-                    return listed;
+                let (_, listed, _) = shop.run(&["locks", "list"]).await;
+                if listed.contains("LONGEST WAIT") {
+                    return (listed, shop.run(&["locks", "show", "order:7"]).await.1);
                 }
             }
         } => listed,
         acquired = waiter => panic!("it is held: {acquired:?}"),
     };
     assert!(text.lines().last().is_some_and(|row| row.starts_with("order:7  1 ")), "{text}");
+    // It waits behind a hold of its own process, so it is not in the queue of the store.
+    assert!(shown.contains("; 1 process waits with 1 request"), "{shown}");
+    assert!(shown.contains("WAITERS  LONGEST WAIT  PROCESS"), "{shown}");
 
     // There is no terminal for a confirmation.
     let release = ["locks", "release", "order:7", "--reason", "it hangs"];

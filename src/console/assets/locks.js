@@ -37,7 +37,13 @@ async function showLock(section, key) {
       ["Process", (waiter) => waiter.host ? `${waiter.host} (${waiter.pid})` : waiter.node],
       ["Mode", (waiter) => waiter.mode],
       ["Waits for", (waiter) => duration(waiter.waited_ms), true],
-    ], lock.waiters, "No process waits."),
+    ], lock.waiters, "No process is in the queue of the store."),
+    element("h3", {}, "Waiting requests"),
+    table("Waiting requests", [
+      ["Process", (process) => `${process.host} (${process.pid})`],
+      ["Waiters", (process) => String(process.waiters), true],
+      ["Longest wait", (process) => duration(process.longest_ms), true],
+    ], lock.waiting_processes, "No process that answers has one."),
     element("p", {}, `${lock.job_count} deferred requests of this lock. `, ...lock.jobs.slice(0, 20).map((id) =>
       element("a", { href: `#jobs?id=${id}` }, `${id.slice(0, 10)} `))),
     element("p", {},

@@ -35,6 +35,12 @@ async fn queues_of_all_processes_are_merged_without_departed_waiters() {
     wait_for_report(&store, &[("order:7", 1)]).await;
     let _others = [wait(&store, "order:7", true), wait(&other, "order:7", false)];
     let waits = wait_for_report(&store, &[("order:7", 3)]).await;
+    let lock = other.lock("order:7").inspect().await.expect("the store answers");
+    let by_process = lock.waiting_processes.iter().map(|process| (&*process.node, process.waiters));
+    let mut by_process: Vec<_> = by_process.collect();
+    by_process.sort_by_key(|(_, waiters)| *waiters);
+    assert_eq!(by_process, [(other.node().as_str(), 1), (store.node().as_str(), 2)]);
+    assert!(lock.to_string().contains("; 2 processes wait with 3 requests"), "{lock}");
     assert!(waits[0].longest_ms > 0, "{waits:?}");
     first.abort();
     wait(&other, "order:8", false);

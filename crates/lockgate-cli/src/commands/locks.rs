@@ -145,6 +145,15 @@ async fn show(context: &CommandContext<'_>, lock: &str) -> Result<(), CliError> 
             }
             text += &format!("\n{table}");
         }
+        if !inspection.waiting_processes.is_empty() {
+            let mut table = TextTable::new(["WAITERS", "LONGEST WAIT", "PROCESS"]);
+            for process in &inspection.waiting_processes {
+                let longest = readable_duration(process.longest);
+                let name = format!("{} (pid {})", process.host, process.pid);
+                table.add_row([process.waiters.to_string(), longest, name]);
+            }
+            text += &format!("\n{table}");
+        }
         for id in &inspection.jobs {
             text += &format!("\ndeferred request {id}");
         }
