@@ -1,11 +1,17 @@
 //! Actions on one process of the service.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
 use super::{admin_error::AdminError, admin_handle::Admin};
 use crate::store::{NodeId, WakeupMessage};
 
-/// Most times that a process is asked. The message that asks it may be lost, and each answer is
-/// awaited for at most half a second.
+/// Most times that a process is asked. The message that asks it may be lost.
 const MAX_REQUESTS: usize = 4;
+
+/// Time between two requests. A look at the fleet ends earlier if the process is known to hang.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Admin {
     /// Drains one process: its workers of deferred requests and of queues start nothing more, and
@@ -56,6 +62,7 @@ impl Admin {
         let id = NodeId::parse(node).ok_or_else(invalid)?;
         let mut has_answered = false;
         for _ in 0..MAX_REQUESTS {
+            let next_request_at = Instant::now() + REQUEST_INTERVAL;
             let message = WakeupMessage::ProcessDrain(is_drained);
             self.store.backend().send_wakeup(id.clone(), message).await?;
             let fleet = self.store.fleet().await?;
@@ -64,6 +71,7 @@ impl Admin {
                 return Ok(());
             }
             has_answered |= report.is_some();
+            sleep_until(next_request_at).await;
         }
         Err(AdminError::NotPossible(match has_answered {
             true => "the process has not confirmed it; it may be of an older version".to_owned(),

@@ -47,8 +47,8 @@ pub(crate) trait InspectionBackend {
     fn ask_fleet(&self, inquiry: String, lock: Option<Key>) -> StoreFuture<'_, u64>;
     /// Appends the report of a process to the answers to an inquiry.
     fn append_report(&self, inquiry: String, report: String) -> StoreFuture<'_, ()>;
-    /// Returns the answers to an inquiry so far.
-    fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>>;
+    /// Returns the answers to an inquiry so far, after the first `skipped` ones.
+    fn read_reports(&self, inquiry: String, skipped: usize) -> StoreFuture<'_, Vec<String>>;
     /// Returns the nodes in the registry of workers for deferred requests, of which an expired one
     /// may be gone, and the rest of the lease of each; zero after its end.
     fn list_registered_workers(&self) -> StoreFuture<'_, Vec<(String, Duration)>>;

@@ -1,6 +1,7 @@
 //! Inspection of a store by operators, and the log of their actions.
 
 mod audit_entry;
+mod fleet_look;
 mod fleet_report;
 mod inquiry_listener;
 mod inspection_backend;

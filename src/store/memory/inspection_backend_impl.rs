@@ -92,9 +92,9 @@ impl InspectionBackend for MemoryBackend {
         ready_ok(())
     }
 
-    fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>> {
+    fn read_reports(&self, inquiry: String, skipped: usize) -> StoreFuture<'_, Vec<String>> {
         let reports = self.fleet_reports.lock();
         let answers = reports.iter().filter(|(asked, _)| *asked == inquiry);
-        ready_ok(answers.map(|(_, report)| report.clone()).collect())
+        ready_ok(answers.skip(skipped).map(|(_, report)| report.clone()).collect())
     }
 }

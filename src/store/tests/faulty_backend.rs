@@ -316,11 +316,11 @@ impl InspectionBackend for FaultyBackend {
     }
 
     fn append_report(&self, inquiry: String, report: String) -> StoreFuture<'_, ()> {
-        self.memory.append_report(inquiry, report)
+        self.call_with_fault("append_report", |memory| memory.append_report(inquiry, report))
     }
 
-    fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>> {
-        self.memory.read_reports(inquiry)
+    fn read_reports(&self, inquiry: String, skipped: usize) -> StoreFuture<'_, Vec<String>> {
+        self.call_with_fault("read_reports", move |memory| memory.read_reports(inquiry, skipped))
     }
 }
 

@@ -21,6 +21,7 @@ mod ended_jobs;
 mod explore;
 mod faulty_backend;
 #[cfg(feature = "redis")]
+mod fleet_looks;
 mod fsck;
 mod grant_refresh;
 mod job_runs;

@@ -32,9 +32,13 @@ impl RedisBackend {
         self.call_script(COMMON_SHARD, script, &keys, &args).await.map(drop)
     }
 
-    pub(super) async fn read_fleet_reports(&self, inquiry: String) -> Result<Vec<String>, Error> {
+    pub(super) async fn read_fleet_reports(
+        &self,
+        inquiry: String,
+        skipped: usize,
+    ) -> Result<Vec<String>, Error> {
         let mut pipe = redis::pipe();
-        pipe.cmd("LRANGE").arg(self.keys.fleet_reports(&inquiry)).arg(0).arg(-1);
+        pipe.cmd("LRANGE").arg(self.keys.fleet_reports(&inquiry)).arg(skipped).arg(-1);
         let replies = self.run_read_pipeline(COMMON_SHARD, "read_reports", &pipe).await?;
         let mut reader =
             ReplyReader::new("read_reports", redis::Value::Array(replies)).read_list()?;

@@ -71,7 +71,7 @@ impl InspectionBackend for RedisBackend {
         Box::pin(self.append_fleet_report(inquiry, report))
     }
 
-    fn read_reports(&self, inquiry: String) -> StoreFuture<'_, Vec<String>> {
-        Box::pin(self.read_fleet_reports(inquiry))
+    fn read_reports(&self, inquiry: String, skipped: usize) -> StoreFuture<'_, Vec<String>> {
+        Box::pin(self.read_fleet_reports(inquiry, skipped))
     }
 }
