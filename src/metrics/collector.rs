@@ -57,7 +57,8 @@ fn collect_worker_gauges(store: &Store, queues: &mut QueueLabels) {
     let slots = workers.iter().map(|worker| {
         let queue = worker.queue.as_deref().unwrap_or("deferred requests");
         let busy = worker.busy();
-        (queue.to_owned(), (busy as u64, (worker.slots - busy) as u64))
+        let free = if store.is_drained() { 0 } else { worker.slots - busy };
+        (queue.to_owned(), (busy as u64, free as u64))
     });
     let slots_by_queue =
         queues.merge(slots, |sum, (busy, free)| *sum = (sum.0 + busy, sum.1 + free));

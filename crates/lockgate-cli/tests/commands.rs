@@ -32,7 +32,17 @@ async fn stuck_lock_is_found_and_released() {
     let locks = shop.run_json(&["locks", "list"]).await;
     assert_eq!(locks["holds"][0]["lock"], "order:7");
     assert_eq!(locks["holds"][0]["fence"], guard.fence());
-    assert_eq!(locks["waits"], serde_json::json!([]));
+    assert_eq!((&locks["waits"], &locks["hold_count"]), (&serde_json::json!([]), &1.into()));
+    let second = shop.store.lock("order:8").acquire().await.expect("it is free");
+    let list = ["locks", "list", "--limit", "1"];
+    let (_, text, _) = shop.run(&list).await;
+    assert!(text.ends_with("the 1 longest of 2 holds\n"), "{text}");
+    let locks = shop.run_json(&list).await;
+    assert_eq!(
+        (locks["holds"].as_array().map(Vec::len), &locks["hold_count"]),
+        (Some(1), &2.into())
+    );
+    let _ = second.release().await;
     assert_eq!(shop.run_json(&["workers"]).await[0]["hold_count"], 1);
 
     let waiter = shop.store.lock("order:7").wait(TEST_TIMEOUT).acquire();

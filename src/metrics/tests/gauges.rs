@@ -6,6 +6,7 @@ use metrics::set_default_local_recorder;
 
 use super::{METRICS_PAGE, TestRecorder};
 use crate::{
+    admin::{Operator, Permission},
     instruments::handle_table::MAX_LABEL_VALUES,
     metrics::collect,
     queue::Queue,
@@ -103,6 +104,30 @@ async fn slots_of_all_workers_of_a_queue_are_summed_until_they_have_stopped() {
     for queue in ["mail", "deferred requests"] {
         assert_eq!(slots(queue), [Some(0.0), Some(0.0)], "{queue}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn drained_process_has_no_free_slots() {
+    let recorder = TestRecorder::default();
+    let _installed = set_default_local_recorder(&recorder);
+    let store = Store::memory();
+    // A process with a lock listens to operators.
+    let _guard = store.lock("order:7").acquire().await.expect("it is free");
+    let _worker = store.counters().add_worker(None, 8, || 3);
+    let slots = || {
+        ["busy", "free"].map(|state| {
+            let queue = "deferred requests";
+            recorder.value(&format!("lockgate_worker_slots{{queue={queue},state={state}}}"))
+        })
+    };
+    let admin = store.admin(Operator::new("ada", Permission::Act));
+    let node = store.node().to_string();
+    admin.drain_process(&node, "a test").await.expect("it answers");
+    collect(&store).await;
+    assert_eq!(slots(), [Some(3.0), Some(0.0)]);
+    admin.resume_process(&node, "a test").await.expect("it answers");
+    collect(&store).await;
+    assert_eq!(slots(), [Some(3.0), Some(5.0)]);
 }
 
 #[tokio::test(start_paused = true)]

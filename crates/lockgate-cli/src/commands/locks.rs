@@ -11,13 +11,14 @@ use crate::{
     text_table::TextTable,
 };
 
-/// Most holds of the list.
-const MAX_LISTED: usize = 50;
-
 #[derive(Debug, Subcommand)]
 pub(crate) enum LocksCommand {
     /// The longest holds and the longest waits of all processes that answer
-    List,
+    List {
+        /// Most holds; a process reports its 200 longest
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+    },
     /// Holders of a lock, times of its holds, and its waiters
     Show {
         /// Name of the lock, as in the code, or its stored form such as p:id::7
@@ -53,9 +54,9 @@ pub(crate) async fn run(
     command: &LocksCommand,
 ) -> Result<(), CliError> {
     match command {
-        LocksCommand::List => {
+        LocksCommand::List { limit } => {
             let fleet = context.store.fleet().await?;
-            print_locks(context, &LockList::of(&fleet, MAX_LISTED))
+            print_locks(context, &LockList::of(&fleet, *limit))
         }
         LocksCommand::Show { lock } => show(context, lock).await,
         LocksCommand::Release { lock, reason } => {
@@ -74,12 +75,14 @@ pub(crate) async fn run(
 #[derive(Debug, Serialize)]
 pub(crate) struct LockList<'a> {
     holds: Vec<HoldRow<'a>>,
-    waits: Vec<WaitReport>,
+    /// Number of holds of all processes that answer, also those that are not listed.
+    hold_count: u64,
+    pub(crate) waits: Vec<WaitReport>,
 }
 
 impl<'a> LockList<'a> {
-    /// Takes at most `max_rows` of each from the reports of all processes.
-    pub(crate) fn of(fleet: &'a FleetReport, max_rows: usize) -> Self {
+    /// Takes at most `max_holds` holds and the longest waits from the reports of all processes.
+    pub(crate) fn of(fleet: &'a FleetReport, max_holds: usize) -> Self {
         let mut holds: Vec<HoldRow<'_>> = Vec::new();
         for process in &fleet.processes {
             holds.extend(process.holds.iter().map(|hold| HoldRow {
@@ -89,10 +92,9 @@ impl<'a> LockList<'a> {
             }));
         }
         holds.sort_by_key(|row| std::cmp::Reverse(row.hold.held_ms));
-        holds.truncate(max_rows);
-        let mut waits = fleet.longest_waits();
-        waits.truncate(max_rows);
-        Self { holds, waits }
+        holds.truncate(max_holds);
+        let hold_count = fleet.processes.iter().map(|process| process.hold_count).sum();
+        Self { holds, hold_count, waits: fleet.longest_waits() }
     }
 }
 
@@ -112,14 +114,19 @@ pub(crate) fn print_locks(
             let (lock, mode) = (lock.clone(), mode.clone());
             holds.add_row([lock, mode, held, left, fence.to_string(), process, route]);
         }
+        let mut text = holds.to_string();
+        let listed = locks.holds.len();
+        if locks.hold_count > listed as u64 {
+            text += &format!("the {listed} longest of {} holds\n", locks.hold_count);
+        }
         if locks.waits.is_empty() {
-            return holds.to_string();
+            return text;
         }
         let mut waits = TextTable::new(["LOCK", "WAITERS", "LONGEST WAIT"]);
         for WaitReport { lock, waiters, longest_ms, .. } in &locks.waits {
             waits.add_row([lock.clone(), waiters.to_string(), readable_millis(*longest_ms)]);
         }
-        format!("{holds}\n{waits}")
+        format!("{text}\n{waits}")
     })
 }
 

@@ -19,7 +19,8 @@ pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
     let jobs = context.store.deferred_jobs();
     let (stats, paused) = (jobs.stats().await?, jobs.is_paused().await?);
     let (fleet, queues) = (context.store.fleet().await?, context.store.queues().await?);
-    let locks = LockList::of(&fleet, MAX_LOCKS);
+    let mut locks = LockList::of(&fleet, MAX_LOCKS);
+    locks.waits.truncate(MAX_LOCKS);
     if context.output == Output::Json {
         let document = json!({
             "jobs": stats,
@@ -27,6 +28,7 @@ pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
             "locks": locks,
             "queues": queues,
             "workers": fleet.processes,
+            "silent": fleet.silent,
         });
         return context.output.print(&document, ToString::to_string);
     }

@@ -53,6 +53,7 @@ async fn watch_repeats_the_document_until_its_pipe_is_closed() {
         assert_eq!((&document["jobs"]["pending"], &document["paused"]), (&0.into(), &false.into()));
         assert_eq!(document["locks"]["holds"][0]["lock"], "order:7");
         assert_eq!(document["workers"][0]["pid"], std::process::id());
+        assert_eq!(document["silent"], Value::Array(Vec::new()));
         assert!(document["queues"].is_array(), "{document}");
     }
 }
