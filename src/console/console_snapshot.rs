@@ -56,6 +56,7 @@ async fn read_store(store: &Store) -> Result<Value, Error> {
         "stats": sum_of_stats(&fleet),
         "processes": fleet.processes,
         "silent": fleet.silent,
+        "truncated": fleet.truncated,
     }))
 }
 

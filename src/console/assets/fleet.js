@@ -7,7 +7,8 @@ export const title = "Fleet";
 export function open(main) {
   const body = element("div");
   main.append(body);
-  return { show: ({ processes = [], silent = [] }) => body.replaceChildren(table("Processes", [
+  return { show: ({ processes = [], silent = [], truncated = false }) => body.replaceChildren(
+    truncated ? element("p", { class: "bad" }, "256 store handles have answered, the most that an inquiry takes: there may be other processes.") : "", table("Processes", [
     ["Process", (process) => `${process.host} (${process.pid})`],
     ["Version", (process) => process.version],
     ["Up for", (process) => duration(process.uptime_ms), true],

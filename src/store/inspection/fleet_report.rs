@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{
     fleet_look::{FleetLook, LastLook},
-    inquiry_listener::InquiryListener,
+    inquiry_listener::{InquiryListener, MAX_REPORTS},
     process_report::ProcessReport,
     silent_node::SilentNode,
     wait_report::WaitReport,
@@ -29,6 +29,8 @@ pub struct FleetReport {
     /// or cannot reach the store. The other workers remove one soon after the end of its lease.
     /// None if the inquiry was about one lock.
     pub silent: Vec<SilentNode>,
+    /// True if 256 store handles have answered, the most that an inquiry takes: there may be others.
+    pub truncated: bool,
 }
 
 impl FleetReport {
@@ -107,10 +109,11 @@ impl Store {
             look.add(backend.read_reports(inquiry.clone(), look.reports.len()).await?);
         }
         let reports = look.finish(&last);
+        let truncated = reports.len() as u64 >= MAX_REPORTS;
         let parsed = reports.iter().filter_map(|report| serde_json::from_str(report).ok());
         let mut processes: Vec<ProcessReport> = parsed.collect();
         processes.sort_by(|left, right| (&left.host, left.pid).cmp(&(&right.host, right.pid)));
-        Ok(FleetReport { processes, silent: Vec::new() })
+        Ok(FleetReport { processes, silent: Vec::new(), truncated })
     }
 }
 

@@ -1,6 +1,6 @@
 //! `InspectionBackend` for `MemoryBackend`.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use super::{
     super::{
@@ -85,9 +85,13 @@ impl InspectionBackend for MemoryBackend {
 
     fn append_report(&self, inquiry: String, report: String) -> StoreFuture<'_, ()> {
         let mut reports = self.fleet_reports.lock();
-        reports.push_back((inquiry, report));
-        if reports.len() as u64 > MAX_REPORTS {
+        let is_full = |reports: &VecDeque<_>| reports.len() as u64 >= MAX_REPORTS;
+        // Those of earlier inquiries make room. An inquiry keeps its first ones, as on Redis.
+        while is_full(&reports) && reports.front().is_some_and(|(asked, _)| *asked != inquiry) {
             reports.pop_front();
+        }
+        if !is_full(&reports) {
+            reports.push_back((inquiry, report));
         }
         ready_ok(())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{BackendFault, faulty_store, on_every_store, store_harness::StoreHarness};
-use crate::store::Store;
+use crate::store::{Store, inspection::MAX_REPORTS};
 
 on_every_store!(reports_are_read_once);
 
@@ -54,4 +54,23 @@ async fn process_that_hangs_delays_only_the_first_look() {
     let _guard = third.lock("order:9").acquire().await.expect("it is free");
     let (count, time) = look(&store).await;
     assert!(count == 3 && time < MOST / 5, "{count} in {time:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn report_says_that_processes_may_be_missing() {
+    let store = Store::memory();
+    let mut guards = Vec::new();
+    for number in 0..MAX_REPORTS + 4 {
+        let process = store.as_another_process();
+        let guard = process.lock(format!("order:{number}")).acquire().await.expect("it is free");
+        guards.push((process, guard));
+    }
+    // Those of the first look are in the way of the second.
+    for _ in 0..2 {
+        let fleet = store.fleet().await.expect("the store answers");
+        assert_eq!((fleet.processes.len() as u64, fleet.truncated), (MAX_REPORTS, true));
+    }
+    guards.truncate(3);
+    let fleet = store.fleet().await.expect("the store answers");
+    assert_eq!((fleet.processes.len(), fleet.truncated), (3, false));
 }

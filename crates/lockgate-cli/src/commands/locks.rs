@@ -7,8 +7,8 @@ use lockgate::{FleetReport, HoldReport, Key, WaitReport};
 use serde::Serialize;
 
 use crate::{
-    cli_error::CliError, command_context::CommandContext, readable_time::readable_duration,
-    text_table::TextTable,
+    cli_error::CliError, command_context::CommandContext, commands::workers::warn_if_truncated,
+    readable_time::readable_duration, text_table::TextTable,
 };
 
 #[derive(Debug, Subcommand)]
@@ -56,6 +56,7 @@ pub(crate) async fn run(
     match command {
         LocksCommand::List { limit } => {
             let fleet = context.store.fleet().await?;
+            warn_if_truncated(&fleet);
             print_locks(context, &LockList::of(&fleet, *limit))
         }
         LocksCommand::Show { lock } => show(context, lock).await,

@@ -29,6 +29,7 @@ pub(crate) async fn run(context: &CommandContext<'_>) -> Result<(), CliError> {
             "queues": queues,
             "workers": fleet.processes,
             "silent": fleet.silent,
+            "truncated": fleet.truncated,
         });
         return context.output.print(&document, ToString::to_string);
     }

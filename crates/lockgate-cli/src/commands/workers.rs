@@ -7,7 +7,8 @@ use lockgate::{FleetReport, ProcessReport, SilentNode, admin::AdminError};
 use serde::Serialize;
 
 use crate::{
-    cli_error::CliError, command_context::CommandContext, readable_time::readable_duration,
+    cli_error::CliError, command_context::CommandContext, output::print_error,
+    readable_time::readable_duration,
 };
 
 #[derive(Debug, Subcommand)]
@@ -58,7 +59,17 @@ pub(crate) fn print_processes(
     let columns = ["PROCESS", "NODE", "VERSION", "UP", "LOCKS", "STATE", "WORKERS"];
     let rows = fleet.processes.iter().map(WorkerRow::Answered);
     let rows: Vec<_> = rows.chain(fleet.silent.iter().map(WorkerRow::Silent)).collect();
+    warn_if_truncated(fleet);
     context.output.print_rows(&rows, columns, WorkerRow::to_cells)
+}
+
+/// Says on the standard error output that there may be processes without a report.
+pub(crate) fn warn_if_truncated(fleet: &FleetReport) {
+    if fleet.truncated {
+        print_error(
+            "256 store handles have answered, the most that an inquiry takes: there may be other processes",
+        );
+    }
 }
 
 /// Process that answered, or node that did not.
