@@ -11,6 +11,7 @@ use super::{
     request_origin::is_same_origin,
 };
 use crate::{
+    admin::Operator,
     gate::GateRequest,
     reply::{Reply, problem},
     store::Store,
@@ -75,6 +76,7 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
             ConsoleRoute::parse(view.method(), path, query).map_err(with_security_headers)?;
         if route.is_action() {
             if !is_same_origin(&request) {
+                warn_foreign_action(&operator, &request);
                 return Err(refusal("Actions are sent by the console's own page only"));
             }
             let is_json = request.header("content-type").is_some_and(|kind| {
@@ -92,6 +94,20 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
             .ok_or_else(|| with_security_headers(crate::outage::missing_store_reply("console")))?;
         Ok(ConsoleRequest { store, operator, route })
     }
+}
+
+/// Warns of an action that another page has sent with the credentials of the operator, who does not
+/// know of it. It is not in the audit log: such a page could fill it.
+fn warn_foreign_action(operator: &Operator, request: &GuardRequest) {
+    let text = |name| request.header(name).map(String::from_utf8_lossy);
+    crate::throttle::throttled!(
+        warn,
+        operator = operator.name(),
+        origin = text("origin").as_deref(),
+        site = text("sec-fetch-site").as_deref(),
+        "an action was sent to the console by another page than its own, and refused: has the \
+         operator opened a page that abuses the console, or does a proxy change the Host?"
+    );
 }
 
 impl<N: ?Sized + 'static> Clone for ConsoleResource<N> {

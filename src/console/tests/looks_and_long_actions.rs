@@ -9,12 +9,13 @@ use crate::{
     admin::{AuditCursor, AuditOutcome, Permission},
     console::{check_slot::CheckSlot, snapshot_feed::SnapshotFeed},
     defer::tests::job_administration::make_dead_letters,
-    store::{BackendFault, Store, faulty_store},
+    store::{BackendFault, CapturedLog, Store, faulty_store},
 };
 
 /// A page of another origin can send a `GET` with the operator's credentials.
 #[tokio::test]
 async fn recorded_and_costly_looks_need_the_page_of_this_origin() {
+    let (log, _guard) = CapturedLog::start_capture();
     let store = Store::memory();
     let console = console(&store, Permission::SeePayloads);
     let queue = store.queue::<String>("emails");
@@ -36,6 +37,7 @@ async fn recorded_and_costly_looks_need_the_page_of_this_origin() {
     }
     let audit = store.audit(AuditCursor::default(), 10).await.expect("the store answers");
     assert!(audit.records.is_empty(), "{:?}", audit.records);
+    log.assert_contains("an action was sent to the console by another page");
 
     for (body, shown) in [(&*look, "secret"), (check, "summary")] {
         let sent = request("POST", &[HOST, JSON, SAME_ORIGIN]);

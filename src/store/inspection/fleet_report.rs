@@ -29,7 +29,8 @@ pub struct FleetReport {
     /// or cannot reach the store. The other workers remove one soon after the end of its lease.
     /// None if the inquiry was about one lock.
     pub silent: Vec<SilentNode>,
-    /// True if 256 store handles have answered, the most that an inquiry takes: there may be others.
+    /// True if 256 store handles have answered, the most that an inquiry takes: there may be
+    /// others.
     pub truncated: bool,
 }
 
