@@ -76,7 +76,7 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
             ConsoleRoute::parse(view.method(), path, query).map_err(with_security_headers)?;
         if route.is_action() {
             if !is_same_origin(&request) {
-                warn_foreign_action(&operator, &request);
+                warn_cross_origin_action(&operator, &request);
                 return Err(refusal("Actions are sent by the console's own page only"));
             }
             let is_json = request.header("content-type").is_some_and(|kind| {
@@ -98,7 +98,7 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
 
 /// Warns of an action that another page has sent with the credentials of the operator, who does not
 /// know of it. It is not in the audit log: such a page could fill it.
-fn warn_foreign_action(operator: &Operator, request: &GuardRequest) {
+fn warn_cross_origin_action(operator: &Operator, request: &GuardRequest) {
     let text = |name| request.header(name).map(String::from_utf8_lossy);
     crate::throttle::throttled!(
         warn,
