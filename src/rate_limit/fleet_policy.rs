@@ -44,7 +44,8 @@ impl Store {
     /// whom they refuse.
     ///
     /// Like [`Store::fleet`], it takes half a second at most. A process reports a policy from its
-    /// first request on, or since a layer with a store of its own was built; at most 256 policies.
+    /// first request on, or since a limiter, or a layer with a store of its own, was built; at most
+    /// 256 policies.
     ///
     /// Cancel safe: it changes nothing.
     ///

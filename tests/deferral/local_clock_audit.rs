@@ -12,7 +12,7 @@ use std::{
 const ALLOWED_USES: [(&str, usize, &str); 25] = [
     ("admin/audit_record.rs", 4, "conversion: server time of a record"),
     ("console/console_snapshot.rs", 5, "time axis of charts on the page"),
-    ("defer/job_chain.rs", 3, "metric of the wait for a run"),
+    ("defer/job_chain.rs", 2, "metric of the wait for a run"),
     ("json_time.rs", 7, "conversion: server times in JSON"),
     ("queue/poll_and_start_tasks.rs", 1, "metric of the wait for a start"),
     ("clock.rs", 9, "clock of the embedded store, which is the server time"),

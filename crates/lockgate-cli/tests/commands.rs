@@ -134,10 +134,11 @@ async fn client_is_blocked_and_policy_changed() {
     let quota = Quota::requests(1_000_000).per(Duration::from_secs(60));
     let limiter = shop.store.rate_limiter(Policy::new(quota).with_name("api"));
     let client = Key::ip([192, 0, 2, 7].into());
-    let block = ["limits", "block", "api", "192.0.2.7", "--seconds", "60", "--reason", "abuse"];
-    let block = [&block[..], &["--yes"]].concat();
-    let (code, _, error) = shop.run(&block).await;
-    assert!(code == Some(1) && error.contains("no process has a policy api"), "{error}");
+    let options = ["192.0.2.7", "--seconds", "60", "--reason", "abuse", "--yes"];
+    let [unknown, block] =
+        ["app", "api"].map(|policy| [&["limits", "block", policy][..], &options].concat());
+    let (code, _, error) = shop.run(&unknown).await;
+    assert!(code == Some(1) && error.contains("no process has a policy app"), "{error}");
     assert!(limiter.check(client.clone(), 1).await.expect("the store answers").is_admitted());
     let (code, _, error) = shop.run(&block).await;
     assert_eq!(code, Some(0), "{error}");

@@ -45,8 +45,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .layer(DeferLayer::new())
         .layer(Extension(store.clone()));
     // Runs have a span of their own, so the worker gets the routes without the requests' span.
-    let app = routes.clone().merge(deferred_routes("/deferred").store(&store));
-    let app = app.layer(middleware::from_fn(trace_request));
+    let app = routes.clone().layer(middleware::from_fn(trace_request));
+    let app = app.merge(deferred_routes("/deferred").store(&store));
 
     let listen = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
     let serving = lockgate_axum::serve(tokio::net::TcpListener::bind(listen).await?, app);
