@@ -74,7 +74,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d drain",
         broken_behavior: "a process that an operator has drained runs the next request of a lock",
         edits: &[edit(
-            "src/defer/job_chain.rs",
+            "src/defer/run_streak.rs",
             "&& self.may_start_run()",
             "&& (FAULT || self.may_start_run())",
         )],

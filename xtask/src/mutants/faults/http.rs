@@ -80,7 +80,7 @@ pub(super) const FAULTS: &[SourceFault] = &[
         table_row: "d17",
         broken_behavior: "actix-web: the user of the request is not restored for its run",
         edits: &[edit(
-            "integrations/actix-web/src/app_replayer.rs",
+            "integrations/actix-web/src/app_replayer/build_and_call.rs",
             "marker.restored_snapshots::<ActixExtensionInserter>().for_each(|put| put(&mut extensions));",
             "if !FAULT {\n        ORIGINAL\n    }",
         )],
