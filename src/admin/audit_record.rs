@@ -12,18 +12,18 @@ pub struct AuditRecord {
     pub operator: String,
     /// Name of the action, such as `force-release`.
     pub action: String,
-    /// What it was done to: the name of a lock or a queue, an id.
+    /// Target of the action: the name of a lock, a queue or a policy with its subject, or an id.
     pub target: String,
     /// Reason that the operator gave.
     pub reason: String,
-    /// How it ended.
+    /// End of the action, if it is known.
     pub outcome: AuditOutcome,
     /// Time of the store, in microseconds since 1970. Stored beside the record.
     #[serde(default)]
     pub recorded_us: u64,
 }
 
-/// How an action of an operator ended.
+/// End of an operator's action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]

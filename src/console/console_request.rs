@@ -21,7 +21,7 @@ use crate::{
     store::Store,
 };
 
-/// What a request of the console is about.
+/// Route of a request to the console.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConsoleRoute {
     Page,

@@ -96,8 +96,8 @@ impl<N: ?Sized + 'static> ConsoleResource<N> {
     }
 }
 
-/// Warns of an action that another page has sent with the credentials of the operator, who does not
-/// know of it. It is not in the audit log: such a page could fill it.
+/// Warns of an action that another page has sent with the operator's credentials. It is not in the
+/// audit log: such a page could fill it.
 fn warn_cross_origin_action(operator: &Operator, request: &GuardRequest) {
     let text = |name| request.header(name).map(String::from_utf8_lossy);
     crate::throttle::throttled!(
